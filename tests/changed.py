@@ -101,10 +101,18 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/unit/test_damage.py": (f"{ENGINE}log/",),
     "tests/unit/test_gateway_durable.py": (*_GATEWAY, f"{ENGINE}client/consumer/"),
     "tests/unit/test_ring_races.py": (*_BASE, f"{ENGINE}agents/live/sending.py"),
+    "tests/unit/test_types.py": (
+        *_DOCS,
+        f"{ENGINE}__init__.py",
+        f"{ENGINE}sync.py",
+        f"{ENGINE}api/",
+        f"{ENGINE}app/",
+        f"{ENGINE}client/",
+        f"{ENGINE}testing/",
+    ),
 }
 """Files with long tests -> files and folders whose change may break them."""
 NO_LONG_TESTS = {
-    f"{ENGINE}__init__.py": "lazy exports",
     f"{ENGINE}codecs.py": "pure functions",
     f"{ENGINE}protocol_document.py": "writes a page, which tests/test_protocol_doc.py compares",
     f"{ENGINE}supported.py": "a check at import",

@@ -14,7 +14,7 @@ package is quick and loads no Numba.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidecast import supported
 from tidecast.version import VERSION
@@ -24,16 +24,45 @@ supported.check_python()
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from tidecast import codecs, errors, events, sync
-    from tidecast.api.start import Earliest, Latest, Time, Tokens
+    from tidecast import app, codecs, errors, events, rest, sync, testing
+    from tidecast.api.link import Link
+    from tidecast.api.start import Earliest, Latest, Start, Time, Tokens
+    from tidecast.api.words import (
+        Ack,
+        AckWhen,
+        ChannelName,
+        NodeMode,
+        OnFull,
+        OnGap,
+        Outcome,
+        PublishOptions,
+        StartWord,
+    )
     from tidecast.app import App
+    from tidecast.client.admin.aio import Subscriptions, Topics
     from tidecast.client.admin.types import Cursor, Member, Moved, Peeked, SubscriptionInfo
-    from tidecast.client.aio import Connection, Publisher, Replies, Responder, Subscription
-    from tidecast.client.connecting import connect
+    from tidecast.client.aio import (
+        Connection,
+        Publisher,
+        Replies,
+        Responder,
+        Responding,
+        Subscription,
+    )
+    from tidecast.client.columns.batch import BatchHeaders, BatchOptions, Keys, Messages, Timestamps
+    from tidecast.client.compiled import compile_handler
+    from tidecast.client.connecting import Connecting, connect
+    from tidecast.client.consumer.aio import Consumer, Opening
+    from tidecast.client.consumer.core import Filter, OnError
+    from tidecast.client.consumer.message import DurableBatch, DurableMessage
+    from tidecast.client.core.connection import Health
     from tidecast.client.core.message import Batch, Message
-    from tidecast.client.core.outgoing import BatchResult, Refused
+    from tidecast.client.core.metadata import Headers
+    from tidecast.client.core.outgoing import BatchResult, PublisherStats, Refused
+    from tidecast.client.core.subscription import ImageStats
+    from tidecast.client.links.open import ConnectOptions
     from tidecast.client.requests.responder import Request
-    from tidecast.codecs import Json, MsgPack, Raw
+    from tidecast.codecs import Codec, Json, MsgPack, Raw
     from tidecast.config.topology import TopicConfig
     from tidecast.errors import (
         AuthError,
@@ -54,62 +83,82 @@ if TYPE_CHECKING:
         RequestFailed,
         RequestTimeout,
         ResponderLost,
+        SequenceGap,
         SharedMemoryError,
+        StorageError,
         TidecastError,
         Timeout,
     )
+    from tidecast.events import Event
+    from tidecast.native.arrow.interface import ArrowArray, ArrowStream
     from tidecast.rest.aio import Control
+else:
+    _HOMES = {
+        "api.link": "Link",
+        "api.start": "Earliest Latest Start Time Tokens",
+        "api.words": (
+            "Ack AckWhen ChannelName NodeMode OnFull OnGap Outcome PublishOptions StartWord"
+        ),
+        "app": "App",
+        "client.admin.aio": "Subscriptions Topics",
+        "client.admin.types": "Cursor Member Moved Peeked SubscriptionInfo",
+        "client.aio": "Connection Publisher Replies Responder Responding Subscription",
+        "client.columns.batch": "BatchHeaders BatchOptions Keys Messages Timestamps",
+        "client.compiled": "compile_handler",
+        "client.connecting": "Connecting connect",
+        "client.consumer.aio": "Consumer Opening",
+        "client.consumer.core": "Filter OnError",
+        "client.consumer.message": "DurableBatch DurableMessage",
+        "client.core.connection": "Health",
+        "client.core.message": "Batch Message",
+        "client.core.metadata": "Headers",
+        "client.core.outgoing": "BatchResult PublisherStats Refused",
+        "client.core.subscription": "ImageStats",
+        "client.links.open": "ConnectOptions",
+        "client.requests.responder": "Request",
+        "codecs": "Codec Json MsgPack Raw",
+        "config.topology": "TopicConfig",
+        "errors": (
+            "AuthError BackPressure Closed CodecError ConfigError Conflict ConnectionLost "
+            "EngineNotRunning Fenced ForkedProcess GapError NoResponders NotFound PayloadTooLarge "
+            "RateLimited RequestFailed RequestTimeout ResponderLost SequenceGap SharedMemoryError "
+            "StorageError TidecastError Timeout"
+        ),
+        "events": "Event",
+        "native.arrow.interface": "ArrowArray ArrowStream",
+        "rest.aio": "Control",
+    }
+    _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+    _MODULES = ("app", "codecs", "errors", "events", "rest", "sync", "testing")
 
-_ERRORS = (
-    "AuthError", "BackPressure", "Closed", "CodecError", "ConfigError", "Conflict",
-    "ConnectionLost", "EngineNotRunning", "Fenced", "ForkedProcess", "GapError", "NoResponders",
-    "NotFound", "PayloadTooLarge", "RateLimited", "RequestFailed", "RequestTimeout",
-    "ResponderLost", "SharedMemoryError", "TidecastError", "Timeout",
-)  # fmt: skip
-_HOMES = {
-    **dict.fromkeys(
-        ("Connection", "Publisher", "Replies", "Responder", "Subscription"), "client.aio"
-    ),
-    "App": "app",
-    **dict.fromkeys(
-        ("Cursor", "Member", "Moved", "Peeked", "SubscriptionInfo"), "client.admin.types"
-    ),
-    "TopicConfig": "config.topology",
-    "Control": "rest.aio",
-    "Request": "client.requests.responder",
-    "connect": "client.connecting",
-    **dict.fromkeys(("Batch", "Message"), "client.core.message"),
-    **dict.fromkeys(("Earliest", "Latest", "Time", "Tokens"), "api.start"),
-    **dict.fromkeys(("Json", "MsgPack", "Raw"), "codecs"),
-    **dict.fromkeys(_ERRORS, "errors"),
-    **dict.fromkeys(("BatchResult", "Refused"), "client.core.outgoing"),
-    "compile_handler": "client.compiled",
-}
-_MODULES = ("app", "codecs", "errors", "events", "rest", "sync", "testing")
+    def __getattr__(name: str) -> object:
+        home = _HOME_OF.get(name)
+        if home is not None:
+            value = getattr(importlib.import_module(f"tidecast.{home}"), name)
+        elif name in _MODULES:
+            value = importlib.import_module(f"tidecast.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
-    "App", "AuthError", "BackPressure", "Batch", "BatchResult", "Closed", "CodecError",
-    "ConfigError", "Conflict", "Connection", "ConnectionLost", "Control", "Cursor", "Earliest",
-    "EngineNotRunning", "Fenced", "ForkedProcess", "GapError", "Json", "Latest", "Member",
-    "Message", "Moved", "MsgPack", "NoResponders", "NotFound", "PayloadTooLarge", "Peeked",
-    "Publisher", "RateLimited", "Raw", "Refused", "Replies", "Request", "RequestFailed",
-    "RequestTimeout", "Responder", "ResponderLost", "SharedMemoryError", "Subscription",
-    "SubscriptionInfo", "TidecastError", "Time", "Timeout", "Tokens", "TopicConfig", "codecs",
-    "compile_handler", "connect", "errors", "events", "sync",
+    "Ack", "AckWhen", "App", "ArrowArray", "ArrowStream", "AuthError", "BackPressure", "Batch",
+    "BatchHeaders", "BatchOptions", "BatchResult", "ChannelName", "Closed", "Codec",
+    "CodecError", "ConfigError", "Conflict", "ConnectOptions", "Connecting", "Connection",
+    "ConnectionLost", "Consumer", "Control", "Cursor", "DurableBatch", "DurableMessage",
+    "Earliest", "EngineNotRunning", "Event", "Fenced", "Filter", "ForkedProcess", "GapError",
+    "Headers", "Health", "ImageStats", "Json", "Keys", "Latest", "Link", "Member", "Message",
+    "Messages", "Moved", "MsgPack", "NoResponders", "NodeMode", "NotFound", "OnError", "OnFull",
+    "OnGap", "Opening", "Outcome", "PayloadTooLarge", "Peeked", "PublishOptions", "Publisher",
+    "PublisherStats", "RateLimited", "Raw", "Refused", "Replies", "Request", "RequestFailed",
+    "RequestTimeout", "Responder", "ResponderLost", "Responding", "SequenceGap",
+    "SharedMemoryError", "Start", "StartWord", "StorageError", "Subscription",
+    "SubscriptionInfo", "Subscriptions", "TidecastError", "Time", "Timeout", "Timestamps",
+    "Tokens", "TopicConfig", "Topics", "app", "codecs", "compile_handler", "connect", "errors",
+    "events", "rest", "sync", "testing",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is not None:
-        value = getattr(importlib.import_module(f"tidecast.{home}"), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"tidecast.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

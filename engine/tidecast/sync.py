@@ -12,9 +12,11 @@ Loaded when first used: importing this module is quick.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tidecast.client.admin.blocking import Subscriptions, Topics
     from tidecast.client.blocking import (
         Connection,
         PendingReply,
@@ -28,29 +30,31 @@ if TYPE_CHECKING:
     from tidecast.client.consumer.blocking import Consumer
     from tidecast.client.consumer.message import DurableBatch, DurableMessage
     from tidecast.rest.blocking import Control
+else:
+    _HOMES = {
+        "client.admin.blocking": "Subscriptions Topics",
+        "client.blocking": (
+            "Connection PendingReply Publisher Replies Request Responder Subscription connect"
+        ),
+        "client.consumer.blocking": "Consumer",
+        "client.consumer.message": "DurableBatch DurableMessage",
+        "rest.blocking": "Control",
+    }
+    _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = importlib.import_module(f"tidecast.{_HOME_OF[name]}")
+        value = globals()[name] = getattr(module, name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Connection", "Consumer", "Control", "DurableBatch", "DurableMessage", "PendingReply",
-    "Publisher", "Replies", "Request", "Responder", "Subscription", "connect",
+    "Publisher", "Replies", "Request", "Responder", "Subscription", "Subscriptions", "Topics",
+    "connect",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "Control":  # it needs no Numba
-        from tidecast.rest.blocking import Control
-
-        globals()[name] = Control
-        return Control
-    from tidecast.client import blocking
-    from tidecast.client.consumer import blocking as consumer_blocking
-    from tidecast.client.consumer import message
-
-    home: Any = blocking
-    if name.startswith("Durable"):
-        home = message
-    elif name == "Consumer":
-        home = consumer_blocking
-    value = globals()[name] = getattr(home, name)
-    return value

@@ -136,7 +136,7 @@ def test_a_live_topic_has_no_acks() -> None:
         with pytest.raises(ConfigError, match="make it durable"):
             publisher.publish(b"a", ack="durable")
         with pytest.raises(ConfigError, match="ack: 'written'"):
-            one.publisher().publish(b"a", ack="written")
+            one.publisher().publish(b"a", ack="written")  # type: ignore[arg-type]
 
 
 def test_closing_drains_and_a_named_producer_goes_on() -> None:

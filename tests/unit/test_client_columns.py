@@ -220,9 +220,9 @@ def test_items_that_cannot_be_published_are_listed_and_the_others_arrive(pair: P
     client, _ = pair
     limit = client.publisher("t").payload_bytes_max
     payloads = pa.array([b"0", None, bytes(limit + 1), *(b"%d" % i for i in range(3, 9))])
-    keys = ["", "", "", bytes(KEY_BYTES_MAX + 1), bytes(2000), "", "", "", "8"]
+    keys: list[Any] = ["", "", "", bytes(KEY_BYTES_MAX + 1), bytes(2000), "", "", "", "8"]
     times = [1, 1, 1, 1, 1, -1, 1 << 63, 1, 1]
-    headers = [None] * 7 + [{"long": bytes(70_000)}, {"a": 1}]
+    headers: list[Any] = [None] * 7 + [{"long": bytes(70_000)}, {"a": 1}]
     with client.subscribe("t") as sub:
         result = client.publish_batch("t", payloads, keys=keys, timestamps=times, headers=headers)
         assert rows(sub, 2) == [(b"0", b"", {}, 1), (b"8", b"8", {"a": 1}, 1)]

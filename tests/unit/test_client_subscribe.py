@@ -209,7 +209,7 @@ def test_start(pair: Pair) -> None:
         assert bytes(early.next(1.0).data) == b"new"
         assert bytes(late.next(1.0).data) == b"new"
     with pytest.raises(ConfigError, match="start: 'newest'"):
-        client.subscribe("t", start="newest")
+        client.subscribe("t", start="newest")  # type: ignore[arg-type]
 
 
 def lap(client: Connection) -> None:
@@ -244,7 +244,7 @@ def test_gap_as_event_or_skipped(pair: Pair) -> None:
         assert told.stats()["lost_packets"] == untold.stats()["lost_packets"] == end
         assert client.health().gaps == 2
     with pytest.raises(ConfigError, match="on_gap: 'ignore'"):
-        client.subscribe("t", on_gap="ignore")
+        client.subscribe("t", on_gap="ignore")  # type: ignore[arg-type]
 
 
 def test_gaps_of_unreliable_topics_are_events_by_default() -> None:

@@ -438,7 +438,7 @@ def test_what_is_wrong_is_refused(client: Connection) -> None:
     with pytest.raises(ConfigError, match="function of one message"):
         consumer.run(nothing)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="on_error"):
-        consumer.run(print, on_error="hope")
+        consumer.run(print, on_error="hope")  # type: ignore[arg-type]
 
 
 def test_a_deleted_subscription_ends_its_consumers(client: Connection) -> None:

@@ -8,9 +8,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 from tidecast.api.start import Earliest, Latest, Start
+from tidecast.api.words import PublishOptions, StartWord
 from tidecast.app.handlers import (
     ConsumerHandler,
     Handler,
@@ -88,7 +89,7 @@ class App:
         dead_letter: str | None = None,
         timeout: float | None = None,
         publishes: str | None = None,
-        start: Start | str = Earliest(),  # noqa: B008 - immutable
+        start: Start | StartWord = Earliest(),  # noqa: B008 - immutable
         ack_wait: float | None = None,
         max_in_flight: int = 500,
         key: str | None = None,
@@ -120,7 +121,7 @@ class App:
         concurrency: int = 1,
         timeout: float | None = None,
         publishes: str | None = None,
-        start: Start | str = Latest(),  # noqa: B008 - immutable
+        start: Start | StartWord = Latest(),  # noqa: B008 - immutable
         codec: Codec | str | None = None,
     ) -> Callable[[Fn], Fn]:
         """Handle messages of live topics. A message whose function raises is logged and counted.
@@ -177,7 +178,7 @@ class App:
 
     # --- publishing -------------------------------------------------------------------------------
 
-    async def publish(self, topic: str, payload: bytes, **options: Any) -> None:
+    async def publish(self, topic: str, payload: bytes, **options: Unpack[PublishOptions]) -> None:
         """Publish, and return when a durable topic has stored it; a live topic has it in its ring.
 
         Raises what `Publisher.publish` raises.
@@ -189,8 +190,9 @@ class App:
                 if publisher is None or publisher.closed:
                     publisher = await asyncio.to_thread(self.client.publisher, topic)
                     self._publishers[topic] = publisher
-        ack = "durable" if publisher.durable else None
-        await publisher.publish(payload, ack=ack, **options)
+        if publisher.durable:
+            options.setdefault("ack", "durable")
+        await publisher.publish(payload, **options)
 
     # --- running ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tidecast.api.start import Start
+from tidecast.api.words import StartWord
 from tidecast.app.parameters import Call, InvalidMessage, Plan
 from tidecast.app.payloads import encode
 from tidecast.client.aio import Connection, Responder, Subscription
@@ -252,7 +253,13 @@ class SubscriberHandler(Handler):
     kind = "subscriber"
 
     def __init__(
-        self, app: Any, fn: Callable[..., Any], topic: str, *, start: Start | str, **common: Any
+        self,
+        app: Any,
+        fn: Callable[..., Any],
+        topic: str,
+        *,
+        start: Start | StartWord,
+        **common: Any,
     ) -> None:
         super().__init__(app, fn, topic, **common)
         self._start = start

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidecast.api.words import ChannelName
 from tidecast.cli.common import (
     all_rows,
     data_dir_option,
@@ -139,8 +140,8 @@ class _Stamp(Moment):
 def pub(
     topic: str, source: str | None, messages: tuple[str, ...], split: str, raw: bool,
     count: int | None, rate_per_s: float | None, key_from: str | None, ack: str,
-    producer: str | None, first_seq: int | None, channel: str, timeout_s: float, quiet: bool,
-    data_dir: Path, token: str | None, server: str | None, as_json: bool, **each: Any,
+    producer: str | None, first_seq: int | None, channel: ChannelName, timeout_s: float,
+    quiet: bool, data_dir: Path, token: str | None, server: str | None, as_json: bool, **each: Any,
 ) -> None:  # fmt: skip
     """Publish FILE, standard input (-) or --message on TOPIC, and wait until all is sent.
 

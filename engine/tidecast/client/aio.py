@@ -9,16 +9,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from tidecast import codecs
 from tidecast.api.link import Link
+from tidecast.api.words import Ack, PublishOptions
 from tidecast.client.admin.aio import Subscriptions, Topics
-from tidecast.client.columns.batch import BatchHeaders, Keys, Messages, Optional, Timestamps
+from tidecast.client.columns.batch import (
+    BatchHeaders,
+    BatchOptions,
+    Keys,
+    Messages,
+    Optional,
+    Timestamps,
+)
 from tidecast.client.consumer.aio import Consumer, Opening
 from tidecast.client.core.message import Batch, Message
 from tidecast.client.core.metadata import Headers
 from tidecast.client.core.outgoing import BatchResult
+from tidecast.client.core.public import Public
 from tidecast.client.core.publisher import COLLECTED_MAX
 from tidecast.client.core.subscription import (
     ITERATE_MESSAGES,
@@ -68,12 +77,17 @@ class Published(Coroutine[Any, Any, None]):
 _DONE = Published()
 
 
-class Publisher(OnLoop, PublisherFlows):
+class Publisher(Public, OnLoop, PublisherFlows):
     """Publishes to one topic; `tidecast.client.blocking.Publisher` with ``await``.
 
     `publish` of `bytes` and nothing else is done when the call returns, if there is room: awaiting
     it then costs next to nothing and lets no other task run.
     """
+
+    PUBLIC = (
+        "close closed durable durable_position flush flush_to_ring position publish "
+        "publish_batch run_compiled session stats topic try_publish wait_durable"
+    )
 
     _FAST: ClassVar[dict[str, object]] = {"try_publish": True, "publish": _DONE}
 
@@ -87,7 +101,7 @@ class Publisher(OnLoop, PublisherFlows):
         subscriber: int | None = None,
         flush: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
-        ack: str | None = None,
+        ack: Ack | None = None,
     ) -> None:
         """Publish one message: bytes, or what the codec encodes.
 
@@ -121,7 +135,7 @@ class Publisher(OnLoop, PublisherFlows):
         timestamps: Timestamps | None = None,
         flush: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109
-        ack: str | None = None,
+        ack: Ack | None = None,
     ) -> BatchResult:
         """Publish many messages: a list of bytes, a NumPy array, an Arrow array, column or frame.
 
@@ -199,8 +213,13 @@ class Publisher(OnLoop, PublisherFlows):
         await self.close()
 
 
-class Subscription(OnLoop, SubscriptionFlows):
+class Subscription(Public, OnLoop, SubscriptionFlows):
     """Receives what matches one pattern; an async context manager and iterator of messages."""
+
+    PUBLIC = (
+        "batches close closed drain images lag messages next open pattern poll run "
+        "run_compiled stats subscriber_id"
+    )
 
     async def open(self) -> Self:
         """Subscribe now; ``async with`` and ``await`` do it too. Granted when this returns."""
@@ -360,6 +379,8 @@ class Subscription(OnLoop, SubscriptionFlows):
 class Responder(ResponderFlows, Subscription):
     """Responds to the requests on one topic: `tidecast.sync.Responder` with ``await``."""
 
+    PUBLIC = "close closed drain group messages next pattern poll serve stats topic"
+
     def messages(self) -> AsyncIterator[Request]:
         """Requests as they come, until closed or drained."""
         return super().messages()  # type: ignore[return-value]
@@ -486,8 +507,14 @@ class Replies:
         return reply
 
 
-class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
+class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
     """A connection to a node, for one event loop. Made by `tidecast.connect`."""
+
+    PUBLIC = (
+        "close closed consumer drain events flush health name publish publish_batch "
+        "publisher request request_many responder serve stats status subscribe "
+        "subscriptions topics work"
+    )
 
     driver: LoopDriver
 
@@ -501,11 +528,13 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
     def _joined(self, join: Callable[[], Consumer]) -> Opening:
         return Opening(join)
 
-    async def publish(self, topic: str, payload: Any, **options: Any) -> None:
+    async def publish(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> None:
         """Publish one message; arguments as `Publisher.publish`. Keeps a publisher a topic."""
         await (await self._publisher_of(topic)).publish(payload, **options)
 
-    async def publish_batch(self, topic: str, messages: Any, **options: Any) -> BatchResult:
+    async def publish_batch(
+        self, topic: str, messages: Messages, **options: Unpack[BatchOptions]
+    ) -> BatchResult:
         """Publish many messages, see `Publisher.publish_batch`. Keeps a publisher a topic."""
         return await (await self._publisher_of(topic)).publish_batch(messages, **options)
 

@@ -8,16 +8,25 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from tidecast import codecs
 from tidecast.api.link import Link
+from tidecast.api.words import Ack, PublishOptions
 from tidecast.client.admin.blocking import Subscriptions, Topics
-from tidecast.client.columns.batch import BatchHeaders, Keys, Messages, Optional, Timestamps
+from tidecast.client.columns.batch import (
+    BatchHeaders,
+    BatchOptions,
+    Keys,
+    Messages,
+    Optional,
+    Timestamps,
+)
 from tidecast.client.consumer.blocking import Consumer
 from tidecast.client.core.message import Batch, Message
 from tidecast.client.core.metadata import Headers
 from tidecast.client.core.outgoing import BatchResult, reject
+from tidecast.client.core.public import Public
 from tidecast.client.core.publisher import COLLECTED_MAX
 from tidecast.client.core.subscription import (
     ITERATE_MESSAGES,
@@ -29,7 +38,7 @@ from tidecast.client.flows.connection import ConnectionFlows
 from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
 from tidecast.client.flows.steps import Blocking, BlockingDriver
 from tidecast.client.flows.subscription import SubscriptionFlows
-from tidecast.client.links.open import open_link
+from tidecast.client.links.open import ConnectOptions, open_link
 from tidecast.client.requests.connection import (
     TIMEOUT_S,
     Gathering,
@@ -46,8 +55,13 @@ from tidecast.events import Event
 _NEVER, _SPINS, _REPLY_SPINS = Deadline(None), 16, 16
 
 
-class Publisher(Blocking, PublisherFlows):
+class Publisher(Public, Blocking, PublisherFlows):
     """Publishes to one topic. Safe from several threads; see `tidecast.client.core.publisher`."""
+
+    PUBLIC = (
+        "close closed durable durable_position flush flush_to_ring position publish "
+        "publish_batch run_compiled session stats topic try_publish wait_durable"
+    )
 
     _FAST: ClassVar[dict[str, object]] = {"try_publish": True, "publish": None}
 
@@ -61,7 +75,7 @@ class Publisher(Blocking, PublisherFlows):
         subscriber: int | None = None,
         flush: bool = False,
         timeout: float | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
     ) -> None:
         """Publish one message: bytes, or what the codec encodes.
 
@@ -95,7 +109,7 @@ class Publisher(Blocking, PublisherFlows):
         timestamps: Timestamps | None = None,
         flush: bool = False,
         timeout: float | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
     ) -> BatchResult:
         """Publish many messages: a list of bytes, a NumPy array, an Arrow array, column or frame.
 
@@ -169,8 +183,13 @@ class Publisher(Blocking, PublisherFlows):
         self.close()
 
 
-class Subscription(Blocking, SubscriptionFlows):
+class Subscription(Public, Blocking, SubscriptionFlows):
     """Receives what matches one pattern; a context manager and an iterator of messages."""
+
+    PUBLIC = (
+        "batches close closed drain images lag messages next open pattern poll run "
+        "run_compiled stats subscriber_id"
+    )
 
     def open(self) -> Self:
         """Subscribe now; `with` does it too. Granted when this returns."""
@@ -314,6 +333,8 @@ class Subscription(Blocking, SubscriptionFlows):
 
 class Responder(ResponderFlows, Subscription):
     """Responds to the requests on one topic; a context manager and an iterator of requests."""
+
+    PUBLIC = "close closed drain group messages next pattern poll serve stats topic"
 
     def messages(self) -> Iterator[Request]:
         """Requests as they come, until closed or drained."""
@@ -461,8 +482,14 @@ class Replies:
         return reply
 
 
-class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
+class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
     """A connection to a node; a context manager. Made by `tidecast.sync.connect`."""
+
+    PUBLIC = (
+        "begin_request close closed consumer drain events flush health name publish "
+        "publish_batch publisher request request_many responder serve stats status "
+        "subscribe subscriptions topics work"
+    )
 
     driver: BlockingDriver
 
@@ -477,11 +504,13 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
     def _joined(self, join: Callable[[], Consumer]) -> Consumer:
         return join()
 
-    def publish(self, topic: str, payload: Any, **options: Any) -> None:
+    def publish(self, topic: str, payload: Any, **options: Unpack[PublishOptions]) -> None:
         """Publish one message; arguments as `Publisher.publish`. Keeps a publisher a topic."""
         self.kept_publisher(topic).publish(payload, **options)
 
-    def publish_batch(self, topic: str, messages: Any, **options: Any) -> BatchResult:
+    def publish_batch(
+        self, topic: str, messages: Messages, **options: Unpack[BatchOptions]
+    ) -> BatchResult:
         """Publish many messages, see `Publisher.publish_batch`. Keeps a publisher a topic."""
         return self.kept_publisher(topic).publish_batch(messages, **options)
 
@@ -631,7 +660,7 @@ def connect(
     name: str = "",
     token: str | None = None,
     link: Link | None = None,
-    **options: Any,
+    **options: Unpack[ConnectOptions],
 ) -> Connection:
     """Connect to a node.
 

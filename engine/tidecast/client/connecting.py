@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 if TYPE_CHECKING:
     from tidecast.api.link import Link
     from tidecast.client.aio import Connection
+    from tidecast.client.links.open import ConnectOptions
 
 
 class Connecting:
@@ -39,7 +40,7 @@ def connect(
     name: str = "",
     token: str | None = None,
     link: Link | None = None,
-    **options: Any,
+    **options: Unpack[ConnectOptions],
 ) -> Connecting:
     """Begin a session with a node: use it with ``async with``, or await it.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
 
+from tidecast.api.words import Ack
 from tidecast.client.columns import cells
 from tidecast.client.columns.cells import NO_CELLS, NO_TIMES, Located, wrong
 from tidecast.client.columns.headers import from_arrow, headers_of
@@ -38,6 +39,17 @@ Keys = bytes | str | Iterable[bytes | str | None] | AnyArray | Arrow
 HeaderColumn = HeaderValue | Iterable[HeaderValue | None] | AnyArray | Arrow
 BatchHeaders = Iterable[Headers | None] | Mapping[str, HeaderColumn] | Arrow
 Timestamps = bool | int | Iterable[int | None] | AnyArray | Arrow
+
+
+class BatchOptions(TypedDict, total=False):
+    """Options of `Connection.publish_batch`, see `Publisher.publish_batch`."""
+
+    keys: Keys | None
+    headers: BatchHeaders | None
+    timestamps: Timestamps | None
+    flush: bool
+    timeout: float | None
+    ack: Ack | None
 
 
 class Optional(msgspec.Struct, frozen=True):

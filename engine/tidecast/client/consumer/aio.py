@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Self
 
 from tidecast.api.start import Start
+from tidecast.api.words import AckWhen, StartWord
 from tidecast.client.consumer.core import (
     ITERATE_MESSAGES,
     OnError,
@@ -23,6 +24,7 @@ from tidecast.client.consumer.core import (
 )
 from tidecast.client.consumer.dispatch import Dispatch
 from tidecast.client.consumer.message import DurableBatch, DurableMessage
+from tidecast.client.core.public import Public
 from tidecast.client.core.subscription import check_max_messages
 from tidecast.client.flows.consumer import ConsumerFlows
 from tidecast.client.flows.steps import OnLoop
@@ -33,8 +35,13 @@ _EXTENSIONS = 3
 """A message that is held is extended so often within `ack_wait`."""
 
 
-class Consumer(OnLoop, ConsumerFlows):
+class Consumer(Public, OnLoop, ConsumerFlows):
     """A member of a durable subscription: see `tidecast.client.consumer.blocking.Consumer`."""
+
+    PUBLIC = (
+        "batches close drain fetch info messages name next pattern pause redrive resume "
+        "run run_compiled seek stats"
+    )
 
     async def fetch(self, max_messages: int = 100, max_wait: float = 1.0) -> DurableBatch:
         """Up to ``max_messages``, as soon as there is one; empty after ``max_wait`` s without."""
@@ -77,7 +84,7 @@ class Consumer(OnLoop, ConsumerFlows):
         handler: Callable[[DurableMessage], Any],
         concurrency: int = 1,
         *,
-        ack: str = "after",
+        ack: AckWhen = "after",
         on_error: OnError = "nak",
         nak_delay: float = 1.0,
         max_messages: int | None = None,
@@ -178,7 +185,9 @@ class Consumer(OnLoop, ConsumerFlows):
         """Go on."""
         await self._call("resume")
 
-    async def seek(self, start: Start | str, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    async def seek(
+        self, start: Start | StartWord, *, dry_run: bool = False
+    ) -> list[dict[str, Any]]:
         """Move the subscription, for all its members. Returns what moves, a mapping a queue."""
         return await asyncio.to_thread(self._seek, start, dry_run)
 

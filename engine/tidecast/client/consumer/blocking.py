@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from tidecast.api.start import Start
+from tidecast.api.words import AckWhen, StartWord
 from tidecast.client.consumer.core import (
     ITERATE_MESSAGES,
     OnError,
@@ -19,6 +20,7 @@ from tidecast.client.consumer.core import (
 )
 from tidecast.client.consumer.message import DurableBatch, DurableMessage
 from tidecast.client.core.outgoing import reject
+from tidecast.client.core.public import Public
 from tidecast.client.core.subscription import check_max_messages
 from tidecast.client.flows.consumer import ConsumerFlows
 from tidecast.client.flows.steps import Blocking
@@ -29,8 +31,13 @@ _SPINS = 16
 _QUEUED_MAX = 64
 
 
-class Consumer(Blocking, ConsumerFlows):
+class Consumer(Public, Blocking, ConsumerFlows):
     """A member of a durable subscription; a context manager and an iterator of messages."""
+
+    PUBLIC = (
+        "batches close drain fetch info messages name next pattern pause redrive resume "
+        "run run_compiled seek stats"
+    )
 
     def fetch(self, max_messages: int = 100, max_wait: float = 1.0) -> DurableBatch:
         """Up to ``max_messages``, as soon as there is one; empty when none came in ``max_wait`` s.
@@ -80,7 +87,7 @@ class Consumer(Blocking, ConsumerFlows):
         handler: Callable[[DurableMessage], Any],
         concurrency: int = 1,
         *,
-        ack: str = "after",
+        ack: AckWhen = "after",
         on_error: OnError = "nak",
         nak_delay: float = 1.0,
         max_messages: int | None = None,
@@ -203,7 +210,7 @@ class Consumer(Blocking, ConsumerFlows):
         """Go on."""
         self._control("resume")
 
-    def seek(self, start: Start | str, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    def seek(self, start: Start | StartWord, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Move the subscription, for all its members; what is outstanding is forgotten.
 
         What is on its way to members is taken back, as is what `run` keeps for handlers that have

@@ -13,13 +13,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from tidecast import codecs
 from tidecast.api.link import ConsumerGrant, ConsumerOptions, Link
 from tidecast.api.start import Start, Time, Tokens, start_of
+from tidecast.api.words import AckWhen, Outcome
 from tidecast.buffers import member_ring
 from tidecast.client.consumer.acks import COLLECT_S, COLLECTED_MAX, Collected, Collector, runs_of
 from tidecast.client.consumer.message import DurableBatch, DurableMessage, check_seconds
@@ -49,8 +50,8 @@ REFUSED_MAX = 1 << 16
 _NOT_SENT = 1 << 62
 _Ack = tuple[int, int, int, int, int, bytes, int]
 """Kind, cursor, first token, end, ns, reason, hash of the key that it refuses (or -1)."""
-ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "ack", "raise")
-OnError = str | Callable[[DurableMessage, Exception], Any]
+ACKS, ON_ERROR = get_args(AckWhen), get_args(Outcome)
+OnError = Outcome | Callable[[DurableMessage, Exception], Any]
 """What becomes of a message whose handler raised: one of ON_ERROR, or a function of the message and
 the exception that returns one of them (or None: nak)."""
 _TAKEN, _MOVED = member_layout.MEM_TAKEN_AT // 8, member_layout.MEM_MOVED_AT // 8

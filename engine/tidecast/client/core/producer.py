@@ -11,12 +11,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import numpy as np
 
 from tidecast.api.link import PublicationGrant, PublicationOptions
+from tidecast.api.words import Ack
 from tidecast.buffers import writer
 from tidecast.buffers.ring_file import describe
 from tidecast.client.core.outgoing import reject
@@ -38,7 +39,7 @@ from tidecast.native.mapped import Bytes, MappedFile
 if TYPE_CHECKING:
     from tidecast.client.core.publisher import PublisherCore
 
-ACKS = ("none", "engine", "durable")
+ACKS = get_args(Ack)
 OPEN_TIMEOUT_S = 15.0
 """Longer than an owner waits for an older session's ring (`image_timeout_s`, 10 s)."""
 _SLICE_S = 0.1

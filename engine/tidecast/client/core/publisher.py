@@ -14,13 +14,14 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import msgspec
 import numpy as np
 
 from tidecast import codecs
 from tidecast.api.link import Continued, PublicationGrant, PublicationOptions
+from tidecast.api.words import OnFull
 from tidecast.buffers import writer
 from tidecast.buffers.ring_file import copy_packets, describe, messages_between, tethered_readers
 from tidecast.client.columns.batch import Optional, batch_runs
@@ -65,7 +66,7 @@ from tidecast.native.memory import address
 if TYPE_CHECKING:
     from tidecast.client.core.connection import ConnectionCore
 
-ON_FULL = ("block", "error", "drop")
+ON_FULL = get_args(OnFull)
 COLLECTED_MAX = 512
 """Messages that may be collected before they are handed over."""
 SMALL_BYTES_MAX = 2048

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from tidecast import codecs
 from tidecast.api.frames.common import Failure, error_of
 from tidecast.api.link import AWAY_S_MAX, SubscriptionOptions
 from tidecast.api.start import Earliest, Latest, Start, start_of
+from tidecast.api.words import OnGap
 from tidecast.buffers import reader
 from tidecast.client.core.image import (
     AWAIT_SPINS,
@@ -41,7 +42,7 @@ from tidecast.native.memory import address
 if TYPE_CHECKING:
     from tidecast.client.core.connection import ConnectionCore
 
-ON_GAP = ("raise", "event", "skip")
+ON_GAP = get_args(OnGap)
 ITERATE_MESSAGES = 512
 """Messages taken at a time by who iterates over messages."""
 _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25

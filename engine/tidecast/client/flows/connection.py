@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from tidecast import codecs
 from tidecast.api.link import ConsumerOptions, Link
 from tidecast.api.start import Earliest, Latest, Start
+from tidecast.api.words import ChannelName, OnFull, OnGap, StartWord
 from tidecast.client.consumer.core import Filter, filter_options, start_options
 from tidecast.client.core.connection import CLOSED, DRAINING, ConnectionCore
 from tidecast.client.flows.consumer import ConsumerFlows
@@ -49,8 +50,8 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
         self,
         topic: str,
         *,
-        channel: str = "ordinary",
-        on_full: str | None = None,
+        channel: ChannelName = "ordinary",
+        on_full: OnFull | None = None,
         linger_us: int | None = None,
         history_bytes: int | None = None,
         rate_packets_per_s: int | None = None,
@@ -87,8 +88,8 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
         self,
         pattern: str,
         *,
-        start: Start | str = Latest(),  # noqa: B008 - immutable
-        on_gap: str | None = None,
+        start: Start | StartWord = Latest(),  # noqa: B008 - immutable
+        on_gap: OnGap | None = None,
         tethered: bool | None = None,
         receive_bytes: int | None = None,
         codec: codecs.Codec | str | None = None,
@@ -113,7 +114,7 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
         topic: str,
         name: str,
         *,
-        start: Start | str = Earliest(),  # noqa: B008 - immutable
+        start: Start | StartWord = Earliest(),  # noqa: B008 - immutable
         ack_wait: float | None = None,
         max_in_flight: int = 500,
         max_bytes_in_flight: int = 64 << 20,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidecast.api.link import Link
+from tidecast.api.words import NodeMode
 from tidecast.client.core.outgoing import check_text, reject
-from tidecast.config.topology import default_data_dir
+from tidecast.config.topology import TopicConfig, Topology, default_data_dir
 from tidecast.errors import ConfigError
 
-MODES = ("threads", "inline")
+if TYPE_CHECKING:
+    from tidecast.queues.adapter import Adapter
+
+MODES = get_args(NodeMode)
 _SCHEMES = (
     "tidecast:// (an engine process here), tidecast://HOST:PORT (a gateway), tidecast+tls:// (one "
     "behind TLS), embedded:// (an engine in this process)"
@@ -23,8 +28,34 @@ _MEMORY = "tidecast.testing", "memory_link"
 """Imported by name: the client knows nodes only as links."""
 
 
-def open_link(url: str, name: str, token: str | None, options: dict[str, Any]) -> Link:
+class ConnectOptions(TypedDict, total=False):
+    """Options of `connect`.
+
+    ``embedded://``: ``topology`` (a checked one, a mapping as in YAML, or a file), ``mode``,
+    ``adapters`` (by name, topics whose queues they are). ``memory://``: see
+    `tidecast.testing.connect`.
+    """
+
+    topology: Topology | Mapping[str, Any] | Path | str | None
+    mode: NodeMode
+    adapters: Mapping[str, Adapter] | None
+    network: str
+    node: str
+    topics: Iterable[str | TopicConfig]
+    durable: Iterable[str]
+    seed: int
+    drop: float
+    duplicate: float
+    reorder: float
+    delay_us: float
+    packet_bytes: int
+    inbox_packets: int
+    real_time: bool
+
+
+def open_link(url: str, name: str, token: str | None, given: ConnectOptions) -> Link:
     """Open the link a URL names. Raises ConfigError, EngineNotRunning, AuthError."""
+    options: dict[str, Any] = {**given}
     for field, value in (("url", url), ("name", name), ("token", token or "")):
         check_text(field, value)
     parts = urlsplit(url)

@@ -19,6 +19,7 @@ from tidecast import events
 from tidecast.agents.guard import Guard
 from tidecast.agents.puller.observer import Dead
 from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
+from tidecast.api.words import ChannelName
 from tidecast.errors import PayloadTooLarge, TidecastError
 from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
 from tidecast.node.consumers.state import ConsumersState, CursorState, SubscriptionState
@@ -82,7 +83,7 @@ class LetterClient(Protocol):
     def kept_publisher(self, topic: str) -> LetterPublisher:
         """The publisher that the connection keeps for a topic."""
 
-    def publisher(self, topic: str, *, channel: str, history_bytes: int) -> LetterPublisher:
+    def publisher(self, topic: str, *, channel: ChannelName, history_bytes: int) -> LetterPublisher:
         """A publisher of its own."""
 
     def close(self) -> None:

@@ -1,0 +1,227 @@
+"""What type checkers find in programs that use the client, and what completion shows."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.project import ROOT
+from tests.test_doc_examples import PAGES, blocks
+
+import tidecast
+import tidecast.sync
+import tidecast.testing
+from tidecast.client import aio, blocking
+from tidecast.client.consumer import aio as consumer_aio
+from tidecast.client.consumer import blocking as consumer_blocking
+
+RELAXED = (
+    "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-any-generics, "
+    "allow-untyped-decorators, no-warn-return-any\n"
+)
+"""Examples need no annotations."""
+MISTAKES = """
+import asyncio
+
+import tidecast
+import tidecast.sync
+import tidecast.testing
+
+
+def blocking(link: tidecast.Link) -> None:
+    with tidecast.sync.connect() as client:
+        client.publish("t", b"x", kye="k")  # wrong
+        client.publish("t", b"x", ack="durabel")  # wrong
+        client.publish("t", b"x", timeout="1")  # wrong
+        client.publish_batch("t", [b"x"], key="k")  # wrong
+        client.publish_batch("t", [b"x"], ack="disk")  # wrong
+        client.publisher("t", on_full="wait")  # wrong
+        client.publisher("t", channel="big")  # wrong
+        client.publisher("t", bufer=True)  # wrong
+        client.publisher("t").publish(b"x", ack="all")  # wrong
+        client.subscribe("t", start="newest")  # wrong
+        client.subscribe("t", on_gap="ignore")  # wrong
+        client.consumer("t", "s", start="begin")  # wrong
+        client.consumer("t", "s", max_deliver="3")  # wrong
+        client.consumer("t", "s").run(print, ack="never")  # wrong
+        client.consumer("t", "s").run(print, on_error="hope")  # wrong
+        client.consumer("t", "s").seek("end")  # wrong
+        client.request("t", b"x", timeot=1.0)  # wrong
+        client.topics.create("t", mode="durably")  # wrong
+        client.topics.create("t", queue=3)  # wrong
+        client.subscribe("t").next().dat  # wrong
+        for message in client.subscribe("t"):
+            message.key.decode()  # wrong
+    tidecast.sync.conect()  # wrong
+    tidecast.sync.connect("embedded://", mode="inlined")  # wrong
+    tidecast.sync.connect("embedded://", topolgy={})  # wrong
+    tidecast.testing.connect(durabel=["t"])  # wrong
+    tidecast.testing.conect()  # wrong
+
+
+def names(client: tidecast.Client, other: tidecast.sync.Client) -> None:  # wrong
+    try:
+        pass
+    except tidecast.Timout:  # wrong
+        pass
+
+
+async def on_loop() -> None:
+    async with tidecast.connect(tokn="x") as client:  # wrong
+        await client.publish("t", b"x", kye="k")  # wrong
+        await client.publish("t", b"x", ack="durabel")  # wrong
+        await client.publish_batch("t", [b"x"], ack="disk")  # wrong
+        client.subscribe("t", start="newest")  # wrong
+        async with client.consumer("t", "s") as consumer:
+            await consumer.run(print, ack="never")  # wrong
+            (await consumer.next()).dat  # wrong
+
+
+def right(client: tidecast.sync.Connection, start: tidecast.Start) -> tidecast.BatchResult:
+    client.publish("t", b"x", key="k", headers={"a": 1}, ack="durable", timeout=1.0)
+    client.subscribe("t", start="earliest", on_gap="event")
+    client.subscribe("t", start=start)
+    client.publisher("t", channel="large", on_full="error").try_publish(b"x")
+    tidecast.sync.connect("embedded://", topology={"transports": []}, mode="inline")
+    return client.publish_batch("t", [b"x"], keys=["k"], ack="durable")
+
+
+asyncio.run(on_loop())
+"""
+OBJECTS = (
+    *(aio.Connection, aio.Publisher, aio.Subscription, aio.Responder, consumer_aio.Consumer),
+    *(blocking.Connection, blocking.Publisher, blocking.Subscription, blocking.Responder),
+    consumer_blocking.Consumer,
+)
+
+
+def as_module(code: str) -> str:
+    """A block of a page as a module: with `await` at its top level it is a coroutine function."""
+    try:
+        compile(code, "block", "exec")
+    except SyntaxError:
+        return "async def main() -> None:\n" + textwrap.indent(code, "    ")
+    return code
+
+
+def checked(directory: Path) -> dict[str, list[tuple[int, str]]]:
+    """What mypy finds: (line, text) by file name."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")),
+            *("--no-error-summary", "--hide-error-context", "--no-pretty"),
+            *sorted(str(path) for path in directory.iterdir()),
+        ],
+        capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
+    )  # fmt: skip
+    assert not done.stderr, done.stderr
+    found: dict[str, list[tuple[int, str]]] = {}
+    for line in done.stdout.splitlines():
+        match = re.fullmatch(r"(.+?):(\d+): error: (.*)", line)
+        if match:
+            found.setdefault(Path(match[1]).name, []).append((int(match[2]), match[3]))
+    return found
+
+
+@pytest.mark.long
+def test_mypy_finds_mistakes_and_accepts_the_examples(tmp_path: Path) -> None:
+    (tmp_path / "mistakes.py").write_text(MISTAKES, "utf-8")
+    for page in PAGES:
+        for line, code in blocks((ROOT / page).read_text("utf-8")):
+            name = f"{Path(page).stem.lower()}_{line}.py"
+            (tmp_path / name).write_text(RELAXED + as_module(code), "utf-8")
+    found = checked(tmp_path)
+    lines = {line for line, _ in found.pop("mistakes.py", [])}
+    wrong = {n for n, text in enumerate(MISTAKES.split("\n"), 1) if text.endswith("# wrong")}
+    assert len(wrong) > 30
+    assert not wrong - lines, "mypy does not see these"
+    assert not lines - wrong, "mypy refuses what is right"
+    assert not found, "examples"
+
+
+def test_names_are_loaded_when_first_used_and_are_there() -> None:
+    for module in (tidecast, tidecast.sync, tidecast.testing):
+        assert len(set(module.__all__)) == len(module.__all__)
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+        assert set(module.__all__) <= set(dir(module))
+        with pytest.raises(AttributeError, match="no attribute 'Timout'"):
+            _ = module.Timout  # type: ignore[attr-defined]
+
+
+def imported_for_checkers(path: Path) -> set[str]:
+    """The names that a module imports for type checkers alone."""
+    tree = ast.parse(path.read_text("utf-8"))
+    branch = next(
+        node for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )  # fmt: skip
+    return {
+        alias.asname or alias.name
+        for node in branch.body if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["__init__", "sync", "testing/__init__"])
+def test_checkers_see_the_names_that_programs_get(name: str) -> None:
+    module = {"__init__": tidecast, "sync": tidecast.sync}.get(name, tidecast.testing)
+    assert imported_for_checkers(ROOT / f"engine/tidecast/{name}.py") == set(module.__all__)
+
+
+def types_in(hint: Any) -> Iterator[type]:
+    """The classes of a signature."""
+    if isinstance(hint, type) and typing.get_origin(hint) is None:
+        yield hint
+    for each in typing.get_args(hint):
+        yield from types_in(each[0] if isinstance(each, list) and each else each)
+
+
+@pytest.mark.parametrize("kind", OBJECTS, ids=lambda k: f"{k.__module__}.{k.__name__}")
+def test_the_types_of_public_signatures_can_be_imported(kind: type) -> None:
+    missing = set()
+    for name in kind.PUBLIC.split():  # type: ignore[attr-defined]
+        found = inspect.getattr_static(kind, name, None)
+        function = found.fget if isinstance(found, property) else found
+        if not inspect.isfunction(function):
+            continue
+        names = {**vars(sys.modules[function.__module__]), "threading": threading}
+        for hint in typing.get_type_hints(function, names).values():
+            missing |= {
+                each.__name__ for each in types_in(hint)
+                if each.__module__.startswith("tidecast.")
+                and not hasattr(tidecast, each.__name__)
+                and not hasattr(tidecast.sync, each.__name__)
+            }  # fmt: skip
+    assert not missing
+
+
+def test_completion_shows_what_programs_use() -> None:
+    class Mine(blocking.Connection):
+        def greet(self) -> None: ...
+
+    with tidecast.testing.connect(durable=["d"]) as client:
+        opened = (
+            client, client.publisher("t"), client.subscribe("t"), client.consumer("d", "s"),
+            client.responder("q"),
+        )  # fmt: skip
+        for each in opened:
+            shown = dir(each)
+            assert shown == sorted(each.PUBLIC.split())
+            for name in shown:
+                assert hasattr(type(each), name) or name in vars(each), name
+        assert {"publish", "subscribe", "topics"} <= set(dir(client))
+        assert not {"bell", "pump", "abandon", "rung", "event_flow"} & set(dir(client))
+        mine = Mine(client.link)
+        assert "greet" in dir(mine)
+        mine.abandon()
