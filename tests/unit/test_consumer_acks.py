@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +17,8 @@ from tests.conftest import Eventually
 from tests.unit.test_consumer import BODIES, connected, publish, take
 
 from tidecast.buffers import member_ring
-from tidecast.client.consumer.acks import COLLECTED_MAX, Collector, runs_of
-from tidecast.client.consumer.message import DurableBatch
+from tidecast.client.consumer.acks import Collector, runs_of
+from tidecast.client.consumer.message import COLLECTED_MAX, DurableBatch, DurableMessage
 from tidecast.errors import ConnectionLost, TidecastError
 from tidecast.sync import Consumer
 
@@ -43,9 +47,10 @@ def test_runs_say_what_was_acked_one_by_one(
     total = sum(n for _, _, n in runs)
     row = some.tuples(some.integers(0, 1), some.integers(0, total - 1))
     acks = data.draw(some.lists(row, min_size=1, max_size=40))
+    grouped = [(b, list(each)) for b, each in groupby(acks, key=lambda ack: ack[0])]
     found = [
         (int(run[member_ring.RUN_CURSOR]), int(run[member_ring.RUN_TOKEN]) + i)
-        for run in runs_of([(batches[b], r) for b, r in acks])
+        for run in runs_of([(batches[b], [r for _, r in each]) for b, each in grouped])
         for i in range(int(run[member_ring.RUN_COUNT]))
     ]
     records = [[(cursor, first + i) for cursor, first, n in each for i in range(n)]
@@ -55,7 +60,47 @@ def test_runs_say_what_was_acked_one_by_one(
 
 def test_a_run_that_is_acked_in_order_is_one_run() -> None:
     batch = batch_of((1, 10, 100), (2, 5, 100))
-    assert len(runs_of([(batch, row) for row in range(200)])) == 2
+    assert len(runs_of([(batch, list(range(200)))])) == 2
+    [run] = runs_of([(batch_of((3, 10, 100)), list(range(40, 90)))])
+    fields = [member_ring.RUN_CURSOR, member_ring.RUN_TOKEN, member_ring.RUN_COUNT]
+    assert run[fields].tolist() == [3, 50, 50]
+
+
+def messages_of(collector: Collector) -> list[DurableMessage]:
+    """Messages of one batch, whose acks go to a collector."""
+    batch = batch_of((1, 10, 2 * COLLECTED_MAX))
+    batch.consumer = SimpleNamespace(collector=collector)  # type: ignore[assignment]
+    batch.acked, batch.noted = [], False
+    return [DurableMessage(b"", batch, row) for row in range(2 * COLLECTED_MAX)]
+
+
+def test_acks_of_several_threads_are_all_sent() -> None:
+    """Rows are added without a lock, while others take them."""
+    sent: list[int] = []
+    problems: list[TidecastError] = []
+    flusher: Any = Silent()
+    collector = Collector(
+        lambda acks: sent.extend(row for _, rows in acks for row in rows), problems.append, flusher
+    )
+    messages = messages_of(collector)
+    threads = [
+        threading.Thread(target=lambda part: [each.ack() for each in part], args=(messages[k::4],))
+        for k in range(4)
+    ]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            collector.tick()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert collector.buffering or len(sent) == len(messages), "what is acked is sent, or noted"
+    collector.tick()
+    assert sorted(sent) == list(range(len(messages)))
 
 
 class Silent:
@@ -72,17 +117,19 @@ def test_it_sends_by_count_and_by_time_and_asks_once_for_a_burst() -> None:
     sent: list[int] = []
     problems: list[TidecastError] = []
     flusher: Any = Silent()
-    collector = Collector(lambda acks: sent.append(len(acks)), problems.append, flusher)
-    batch: Any = object()
-    for row in range(COLLECTED_MAX + 3):
-        collector.add(batch, row)
+    collector = Collector(
+        lambda acks: sent.append(sum(len(rows) for _, rows in acks)), problems.append, flusher
+    )
+    messages = messages_of(collector)
+    for message in messages[: COLLECTED_MAX + 3]:
+        message.ack()
     assert sent == [COLLECTED_MAX]
     assert collector.buffering
     assert flusher.asked == 1
     assert collector.tick()
     assert sent == [COLLECTED_MAX, 3]
     assert not collector.tick(), "a whole round without acks: the flusher may sleep"
-    collector.add(batch, 0)
+    messages[-1].ack()
     assert flusher.asked == 2
 
 
@@ -93,8 +140,7 @@ def test_what_the_flusher_cannot_send_fails_the_consumer() -> None:
     problems: list[TidecastError] = []
     flusher: Any = Silent()
     collector = Collector(refuse, problems.append, flusher)
-    batch: Any = object()
-    collector.add(batch, 0)
+    messages_of(collector)[0].ack()
     collector.tick()
     assert [type(each) for each in problems] == [ConnectionLost]
 

@@ -250,3 +250,23 @@ def test_next_waits_no_longer_than_it_is_told(client: Connection) -> None:
             consumer.next(5.0)
         assert len(seen) == 2
         assert seen[0] is seen[1]
+
+
+def test_a_refusal_within_a_loop_holds_back_the_messages_that_the_loop_has_taken(
+    client: Connection,
+) -> None:
+    publish(client, *BODIES, keys=1)
+    acked: list[bytes] = []
+    refused = 0
+    with client.consumer("orders", "billing") as consumer:
+        for message in consumer.messages(prefetch=30):
+            if len(acked) == 3 and refused < 2:
+                message.nak()
+                refused += 1
+                continue
+            acked.append(message.data)
+            message.ack()
+            if len(acked) == len(BODIES):
+                break
+        assert acked == BODIES
+        assert consumer.info()["lag"] == 0

@@ -6,6 +6,7 @@ it in turns, as a virtual machine changes its speed within seconds; the median o
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import tempfile
 import time
@@ -87,8 +88,18 @@ def one_by_one(consumer: Any, records: int) -> int:
     return done
 
 
+async def _one_by_one_on_a_loop(consumer: Any, records: int) -> int:
+    done = 0
+    async for message in consumer:
+        message.ack()
+        done += 1
+        if done == records:
+            break
+    return done
+
+
 WAYS: dict[str, tuple[Callable[[Any, int], int], int]] = {
-    "compiled": (compiled, 1), "batches": (batches, 1), "single": (one_by_one, 80)
+    "compiled": (compiled, 1), "batches": (batches, 1), "single": (one_by_one, 8)
 }  # fmt: skip
 """By name: how, and which part of the records is enough for it."""
 
@@ -104,7 +115,25 @@ def plain_read(directory: Path) -> tuple[int, float]:
     return done, time.perf_counter() - began
 
 
-def _turn(client: Any, records: int) -> Iterator[tuple[str, float]]:
+def _on_a_loop(node: Any, topic: str, records: int) -> float:
+    """Rate of taking and acking messages one by one with asyncio."""
+    import tidecast
+    from tidecast.embedded import EmbeddedLink
+
+    async def rate() -> float:
+        link: Any = EmbeddedLink(node, "loop", owns_node=False)
+        async with tidecast.connect(link=link) as client:
+            began = time.perf_counter()
+            async with client.consumer(topic, "asyncio", **OPTIONS) as consumer:
+                done = await _one_by_one_on_a_loop(consumer, records)
+                seconds = time.perf_counter() - began
+                await consumer.seek(Earliest())
+            return done / seconds
+
+    return asyncio.run(rate())
+
+
+def _turn(client: Any, node: Any, records: int) -> Iterator[tuple[str, float]]:
     """Rate of each way with each topic, by name; each from the start of its topic."""
     for case, topic in CASES.items():
         for way, (run, part) in WAYS.items():
@@ -116,6 +145,7 @@ def _turn(client: Any, records: int) -> Iterator[tuple[str, float]]:
             if done < wanted:
                 raise TidecastError(f"bench consume: {case}{way}: {done} of {wanted} records")
             yield f"{case}{way}_msgs_per_s", done / seconds
+        yield f"{case}asyncio_msgs_per_s", _on_a_loop(node, topic, max(records // 8, 1))
 
 
 def consume(note: Note, *, records: int = 2_000_000, streams: int = 10_000) -> Result:
@@ -140,12 +170,12 @@ def consume(note: Note, *, records: int = 2_000_000, streams: int = 10_000) -> R
             durable_topology(*CASES.values(), queues=1, fsync="none"), data_dir=Path(folder)
         )
         with tidecast.sync.connect(link=link) as client:
-            list(_turn(client, records // 20))  # kernels and pages
+            list(_turn(client, link.node, records // 20))  # kernels and pages
             for turn in range(TURNS):
                 note(f"turn {turn + 1} of {TURNS}")
                 n, seconds = plain_read(directories[0])
                 rates.setdefault("plain", []).append(records / seconds)
-                for name, rate in _turn(client, records):
+                for name, rate in _turn(client, link.node, records):
                     rates.setdefault(name, []).append(rate)
     _report(result, rates)
     result.metrics["record_bytes"] = round(n / records, 1)

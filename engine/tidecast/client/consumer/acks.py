@@ -9,38 +9,54 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tidecast.buffers import member_ring
+from tidecast.client.consumer.message import COLLECTED_MAX, DurableBatch
 from tidecast.errors import TidecastError
 
 if TYPE_CHECKING:
-    from tidecast.client.consumer.message import DurableBatch
     from tidecast.client.waiting import Flusher
 
-COLLECTED_MAX = 256
 COLLECT_S = 0.01
-Collected = list[tuple["DurableBatch", int]]
+Collected = list[tuple["DurableBatch", list[int]]]
+"""Batches, and rows of each in the order in which they were acked."""
 
 
 def runs_of(acks: Collected) -> Any:
     """Runs (see `member_ring.RUN_*`) of what was acked one by one, in that order."""
-    found = []
-    for batch, rows in groupby(acks, key=lambda ack: ack[0]):
-        row = np.array([each for _, each in rows], dtype=np.int64)
-        of = batch.runs[np.searchsorted(batch.runs[:, member_ring.RUN_ROW], row, side="right") - 1]
-        of[:, member_ring.RUN_TOKEN] += row - of[:, member_ring.RUN_ROW]
-        found.append(of)
-    each = np.concatenate(found) if len(found) > 1 else found[0]
-    cursors, tokens = each[:, member_ring.RUN_CURSOR], each[:, member_ring.RUN_TOKEN]
-    continues = (np.diff(tokens, prepend=-2) == 1) & (np.diff(cursors, prepend=-2) == 0)
-    first = np.flatnonzero(~continues)
-    runs = each[first]
-    runs[:, member_ring.RUN_COUNT] = np.diff(first, append=len(each))
-    return runs
+    found = [_runs_of_rows(batch.runs, rows) for batch, rows in acks]
+    return np.concatenate(found) if len(found) > 1 else found[0]
+
+
+def _runs_of_rows(runs: Any, rows: list[int]) -> Any:
+    first, end = rows[0], rows[0] + len(rows)
+    if rows[-1] == end - 1 and rows == list(range(first, end)):  # in order, as nearly always
+        starts = runs[:, member_ring.RUN_ROW]
+        low = np.maximum(starts, first)
+        counts = np.minimum(starts + runs[:, member_ring.RUN_COUNT], end) - low
+        inside = counts > 0
+        each, low, counts = runs[inside], low[inside], counts[inside]
+    else:
+        low = np.array(rows, dtype=np.int64)
+        each = runs[np.searchsorted(runs[:, member_ring.RUN_ROW], low, side="right") - 1]
+        counts = np.ones(len(low), dtype=np.int64)
+    each[:, member_ring.RUN_TOKEN] += low - each[:, member_ring.RUN_ROW]
+    each[:, member_ring.RUN_COUNT] = counts
+    return each if len(each) == 1 else _joined(each)
+
+
+def _joined(each: Any) -> Any:
+    """Runs, each with those behind it that continue it."""
+    cursors, counts = each[:, member_ring.RUN_CURSOR], each[:, member_ring.RUN_COUNT]
+    tokens = each[:, member_ring.RUN_TOKEN]
+    continues = (tokens[1:] == tokens[:-1] + counts[:-1]) & (cursors[1:] == cursors[:-1])
+    starts = np.concatenate(([0], np.flatnonzero(~continues) + 1))
+    joined = each[starts]
+    joined[:, member_ring.RUN_COUNT] = np.add.reduceat(counts, starts)
+    return joined
 
 
 class Collector:
@@ -55,21 +71,21 @@ class Collector:
     ) -> None:  # fmt: skip
         self._send, self._fail, self._flusher = send, fail, flusher
         self.flush_after_s = COLLECT_S
-        self._acks: Collected = []
+        self._batches: list[DurableBatch] = []
+        """Those with acks that are not sent: each has the rows itself, and may stand here twice."""
         self._lock = threading.Lock()
         self._watched = self._owing = False
 
-    def add(self, batch: DurableBatch, row: int) -> None:
-        """One message is acked."""
-        flusher = self._flusher
+    def note(self, batch: DurableBatch) -> None:
+        """A batch has its first ack, or as many as are sent together."""
         with self._lock:
-            self._acks.append((batch, row))
-            full = len(self._acks) >= COLLECTED_MAX
+            self._batches.append(batch)
+            full = len(self._batches) >= COLLECTED_MAX or len(batch.acked) >= COLLECTED_MAX
             begins, self._watched = not self._watched, True
-        if full or flusher is None:
+        if full or self._flusher is None:
             self.flush()
         elif begins:
-            flusher.add(self)
+            self._flusher.add(self)
 
     def watch(self) -> None:
         """Something that was sent found no room: ``send`` is called again each round, with nothing.
@@ -84,29 +100,31 @@ class Collector:
 
     def flush(self) -> None:
         """Send what there is. Raises ConnectionLost."""
-        if self._acks:
-            with self._lock:
-                acks, self._acks = self._acks, []
-            if acks:
-                self._send(acks)
+        if self._batches and (acks := self._take()):
+            self._send(acks)
+
+    def _take(self) -> Collected:
+        """Take the rows of all batches. Other threads may add rows meanwhile, without the lock."""
+        with self._lock:
+            batches, self._batches = self._batches, []
+            return [(batch, rows) for batch in batches if (rows := batch.take_acked())]
 
     def forget(self) -> None:
         """The engine is gone: what it delivered comes again."""
-        with self._lock:
-            self._acks = []
+        self._take()
 
     # --- for the flusher --------------------------------------------------------------------------
 
     @property
     def buffering(self) -> bool:
         """Something is collected, or found no room."""
-        return bool(self._acks) or self._owing
+        return bool(self._batches) or self._owing
 
     def tick(self) -> bool:
         """The flusher's round. False: there was nothing."""
         with self._lock:
             owing, self._owing = self._owing, False
-            self._watched = watched = owing or bool(self._acks)
+            self._watched = watched = owing or bool(self._batches)
         try:
             self.flush()
             if owing:

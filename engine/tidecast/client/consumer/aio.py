@@ -63,10 +63,11 @@ class Consumer(Public, OnLoop, ConsumerFlows):
                 if batch is None:
                     return
                 walk = self.walk(batch)
+            self._rest = walk
             for message in walk:
-                self._rest = walk
                 yield message
-            self._rest = None
+            if self._rest is walk:
+                self._rest = None
 
     def __aiter__(self) -> AsyncIterator[DurableMessage]:
         return self.messages()

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, Self
 
 from tidecast.api.start import Start
@@ -57,7 +58,9 @@ class Consumer(Public, Blocking, ConsumerFlows):
 
         `ack_wait` of each begins when it is handed out.
         """
-        limit = check_max_messages(prefetch)
+        return chain.from_iterable(self._walks(check_max_messages(prefetch)))
+
+    def _walks(self, limit: int) -> Iterator[Iterator[DurableMessage]]:
         while True:
             walk, self._rest = self._rest, None
             if walk is None:
@@ -65,10 +68,10 @@ class Consumer(Public, Blocking, ConsumerFlows):
                 if batch is None:
                     return
                 walk = self.walk(batch)
-            for message in walk:
-                self._rest = walk
-                yield message
-            self._rest = None
+            self._rest = walk
+            yield walk
+            if self._rest is walk:
+                self._rest = None
 
     def __iter__(self) -> Iterator[DurableMessage]:
         return self.messages()

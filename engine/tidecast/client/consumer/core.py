@@ -12,6 +12,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -22,9 +23,15 @@ from tidecast.api.link import ConsumerGrant, ConsumerOptions, Link
 from tidecast.api.start import Start, Time, Tokens, start_of
 from tidecast.api.words import AckWhen, Outcome
 from tidecast.buffers import member_ring
-from tidecast.client.consumer.acks import COLLECT_S, COLLECTED_MAX, Collected, Collector, runs_of
-from tidecast.client.consumer.message import DurableBatch, DurableMessage, check_seconds
+from tidecast.client.consumer.acks import COLLECT_S, Collected, Collector, runs_of
+from tidecast.client.consumer.message import (
+    COLLECTED_MAX,
+    DurableBatch,
+    DurableMessage,
+    check_seconds,
+)
 from tidecast.client.core.outgoing import reject
+from tidecast.client.kernels import objects
 from tidecast.client.waiting import Backoff, Deadline
 from tidecast.errors import (
     Closed,
@@ -35,6 +42,7 @@ from tidecast.errors import (
 )
 from tidecast.layout import member as member_layout
 from tidecast.native.mapped import MappedFile
+from tidecast.native.memory import address
 
 if TYPE_CHECKING:
     from tidecast.client.core.connection import ConnectionCore
@@ -120,6 +128,8 @@ class ConsumerCore:
         """What found no room in the ring of acks, in order."""
         self._unsent_until: Deadline | None = None
         self._rest: Iterator[DurableMessage] | None = None
+        self._epoch = np.zeros(1, dtype=np.int64)
+        """Changes when a kernel may not go on with a walk."""
         self._walked: DurableBatch | None = None
         """What is handed out message by message: those from MEM_TAKEN_AT on are still to come."""
         self._current: tuple[int, frozenset[int]] = (-1, frozenset())
@@ -141,7 +151,7 @@ class ConsumerCore:
         self._refused.clear()
         self._unsent.clear()
         self._unsent_until = None
-        self._walked = None
+        self._start_walking(None)
         self._current = (-1, frozenset())
         self.collector.flush_after_s = min(COLLECT_S, grant.ack_wait_s / 2)
         self.generation += 1
@@ -258,9 +268,10 @@ class ConsumerCore:
 
     def _left(self, limit: int, mark: bool) -> DurableBatch | None:
         """What a loop took and did not hand out before it was left; ``mark``: up to ``limit``."""
-        batch, self._walked = self._walked, None
+        batch = self._walked
         if batch is None:
             return None
+        self._start_walking(None)
         taken, ring = self._words[_TAKEN], self._ring
         moved = self._words[_MOVED] != batch.moved
         rows = [
@@ -272,7 +283,7 @@ class ConsumerCore:
         if not mark:
             return batch.only(rows)
         if len(rows) > limit:
-            self._walked = batch.only(rows[limit:])
+            self._start_walking(batch.only(rows[limit:]))
         self._words[_TAKEN] = batch.positions[rows[:limit][-1]]
         return batch.only(rows[:limit])
 
@@ -319,6 +330,7 @@ class ConsumerCore:
             self._refused.pop(key, None)
 
     def _refuse(self, cursor: int, key_hash: int, at: int) -> None:
+        self._epoch[0] += 1
         self._refused.pop((cursor, key_hash), None)  # the newest is the last
         self._refused[cursor, key_hash] = at
         if len(self._refused) > REFUSED_MAX:
@@ -344,13 +356,33 @@ class ConsumerCore:
     def walk(self, batch: DurableBatch) -> Iterator[DurableMessage]:
         """The batch's messages one by one, each marked as taken when it is handed out.
 
-        A loop may be left: what it did not come to is what `step` gives next.
+        A loop may be left: what it did not come to is what `step` gives next. A kernel hands them
+        out, up to where something else happens: a seek, a refusal, another call that takes.
         """
-        words, ring = self._words, self._ring
+        self._start_walking(batch)
+        words = np.zeros(objects.WALK_FIELDS, dtype=np.int64)
+        header_at = address(self._ring)
+        words[objects.WALK_EPOCH_AT] = address(self._epoch)
+        words[objects.WALK_EPOCH] = self._epoch[0]
+        words[objects.WALK_MOVED_AT] = header_at + 8 * _MOVED
+        words[objects.WALK_MOVED] = batch.moved
+        words[objects.WALK_TAKEN_AT] = header_at + 8 * _TAKEN
+        step = None if self._refused else batch.start_walk(words, self._ring, self._epoch)
+        rest = self._walk_rest(batch, words)
+        return rest if step is None else chain(iter(step, None), rest)
+
+    def _start_walking(self, batch: DurableBatch | None) -> None:
+        """This is walked over from now on: an earlier walk ends."""
         self._walked = batch
-        for row, (message, position) in enumerate(
-            zip(batch.messages, batch.positions, strict=True)
-        ):
+        self._epoch[0] += 1
+
+    def _walk_rest(self, batch: DurableBatch, state: Any) -> Iterator[DurableMessage]:
+        """What a kernel did not hand out, each looked at."""
+        words, ring, first = self._words, self._ring, int(state[objects.WALK_ROW])
+        if self._walked is not batch:
+            return
+        messages = batch.messages[first:] if first < len(batch) else []
+        for row, message in enumerate(messages, first):
             if self._walked is not batch:
                 return  # something else goes on with it
             if words[_MOVED] != batch.moved and batch.taken_back(row, ring):
@@ -358,7 +390,7 @@ class ConsumerCore:
             if self._refused and message.held_back:
                 message.give_back()
                 continue
-            words[_TAKEN] = position
+            words[_TAKEN] = batch.position(row)
             yield message
         if self._walked is batch:
             self._walked = None
@@ -399,7 +431,8 @@ class ConsumerCore:
         live = [ack for ack in acks if ack[0].generation >= self._since]
         if live and self._refusal is None:
             oldest = min(batch.generation for batch, _ in live)
-            self.ack_runs(runs_of(live), oldest, wake=len(acks) >= COLLECTED_MAX)
+            count = sum(len(rows) for _, rows in acks)
+            self.ack_runs(runs_of(live), oldest, wake=count >= COLLECTED_MAX)
         elif self._unsent:
             self._send()
 

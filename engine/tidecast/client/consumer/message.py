@@ -6,7 +6,7 @@ it: what it returns can be awaited, and need not be.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,18 @@ from tidecast.client.core.message import SLICED_MAX, split
 from tidecast.client.core.metadata import HeaderValue
 from tidecast.client.core.outgoing import reject
 from tidecast.client.kernels import consumer as kernels
+from tidecast.client.kernels import objects
 from tidecast.errors import Closed
 from tidecast.layout import member as member_layout
 from tidecast.layout import segment
+from tidecast.native.memory import address
 from tidecast.native.packing import unpack_from
 
 if TYPE_CHECKING:
     from tidecast.client.consumer.core import ConsumerCore
 
+COLLECTED_MAX = 256
+"""Acks of single messages are sent when there are so many."""
 SECONDS_MAX = 7 * 24 * 3600
 """As `agents.puller.NAK_DELAY_NS_MAX`."""
 _headers = msgspec.msgpack.Decoder(dict[str, Any])
@@ -119,7 +123,11 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     def ack(self) -> _Done:
         """It is done with; sent together with others, see `consumer_acks`."""
         batch = self._batch
-        batch.consumer.collector.add(batch, self._row)
+        rows = batch.acked
+        rows.append(self._row)
+        if not batch.noted or len(rows) >= COLLECTED_MAX:
+            batch.noted = True
+            batch.consumer.collector.note(batch)
         return DONE
 
     def nak(self, delay: float = 0.0) -> _Done:
@@ -162,7 +170,8 @@ class DurableBatch:
     """Deliveries taken together, in place. Valid until the next batch is taken."""
 
     __slots__ = (
-        "_memory", "_n", "_rows", "_runs", "_starts", "_view", "consumer", "generation", "moved"
+        "_memory", "_n", "_rows", "_runs", "_starts", "_view", "acked", "consumer", "generation",
+        "moved", "noted",
     )  # fmt: skip
 
     def __init__(
@@ -175,6 +184,10 @@ class DurableBatch:
         self._n = len(rows)
         self.generation = consumer.generation
         self._starts: list[int] | None = None
+        self.acked: list[int] = []
+        """Rows that are acked one by one and not sent, see `consumer.acks`. Any thread adds."""
+        self.noted = False
+        """The collector knows that there are some."""
 
     def __len__(self) -> int:
         return self._n
@@ -299,6 +312,25 @@ class DurableBatch:
         at = int(self.run_of(row)[member_ring.RUN_FRAME]) + member_layout.FRAME_KIND_AT
         return bool(ring[at] == member_layout.FRAME_PAD)
 
+    def take_acked(self) -> list[int]:
+        """Take the rows that were acked one by one.
+
+        Whoever adds a row behind those that are taken finds `noted` false, and notes the batch.
+        """
+        self.noted = False
+        n = len(self.acked)
+        rows = self.acked[:n]
+        del self.acked[:n]
+        return rows
+
+    def start_walk(self, words: Any, *keep: Any) -> Callable[[], DurableMessage | None] | None:
+        """A function that gives message by message: `objects.message_walk`. Fills in the batch."""
+        rows = self._rows
+        words[objects.WALK_ROWS], words[objects.WALK_TABLE_AT] = self._n, address(rows)
+        words[objects.WALK_ROW_BYTES] = rows.strides[0]
+        words[objects.WALK_BASE] = address(self._memory)
+        return objects.message_walk(DurableMessage, words, self, rows, self._memory, *keep)
+
     def lay_out(self, rows: Any, runs: Any) -> tuple[int, int]:
         """Copy what says where its messages lie into tables of `member_ring.take`: (rows, runs)."""
         rows[: self._n], runs[: len(self._runs)] = self._rows, self._runs
@@ -324,6 +356,10 @@ class DurableBatch:
         """What says that each is taken, and no more than it."""
         found: list[int] = self._rows[:, member_ring.ROW_POSITION].tolist()
         return found
+
+    def position(self, row: int) -> int:
+        """What says that message ``row`` is taken, and all before it."""
+        return int(self._rows[row, member_ring.ROW_POSITION])
 
     # --- one message ------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tidecast.buffers.member_ring import ROW_AT, ROW_LENGTH, ROW_POSITION
 from tidecast.buffers.writer import append_into
 from tidecast.client.kernels.ports import P_BUSY, bells_of, ring_of, words_at
 from tidecast.native.jit import held_kernel, inlined
@@ -47,6 +48,15 @@ _CELL, _SLOW, _DONE, _BYTES = (TUPLE_ITEMS_AT + 8 * i for i in range(4))
 plain, what it returns, the type of plain payloads."""
 _KIND, _OFFSETS = TUPLE_ITEMS_AT, TUPLE_ITEMS_AT + 8
 """What `_message_list` owns: the type, and where it keeps its fields."""
+
+_WALK, _WALK_KIND, _WALK_OFFSETS, _WALK_ORIGIN, _NONE = (TUPLE_ITEMS_AT + 8 * i for i in range(5))
+"""What `_next_message` owns: its words, the type and where it keeps its fields, the batch, None."""
+WALK_ROW, WALK_ROWS, WALK_TABLE_AT, WALK_ROW_BYTES, WALK_BASE = range(5)
+WALK_EPOCH_AT, WALK_EPOCH, WALK_MOVED_AT, WALK_MOVED, WALK_TAKEN_AT = range(5, 10)
+WALK_FIELDS = 10
+"""Words of a walk over a durable batch: next row and rows; the table of rows (`member_ring.ROW_*`),
+bytes of each; address of the memory of payloads; where a number lies that changes when the walk
+must end, and the number; the same for moves; where to mark what is taken."""
 
 
 @held_kernel
@@ -145,6 +155,58 @@ def _message_list(own: int, arguments: int, _n: int, _names: int) -> int:
     return made
 
 
+@held_kernel
+def _next_message(own: int, _arguments: int, _n: int, _names: int) -> int:
+    """() -> the next message of a batch, marked as taken; None where Python must look."""
+    walk, none = word_at(word_at(own, _WALK), ARRAY_DATA_AT), word_at(own, _NONE)
+    row = word_at(walk, 8 * WALK_ROW)
+    undisturbed = (
+        row < word_at(walk, 8 * WALK_ROWS)
+        and word_at(word_at(walk, 8 * WALK_EPOCH_AT), 0) == word_at(walk, 8 * WALK_EPOCH)
+        and word_at(word_at(walk, 8 * WALK_MOVED_AT), 0) == word_at(walk, 8 * WALK_MOVED)
+    )
+    if not undisturbed:
+        hold(none)
+        return none
+    at = word_at(walk, 8 * WALK_TABLE_AT) + row * word_at(walk, 8 * WALK_ROW_BYTES)
+    kind, origin = word_at(own, _WALK_KIND), word_at(own, _WALK_ORIGIN)
+    offsets = word_at(word_at(own, _WALK_OFFSETS), ARRAY_DATA_AT)
+    data = new_bytes(word_at(walk, 8 * WALK_BASE) + word_at(at, 8 * ROW_AT),
+                     word_at(at, 8 * ROW_LENGTH))  # fmt: skip
+    one = new_object(kind) if data != 0 else 0
+    if one == 0:
+        if data != 0:
+            drop(data)
+        return 0
+    put_word(one, word_at(offsets, 0), data)
+    hold(origin)
+    put_word(one, word_at(offsets, 8), origin)
+    put_word(one, word_at(offsets, 16), new_int(row))
+    put_word(word_at(walk, 8 * WALK_TAKEN_AT), 0, word_at(at, 8 * ROW_POSITION))
+    put_word(walk, 8 * WALK_ROW, row + 1)
+    return one
+
+
+@functools.cache
+def _offsets_of(kind: type[Any]) -> np.ndarray[Any, Any] | None:
+    offsets = field_offsets(kind)
+    return None if offsets is None else np.array(offsets, dtype=np.int64)
+
+
+def message_walk(
+    kind: type[_M], walk: np.ndarray[Any, Any], origin: Any, *keep: Any
+) -> Callable[[], _M | None] | None:
+    """A function that gives the next message of a durable batch; None: this cannot be compiled.
+
+    ``walk``: see `WALK_ROW`. The function returns None at the end, and when the epoch or the count
+    of moves changed. ``keep``: objects that own the memory whose addresses are in ``walk``.
+    """
+    offsets = _offsets_of(kind)  # type: ignore[arg-type]
+    if offsets is None:
+        return None
+    return builtin(_next_message, (walk, kind, offsets, origin, None, *keep), "next_message")
+
+
 @functools.cache
 def payload_maker() -> Callable[[int, np.ndarray[Any, Any], int], list[bytes]]:
     """(base, columns, n): the payloads whose starts and ends, from address ``base``, lie there.
@@ -182,5 +244,5 @@ def compile_builtins() -> None:
 
 def compile_makers() -> None:
     """The part of it that makes `bytes` and messages."""
-    for kernel in (_payload_list, _message_list):
+    for kernel in (_payload_list, _message_list, _next_message):
         compile_builtin(kernel)
