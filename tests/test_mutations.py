@@ -26,6 +26,7 @@ CRITICAL = (
     "engine/tidecast/agents/puller/", "engine/tidecast/buffers/writer.py",
     "engine/tidecast/buffers/reader.py", "engine/tidecast/protocol/loss.py",
     "engine/tidecast/protocol/flow_control.py", "engine/tidecast/protocol/check.py",
+    "engine/tidecast/native/crypto/", "engine/tidecast/protocol/sealing/",
     "engine/tidecast/agents/live/", "engine/tidecast/access.py", "engine/tidecast/gateway/",
     "backend/tidecast_control/kit/rights.py", "backend/tidecast_control/api/resources.py",
     "backend/tidecast_control/apply/", "backend/tidecast_control/auth/",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tidecast.layout import counters, packet, recorder, ring, segment
+from tidecast.layout import counters, packet, recorder, ring, sealed, segment
 from tidecast.layout.fields import Field, Layout
 
 LAYOUTS = [
     value
-    for module in (counters, packet, recorder, ring, segment)
+    for module in (counters, packet, recorder, ring, sealed, segment)
     for value in vars(module).values()
     if isinstance(value, Layout)
 ]
@@ -41,7 +41,7 @@ def test_control_packets_fit_the_smallest_packet() -> None:
     assert last_range <= packet.CONTROL_BYTES_MAX
     assert packet.SETUP_NAMES_AT + 64 + packet.NAME_BYTES_MAX <= packet.CONTROL_BYTES_MAX
     assert packet.STATUS_BYTES <= packet.CONTROL_BYTES_MAX
-    assert packet.PACKET_BYTES_MAX <= 65_507, "UDP"
+    assert packet.PACKET_BYTES_MAX + sealed.SEAL_BYTES <= 65_507, "UDP"
 
 
 def test_words_with_different_writers_lie_on_different_cache_lines() -> None:

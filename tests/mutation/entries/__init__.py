@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation.entries import archiver, consumers, control, leases, live, storage
+from tests.mutation.entries import archiver, consumers, control, leases, live, sealing, storage
 from tests.mutation.entry import Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -11,5 +11,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *leases.MUTATIONS,
     *consumers.MUTATIONS,
     *live.MUTATIONS,
+    *sealing.MUTATIONS,
     *control.MUTATIONS,
 )

@@ -1,0 +1,191 @@
+"""Seals packets: each under a packet number that is never used again, also when sealing fails.
+
+A repair is a new packet with a number of its own. Its header differs from the first one's, and the
+slot that it comes from belongs to a client, who may have changed it: sealed twice under one nonce,
+the two would give the key of AES-GCM's tags away. So no nonce is made of a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tidecast.layout import packet as wire
+from tidecast.layout import sealed as lay
+from tidecast.native.crypto.aes_gcm import DONE, NONCE_BYTES, seal
+from tidecast.native.crypto.libcrypto import Key, Libcrypto
+from tidecast.native.handles import Kind, State
+from tidecast.native.jit import inlined
+from tidecast.native.memory import copy, store_i64, store_u8, store_u16, store_u32
+from tidecast.protocol.sealing.keys import (
+    ALL,
+    GENERATION_MAX,
+    PacketKey,
+    Purpose,
+    generation_of,
+)
+
+SEND_KEYS_MAX = 256
+NO_KEY, CIPHER_FAILED, OUT_OF_RANGE = -1, -2, -3
+_HEADER = wire.PACKET_HEADER_BYTES
+
+SEALER_FIELDS = np.dtype([
+    ("source", np.int64),  # this node's id: a client's ring cannot name another one
+    ("boot", np.int64), ("lane", np.int64), ("suite", np.int64),
+    ("epoch", np.int64),  # of the secret that packets are sealed under now
+    ("next", np.int64),  # packet number
+    ("key", np.int64),  # the entry that was used last
+    ("failed", np.int64),  # packets that libcrypto refused to seal
+])  # fmt: skip
+SEND_KEY = np.dtype([
+    ("context", np.int64),  # of a `Key` for sealing; 0: the entry is free
+    ("epoch", np.int64), ("generation", np.int64), ("target", np.int64),
+    ("mask_head", np.int64), ("mask_tail", np.int64),  # of the nonces: 4 bytes, and 8, big endian
+])  # fmt: skip
+SEALER = Kind(
+    "Sealer",
+    [
+        ("sealer", SEALER_FIELDS, ()),
+        ("keys", SEND_KEY, ()),
+        ("evp", np.int64, ()),
+        ("nonce", np.uint8, ()),
+        ("scratch", np.uint8, ()),
+    ],
+)
+
+
+def sealer_state(library: Libcrypto, *, source: int, boot: int, lane: int, suite: int) -> State:
+    """State of one agent that seals packets. ``boot``: 64 random bits of the engine's start."""
+    sealer = np.zeros(1, dtype=SEALER_FIELDS)
+    signed = int.from_bytes(boot.to_bytes(8, "little"), "little", signed=True)
+    sealer[0] = (source, signed, lane, suite, 0, 1, 0, 0)
+    return SEALER.make(
+        sealer=sealer,
+        keys=np.zeros(SEND_KEYS_MAX, dtype=SEND_KEY),
+        evp=library.functions,
+        nonce=np.zeros(16, dtype=np.uint8),
+        scratch=np.zeros(16, dtype=np.uint8),
+    )
+
+
+@inlined
+def put_nonce(nonce, mask_head, mask_tail, number):
+    """The nonce of a packet number: ``mask_tail`` XOR the number, big endian, behind the head."""
+    store_u32(nonce, 0, mask_head)
+    low = mask_tail ^ number
+    for i in range(8):
+        store_u8(nonce, NONCE_BYTES - 1 - i, low >> (8 * i))
+
+
+@inlined
+def _key_for(state, epoch, generation, target):
+    """The entry of a key, or -1. The last one is looked at first: it fits all but one of 2^24."""
+    last = state.sealer[0].key
+    for k in range(state.keys.size + 1):
+        i = last if k == 0 else k - 1
+        key = state.keys[i]
+        fits = key.epoch == epoch and key.generation == generation and key.target == target
+        if fits and key.context != 0:
+            state.sealer[0].key = i
+            return i
+    return -1
+
+
+@inlined
+def seal_packet(state, target, memory, at, length, out, out_at):
+    """Seal the packet of ``length`` bytes at ``at``. Returns the sealed length, or a code below 0.
+
+    ``target``: node id for a packet of a pair of nodes, else ALL. ``memory`` may change meanwhile:
+    what is sealed was read once. ``out`` has room for ``length`` + 40 bytes at ``out_at``.
+    NO_KEY: none is ready, and no number is used. CIPHER_FAILED: libcrypto refused.
+    """
+    if length < _HEADER or length > wire.PACKET_BYTES_MAX:
+        return OUT_OF_RANGE
+    sealer = state.sealer[0]
+    number = sealer.next
+    if number > lay.NUMBER_MAX:
+        return NO_KEY
+    i = _key_for(state, sealer.epoch, number >> lay.GENERATION_BITS, target)
+    if i < 0:
+        return NO_KEY
+    sealer.next = number + 1  # whatever happens below
+    copy(out, out_at, memory, at, _HEADER)
+    store_u8(out, out_at + wire.VERSION_AT, lay.SEALED_VERSION)
+    store_u16(out, out_at + wire.LENGTH_AT, length)
+    store_u16(out, out_at + wire.SOURCE_AT, sealer.source)
+    store_u32(out, out_at + lay.EPOCH_AT, sealer.epoch)
+    store_u8(out, out_at + lay.LANE_AT, sealer.lane)
+    store_u8(out, out_at + lay.SUITE_AT, sealer.suite)
+    store_u16(out, out_at + lay.SEAL_FLAGS_AT, 0 if target == ALL else lay.FLAG_PAIR)
+    store_i64(out, out_at + lay.BOOT_AT, sealer.boot)
+    store_i64(out, out_at + lay.NUMBER_AT, number)
+    key = state.keys[i]
+    put_nonce(state.nonce, key.mask_head, key.mask_tail, number)
+    outcome = seal(state.evp, key.context, state.nonce, out, out_at, lay.BODY_AT, memory,
+                   at + _HEADER, length - _HEADER, out, out_at + lay.BODY_AT,
+                   state.scratch)  # fmt: skip
+    if outcome != DONE:
+        sealer.failed += 1
+        return CIPHER_FAILED
+    return length + lay.SEAL_BYTES
+
+
+class SenderKeys:
+    """Keeps the keys of a sealer ready, off the hot path. Call it in the sealer's own thread.
+
+    ``derive``: the key for a purpose, of an epoch that is known.
+    """
+
+    def __init__(
+        self, state: State, library: Libcrypto, derive: Callable[[Purpose], PacketKey]
+    ) -> None:
+        self._state, self._library, self._derive = state, library, derive
+        self._keys: dict[tuple[int, int, int], tuple[int, Key]] = {}
+
+    def activate(self, epoch: int, targets: tuple[int, ...] = (ALL,)) -> None:
+        """Seal under this epoch from now on; keys that are over are wiped.
+
+        Keys of this generation and the next are made for each target, so call it at least once in
+        2^23 packets. Raises ValueError when there are too many targets.
+        """
+        sealer = self._state.sealer[0]
+        now = min(generation_of(int(sealer["next"])), GENERATION_MAX)
+        generations = {now, min(now + 1, GENERATION_MAX)}
+        wanted = {(epoch, generation, t) for generation in generations for t in targets}
+        if len(wanted) > SEND_KEYS_MAX:
+            raise ValueError(f"targets: {len(targets)}: allowed are 1 to {SEND_KEYS_MAX // 2}")
+        sealer["epoch"] = epoch
+        for over in self._keys.keys() - wanted:
+            i, key = self._keys.pop(over)
+            self._state.keys[i] = 0
+            key.close()
+        free = (i for i in range(SEND_KEYS_MAX) if self._state.keys[i]["context"] == 0)
+        for each in sorted(wanted - self._keys.keys()):
+            self._install(next(free), *each)
+
+    def close(self) -> None:
+        """Wipe all keys: nothing can be sealed any more."""
+        for i, key in self._keys.values():
+            self._state.keys[i] = 0
+            key.close()
+        self._keys.clear()
+
+    def _install(self, i: int, epoch: int, generation: int, target: int) -> None:
+        sealer = self._state.sealer[0]
+        suite = int(sealer["suite"])
+        made = self._derive(
+            Purpose(
+                epoch=epoch, suite=suite, source=int(sealer["source"]),
+                boot=int(sealer["boot"]) & ((1 << 64) - 1), lane=int(sealer["lane"]),
+                target=target, generation=generation,
+            )
+        )  # fmt: skip
+        key = self._library.key(suite, made.secret, opens=False)
+        self._state.keys[i] = (key.context, epoch, generation, target, *mask_words(made.mask))
+        self._keys[epoch, generation, target] = (i, key)
+
+
+def mask_words(mask: bytes) -> tuple[int, int]:
+    """A mask as `put_nonce` takes it."""
+    return int.from_bytes(mask[:4], "little"), int.from_bytes(mask[4:], "big", signed=True)

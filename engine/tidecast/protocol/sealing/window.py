@@ -1,0 +1,36 @@
+"""Which packet numbers of a sender came: the highest one and a bitmap, moved as in RFC 6479.
+
+The bitmap is a ring of 64 words. A word is cleared when the highest number enters it, so one word
+is never complete, and the window is 63 words wide.
+"""
+
+from __future__ import annotations
+
+from tidecast.native.jit import inlined
+
+WINDOW_WORDS = 64
+WINDOW_NUMBERS = (WINDOW_WORDS - 1) * 64
+"""A number that lies further behind the highest one counts as replayed."""
+_MASK = WINDOW_WORDS - 1
+
+
+@inlined
+def is_new(words, highest, number):
+    """Did ``number`` never come, as far as the window reaches? ``words``: int64[64]."""
+    if number > highest:
+        return True
+    if highest - number >= WINDOW_NUMBERS:
+        return False
+    return (words[(number >> 6) & _MASK] >> (number & 63)) & 1 == 0
+
+
+@inlined
+def note_number(words, highest, number):
+    """Note that a new number came. Returns the highest one now."""
+    word, last = number >> 6, highest >> 6
+    if number > highest:
+        for k in range(min(word - last, WINDOW_WORDS)):
+            words[(last + 1 + k) & _MASK] = 0
+        highest = number
+    words[word & _MASK] |= 1 << (number & 63)
+    return highest
