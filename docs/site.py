@@ -25,25 +25,46 @@ TAKEN_OVER = {
     "benchmarks/RESULTS.md": "benchmarks/RESULTS.md",
 }
 """Pages outside docs/, and where they stand in the site."""
-CLIENT = "tidecast.client"
 PYTHON = {
     "python-sync": (
         "Python, blocking",
-        *(f"{CLIENT}.blocking.{name}" for name in
-          ("connect", "Connection", "Publisher", "Subscription")),
-        f"{CLIENT}.flows.connection.ConnectionFlows", f"{CLIENT}.consumer.blocking.Consumer",
+        "tidecast.client.blocking.connect", "tidecast.client.blocking.Connection",
+        "tidecast.client.flows.connection.ConnectionFlows", "tidecast.client.blocking.Publisher",
+        "tidecast.client.blocking.Subscription", "tidecast.client.consumer.blocking.Consumer",
+        "tidecast.client.blocking.Responder", "tidecast.client.blocking.Replies",
+        "tidecast.client.admin.blocking.Topics", "tidecast.client.admin.blocking.Subscriptions",
+        "tidecast.rest.blocking.Control",
     ),
     "python-asyncio": (
         "Python, asyncio",
-        *(f"{CLIENT}.aio.{name}" for name in
-          ("connect", "Connection", "Publisher", "Subscription")),
-        f"{CLIENT}.flows.connection.ConnectionFlows", f"{CLIENT}.consumer.aio.Consumer",
+        "tidecast.client.connecting.connect", "tidecast.client.aio.Connection",
+        "tidecast.client.flows.connection.ConnectionFlows", "tidecast.client.aio.Publisher",
+        "tidecast.client.aio.Subscription", "tidecast.client.consumer.aio.Consumer",
+        "tidecast.client.aio.Responder", "tidecast.client.aio.Replies",
+        "tidecast.client.admin.aio.Topics", "tidecast.client.admin.aio.Subscriptions",
+        "tidecast.rest.aio.Control",
     ),
     "python-types": (
         "Messages, events, errors, settings",
-        f"{CLIENT}.core.message.Message", f"{CLIENT}.core.message.Batch",
-        f"{CLIENT}.consumer.message.DurableMessage", f"{CLIENT}.consumer.message.DurableBatch",
+        "tidecast.client.core.message.Message", "tidecast.client.core.message.Batch",
+        "tidecast.client.consumer.message.DurableMessage",
+        "tidecast.client.consumer.message.DurableBatch",
+        "tidecast.client.requests.responder.Request", "tidecast.client.admin.types",
         "tidecast.api.start", "tidecast.events", "tidecast.errors", "tidecast.config.topology",
+    ),
+    "python-apps": (
+        "Applications",
+        "tidecast.app.application.App", "tidecast.app.application.Running",
+        "tidecast.app.handlers.Retry", "tidecast.app.handlers.Publish",
+        "tidecast.app.handlers.Reject", "tidecast.app.handlers.RetryLater",
+        "tidecast.app.parameters.Key", "tidecast.app.parameters.Header",
+        "tidecast.app.parameters.Depends",
+    ),
+    "python-testing": (
+        "Testing",
+        "tidecast.testing.memory.connect", "tidecast.testing.memory.connect_async",
+        "tidecast.testing.network.Network", "tidecast.testing.network.SimulatedNode",
+        "tidecast.testing.plugin",
     ),
 }  # fmt: skip
 """Page -> its title, and the objects whose docstrings it shows."""

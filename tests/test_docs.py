@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import itertools
+import pydoc
 import re
 import shlex
 from collections.abc import Iterator
@@ -330,3 +331,17 @@ def test_decisions_are_listed() -> None:
         if path.startswith("docs/adr/0") and not name.startswith("0000"):
             assert f"]({name})" in index, f"{path} is missing in docs/adr/README.md"
             assert re.search(r"^- Status: \w+", files()[path], re.MULTILINE), f"{path}: no status"
+
+
+def test_the_reference_names_what_there_is() -> None:
+    """The objects of `docs/site.py`, which imports MkDocs: an extra that is not always there."""
+    [pages] = [
+        ast.literal_eval(node.value)
+        for node in ast.parse((ROOT / "docs/site.py").read_text("utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PYTHON"
+    ]
+    assert len(pages) >= 5
+    for page, (_, *objects) in pages.items():
+        assert f"reference/{page}.md" in (ROOT / "mkdocs.yml").read_text("utf-8")
+        for each in objects:
+            assert pydoc.locate(each) is not None, f"{page}: {each}"
