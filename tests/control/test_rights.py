@@ -295,14 +295,14 @@ EFFECTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", list(EFFECTS))
-def test_what_reaches_beyond_the_scopes_is_refused(world: World, what: str) -> None:
-    path, spec = EFFECTS[what]
+def test_what_reaches_beyond_the_scopes_is_refused(world: World, subtests: pytest.Subtests) -> None:
     key = world.keys["scoped operator"]
-    refused = key.put(f"/api/v1/{path}/fresh", json={"spec": spec})
-    assert (refused.status_code, refused.json()["code"]) == (403, "denied"), refused.text
-    assert "its scopes do not give `" in refused.json()["detail"]
-    assert world.service.admin.get(f"/api/v1/{path}/fresh").status_code == 404
+    for what, (path, spec) in EFFECTS.items():
+        with subtests.test(what):
+            refused = key.put(f"/api/v1/{path}/fresh", json={"spec": spec})
+            assert (refused.status_code, refused.json()["code"]) == (403, "denied"), refused.text
+            assert "its scopes do not give `" in refused.json()["detail"]
+            assert world.service.admin.get(f"/api/v1/{path}/fresh").status_code == 404
 
 
 def test_a_change_needs_the_rights_of_before_and_after(world: World) -> None:
@@ -396,16 +396,19 @@ CHANNELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("channel", list(CHANNELS))
-def test_a_scoped_key_watches_its_topics_alone(world: World, channel: str) -> None:
+def test_a_scoped_key_watches_its_topics_alone(world: World, subtests: pytest.Subtests) -> None:
     key = world.keys["scoped operator"]
-    with key.websocket_connect(LIVE, headers=dict(key.headers)) as feed:
-        feed.send_json({"watch": [channel]})
-        frame = feed.receive_json()
-    if CHANNELS[channel]:
-        assert (frame["kind"], frame["channel"]) == ("snapshot", channel)
-    else:
-        assert (frame["kind"], frame["data"]["code"]) == ("error", "denied")
+    for channel, allowed in CHANNELS.items():
+        with (
+            subtests.test(channel),
+            key.websocket_connect(LIVE, headers=dict(key.headers)) as feed,
+        ):
+            feed.send_json({"watch": [channel]})
+            frame = feed.receive_json()
+            if allowed:
+                assert (frame["kind"], frame["channel"]) == ("snapshot", channel)
+            else:
+                assert (frame["kind"], frame["data"]["code"]) == ("error", "denied")
 
 
 def test_a_live_tail_withholds_payloads(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
