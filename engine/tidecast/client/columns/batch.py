@@ -14,7 +14,7 @@ from tidecast.client.columns import cells
 from tidecast.client.columns.cells import NO_CELLS, NO_TIMES, Located, wrong
 from tidecast.client.columns.headers import from_arrow, headers_of
 from tidecast.client.core.metadata import Headers, HeaderValue
-from tidecast.client.core.outgoing import Refused, RowsRun, Run, runs_of
+from tidecast.client.core.outgoing import Refused, RowsRun, Run, SpanRun, runs_of
 from tidecast.client.kernels import cells as kernels
 from tidecast.client.kernels.cells import Cells
 from tidecast.client.kernels.ports import Port
@@ -134,12 +134,27 @@ def batch_runs(
         if column.is_frame:
             return _frame_run(column, optional, topic, of_engine, problem)
         payload = _payload_cells(column, topic)
+        if not optional and cells.lies_end_to_end(column):
+            return _spans(column, payload)
     else:
         runs = runs_of(messages, topic)
         if not optional:
             return runs
         payload = _cells_of_runs(runs)
     return _run(payload, optional, None, of_engine, problem)
+
+
+def _spans(column: Column, payload: Located) -> list[Run]:
+    """Arrays of nothing but payloads, which need no addresses."""
+    runs: list[Run] = []
+    at = 0
+    for chunk in column.chunks:
+        if chunk.length:
+            starts, lengths = payload.cells[:, at : at + chunk.length]
+            nbytes = int(starts[-1] + lengths[-1] - starts[0])
+            runs.append(SpanRun(payload, int(starts[0]), nbytes, lengths))
+        at += chunk.length
+    return runs
 
 
 def _payload_column(messages: Any, topic: str) -> Column:

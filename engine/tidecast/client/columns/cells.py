@@ -79,7 +79,8 @@ def _all_chunks(column: Column, field: str, fill: Any) -> Cells:
     found = np.empty((2, len(column)), dtype=np.int64)
     at = 0
     for chunk in column.chunks:
-        part = np.empty((2, chunk.length), dtype=np.int64)
+        alone = chunk.length == len(column)
+        part = found if alone else np.empty((2, chunk.length), dtype=np.int64)
         try:
             bad = fill(column.type, chunk, part) if chunk.length else SOUND
         except BadArrow as problem:
@@ -90,7 +91,8 @@ def _all_chunks(column: Column, field: str, fill: Any) -> Cells:
                 f"item {at + bad} of the Arrow array ({column.type.format}) lies outside of its "
                 "buffers, or is beyond 64 bits",
             )
-        found[:, at : at + chunk.length] = part
+        if not alone:
+            found[:, at : at + chunk.length] = part
         at += chunk.length
     return found
 
@@ -174,6 +176,12 @@ def _number_cells(kind: Type, data: Data, cells: Cells) -> int:
     width, signed = _NUMBERS[form]
     at = _needed(data, 1)
     return int(kernels.locate_numbers(at, width, signed, data.bits_at, data.offset, cells))
+
+
+def lies_end_to_end(column: Column) -> bool:
+    """Do the values of each array follow each other, without nulls?"""
+    plain = column.type.format in _OFFSETS and column.type.dictionary is None
+    return plain and not any(chunk.has_nulls for chunk in column.chunks)
 
 
 def is_number(kind: Type) -> bool:

@@ -75,15 +75,32 @@ class Run:
         """Bytes of one message."""
         return int(self.lengths[index]) if self.lengths.size else self.fixed
 
+    def _span(self) -> tuple[int, int]:
+        """Address of the first message, and bytes of all."""
+        return address(self.keep), self.keep.nbytes
+
     def append(self, port: Port, flush: bool) -> int:
         """Append what is left of it: 0 when all is in, else `writer.FULL` or `writer.TOO_LARGE`."""
         done = np.array((self.done, self._at), dtype=np.int64)
         status = put_many(
-            port, address(self.keep), self.keep.nbytes, self.lengths, self.fixed, self.n, 0,
+            port, *self._span(), self.lengths, self.fixed, self.n, 0,
             int(flush), done,
         )  # fmt: skip
         self.done, self._at = done.tolist()
         return int(status)
+
+
+class SpanRun(Run):
+    """Messages end to end in memory that ``keep`` owns."""
+
+    __slots__ = ("_nbytes", "_start")
+
+    def __init__(self, keep: Any, start: int, nbytes: int, lengths: Lengths) -> None:
+        super().__init__(keep, lengths, 0, len(lengths))
+        self._start, self._nbytes = start, nbytes
+
+    def _span(self) -> tuple[int, int]:
+        return self._start, self._nbytes
 
 
 class RowsRun(Run):
