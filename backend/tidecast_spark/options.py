@@ -190,8 +190,8 @@ SOURCE_OPTIONS: dict[str, str] = {
     "token": "key or token that the gateway asks for; the key needs the right read_payloads",
     "topic": "one topic or several, separated by commas",
     "topicPattern": "topics by a pattern with * and ?, as orders.*; new ones are found",
-    "startingOffsets": "where to begin: earliest (default in batch), latest (default in streams), "
-    "a time, or JSON of tokens",
+    "startingOffsets": "where to begin: earliest (default), latest (streams only), a time, or "
+    "JSON of tokens",
     "endingOffsets": "batch only, where to end: latest (default), a time, or JSON of tokens",
     "maxRecordsPerTrigger": "records a trigger, at most",
     "minPartitions": "tasks to cut a read into, if it is large enough; default: the cores here",
@@ -282,7 +282,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         pattern=pattern,
         starting=get(
             "startingOffsets", lambda n, v: parse_where(n, v, topics, first),
-            Where("latest" if streaming else "earliest"),
+            Where("earliest"),
         ),
         ending=get(
             "endingOffsets", lambda n, v: parse_where(n, v, topics, ("latest",)), Where("latest")

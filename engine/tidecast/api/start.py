@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import ClassVar
 
 import msgspec
+
+from tidecast.config.check import shown
+from tidecast.config.moments import parse_time_ns
+from tidecast.errors import ConfigError
+
+PLACES = (
+    "earliest, latest, sequences by queue (0:17,1:9), or a time: now, 2026-01-31T12:00 (of this "
+    "machine's zone unless it names one), @SECONDS since 1970, -1h"
+)
+_SEQUENCES = re.compile(r"\d{1,18}:\d{1,18}(,\d{1,18}:\d{1,18})*$")
 
 
 class Start(msgspec.Struct, frozen=True):
     """Base of the start positions."""
 
     word: ClassVar[str] = "latest"
+
+    @staticmethod
+    def parse(text: str) -> Start:
+        """The position that a text names, as the shell takes it; see `PLACES`.
+
+        Raises ConfigError.
+        """
+        if text in WORDS:
+            return WORDS[text]
+        if _SEQUENCES.match(text):
+            pairs = [pair.split(":") for pair in text.split(",")]
+            return Tokens({int(queue): int(sequence) for queue, sequence in pairs})
+        try:
+            return Time(parse_time_ns(text, time.time_ns()))
+        except ConfigError:
+            raise ConfigError(f"start: {shown(text)}: allowed are {PLACES}") from None
 
 
 class Latest(Start, frozen=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,7 @@ PLACES = (
     "earliest, latest, a sequence (17; of several queues 0:17,1:9), or a time: now, "
     "2026-01-31T12:00 (of this machine's zone unless it names one), @SECONDS since 1970, -1h."
 )
-_SEQUENCES = re.compile(r"\d{1,18}(:\d{1,18}(,\d{1,18}:\d{1,18})*)?$")
+_SEQUENCE = re.compile(r"\d{1,18}$")
 ANY_QUEUE = -1
 """In `Tokens` of a bare sequence: the queue is not named."""
 
@@ -29,19 +28,15 @@ class Place(Param):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType`."""
-        from tidecast.api.start import WORDS, Time, Tokens
-        from tidecast.config.moments import parse_time_ns
+        from tidecast.api.start import Start, Tokens
         from tidecast.errors import ConfigError
 
         if not isinstance(value, str):
             return value
-        if value in WORDS:
-            return WORDS[value]
-        if _SEQUENCES.match(value):
-            pairs = [one.rpartition(":") for one in value.split(",")]
-            return Tokens({int(queue or ANY_QUEUE): int(token) for queue, _, token in pairs})
+        if _SEQUENCE.match(value):
+            return Tokens({ANY_QUEUE: int(value)})
         try:
-            return Time(parse_time_ns(value, time.time_ns()))
+            return Start.parse(value)
         except ConfigError:
             self.fail(f"{value!r}: allowed are {PLACES}", param, ctx)
 

@@ -80,7 +80,8 @@ def start_options(start: Start | str) -> dict[str, Any]:
         return {"start": "tokens", "start_tokens": dict(start.tokens)}
     if isinstance(start, Start):
         return {"start": start.word}
-    raise reject("start", start, "are Earliest(), Latest(), Time(ns) and Tokens({queue: sequence})")
+    allowed = "Earliest(), Latest(), Time(ns), Tokens({queue: sequence}) and Start.parse(TEXT)"
+    raise reject("start", start, f"are {allowed}")
 
 
 def _whole(n: Any) -> bool:
