@@ -199,3 +199,15 @@ def test_clients_administer_the_engine_that_came_after_a_crash() -> None:
     )  # fmt: skip
     steps = [Step("crash", 0, 1_481_885), Step("publish", 6, 34, 96)]
     assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_a_seek_ends_the_hand_over_of_keys_to_another_member() -> None:
+    """A member joined while records were out; the seek takes these back, no ack comes for them."""
+    settings = Settings(
+        seed=895473233, drop=0.0, duplicate=0.1, reorder=0.05, delay_us=500.0, queues=2,
+        fsync="interval", flow="min", live_history_bytes=1 << 16, producers=1, subscriptions=2,
+        members=3, max_in_flight=3, ack_wait_s=1.0, keys=1, nak_share=0.05, term_share=0.0,
+        retention_bytes=0, power=True,
+    )  # fmt: skip
+    steps = [Step("publish", 6, 31, 174), Step("rejoin", 4), Step("seek", 1, 35)]
+    assert checker.check(run(Script(settings, steps))) == []

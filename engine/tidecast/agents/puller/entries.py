@@ -352,6 +352,8 @@ def seek_cursor(words, cursor, token):
     C.next, C.fragment_at, C.timer_ns, C.dirty, C.dying = token, 0, 0, 1, 0
     C.restored_n, C.restored_left = 0, 0
     S.queues[C.queue].end = UNKNOWN
+    if C.moving > 0:
+        finish_moves(S, cursor, C)  # they waited for acks that will be stale
     cursors.make_ready(S, cursor)
     return forgotten
 
