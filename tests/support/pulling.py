@@ -254,6 +254,7 @@ class Rig:
             from tidecast.agents.puller.entries import hurry_timers
 
             hurry_timers(self.puller.words)
+            self.puller.work(self.now)  # a timer makes ready what the next cycle works at
         for n in range(CYCLES_MAX):
             if self.puller.work(self.now) == 0 and not self.puller._pending:
                 return n
