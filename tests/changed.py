@@ -79,6 +79,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/simulation/test_durable_publish.py": _DURABLE,
     "tests/simulation/test_durable_remote.py": (*_DURABLE, *_LIVE),
     "tests/simulation/test_leases.py": _LEASES,
+    "tests/simulation/test_many_receivers.py": _LIVE,
     "tests/simulation/test_power.py": _DURABLE,
     "tests/simulation/test_scale.py": _LIVE,
     "tests/simulation/test_swarm_faults.py": ("tests/swarm/",),

@@ -68,6 +68,7 @@ def seeds() -> list[bytes]:
         packet_builder.setup(),
         packet_builder.setup(topic_name="nobody.wants"),
         packet_builder.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
+        packet_builder.setup(receivers=0xFFFF, round_trip=0xFFFF, sampling=20),
         packet_builder.ack(),
         packet_builder.ack(seq=top, state=-1),
         packet_builder.durable_setup(packet_builder.block()),

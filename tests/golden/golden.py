@@ -110,7 +110,12 @@ def sent_packets() -> dict[str, str]:
         f"packet_data_{name}": drawn(wire.PACKET_HEADER, p.data)
         for name, p in zip(names, data, strict=True)
     }
-    found["packet_setup"] = drawn(wire.SETUP_BODY, first[wire.SETUP].data)
+    setup = first[wire.SETUP].data
+    found["packet_setup"] = drawn(wire.SETUP_BODY, setup)
+    group = struct.pack("<H", 99) + setup[wire.SETUP_FLOW_AT : wire.SETUP_ROUND_TRIP_AT]
+    group += struct.pack("<HBx", 12, 7) + setup[wire.SETUP_NAMES_AT :]
+    of_many = setup[: wire.SETUP_RECEIVERS_AT] + group
+    found["packet_setup_sampled"] = drawn(wire.SETUP_BODY, of_many)
     return found
 
 
@@ -126,6 +131,7 @@ def durable_setup() -> dict[str, str]:
         net.settle()
     raw = [p.data for p in seen if p.type == wire.SETUP][-1]
     raw = raw[: wire.TIME_AT] + bytes(8) + raw[32 : wire.SETUP_AGE_AT] + bytes(8) + raw[48:]
+    raw = raw[: wire.SETUP_ROUND_TRIP_AT] + bytes(2) + raw[wire.SETUP_SAMPLING_AT :]
     block = len(raw) - wire.PRODUCER_BYTES
     return {
         "packet_setup_durable": drawn(wire.SETUP_BODY, raw),

@@ -98,6 +98,7 @@ BROKEN = {
     "setup of flow 3": (FIELD, packets.setup(flow=3)),
     "setup of reliability 3": (FIELD, packets.setup(reliability=3)),
     "setup of incarnation 0": (FIELD, packets.setup(incarnation=0)),
+    "setup of a sample of 2^-21": (FIELD, packets.setup(sampling=21)),
     "setup from the future": (FIELD, packets.setup(age_ns=-1)),
 }
 

@@ -185,3 +185,55 @@ def test_it_is_a_set_of_numbers(seed: int) -> None:
                 model.discard(seq)
         assert {s for a, b in table.missing for s in range(a, b)} == model
         assert table.missing == sorted(table.missing)
+
+
+# --- before the first NAK -------------------------------------------------------------------------
+
+GRACE_NS, ROUND_TRIP_NS = 50_000, 200_000
+
+
+@kernel
+def first_delays(group, round_trip_ns, draws):  # type: ignore[no-untyped-def]
+    for i in range(draws.size):
+        draws[i] = loss.first_delay_ns(GRACE_NS, group, round_trip_ns, draws[i])
+
+
+def delays_of(group: int, round_trip_ns: int = ROUND_TRIP_NS, n: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(group)
+    draws = rng.integers(0, loss.BACKOFF_STEPS, n or group)
+    first_delays(group, round_trip_ns, draws)
+    return draws
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_an_only_receiver_waits_for_reordering_alone(group: int) -> None:
+    assert set(delays_of(group, n=10)) == {GRACE_NS}
+
+
+@pytest.mark.parametrize("group", [2, loss.FEW_RECEIVERS])
+def test_few_receivers_wait_as_long_as_they_are_many(group: int) -> None:
+    found = delays_of(group, n=1000)
+    assert GRACE_NS <= found.min() < found.max() <= GRACE_NS * (group + 1)
+    assert abs(found.mean() - GRACE_NS * (1 + group / 2)) < GRACE_NS * group / 20
+
+
+@pytest.mark.parametrize("group", [loss.FEW_RECEIVERS + 1, 1000, 10_000, 128 << 20])
+@pytest.mark.parametrize("round_trip_ns", [0, ROUND_TRIP_NS, 10**12])
+def test_a_delay_is_bounded_whatever_a_setup_says(group: int, round_trip_ns: int) -> None:
+    draws = np.array([0, 1, loss.BACKOFF_STEPS - 1], dtype=np.int64)
+    first_delays(group, round_trip_ns, draws)
+    longest = max(8 * round_trip_ns, 16 * GRACE_NS)
+    assert draws[0] == GRACE_NS
+    assert GRACE_NS < draws[1] < draws[2] <= GRACE_NS + min(longest, loss.BACKOFF_NS_MAX)
+
+
+@pytest.mark.parametrize("group", [100, 1000, 10_000])
+def test_of_a_group_of_any_size_few_ask_before_the_first_repair_has_come(group: int) -> None:
+    asked, first = [], []
+    for seed in range(30):
+        draws = np.random.default_rng(seed).integers(0, loss.BACKOFF_STEPS, group)
+        first_delays(group, ROUND_TRIP_NS, draws)
+        asked.append(int((draws < draws.min() + ROUND_TRIP_NS).sum()))
+        first.append(int(draws.min()))
+    assert np.mean(asked) <= 8
+    assert np.mean(first) < 3 * ROUND_TRIP_NS

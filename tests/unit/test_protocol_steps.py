@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from tidecast.layout.packet import SAMPLING_MAX
 from tidecast.layout.ring import FLOW_MAX, FLOW_MIN, FLOW_RATE
 from tidecast.native.jit import kernel
 from tidecast.protocol import flow_control, rate_limit, session_table
@@ -215,3 +216,33 @@ def test_random_numbers_are_even_and_repeatable() -> None:
     assert (out != again).mean() > 0.99
     serial = np.corrcoef(out[:-1], out[1:])[0, 1]
     assert abs(serial) < 0.02
+
+
+# --- which receivers report -----------------------------------------------------------------------
+
+
+@kernel
+def halved(receivers, sampling):  # type: ignore[no-untyped-def]
+    return flow_control.halve_sample(receivers, sampling)
+
+
+def test_each_halving_of_the_sample_leaves_out_about_half() -> None:
+    table = np.zeros(flow_control.RECEIVERS_MAX, dtype=flow_control.RECEIVER)
+    rng = random.Random(1)
+    table["id"] = [rng.getrandbits(62) | 1 << 61 for _ in table]
+    before, sampling = len(table), 0
+    for _ in range(3):
+        sampling, dropped = halved(table, sampling)
+        left = table["id"][table["id"] != 0]
+        assert len(left) == before - dropped
+        assert before / 4 < dropped < before * 3 / 4
+        assert not (left & ((1 << sampling) - 1)).any()
+        before = len(left)
+
+
+def test_a_sample_gets_no_smaller_than_its_limit() -> None:
+    table = np.zeros(flow_control.RECEIVERS_MAX, dtype=flow_control.RECEIVER)
+    table["id"] = [(i + 1) << SAMPLING_MAX for i in range(len(table))]
+    sampling = SAMPLING_MAX - 1
+    assert halved(table, sampling) == (SAMPLING_MAX, 0)
+    assert halved(table, SAMPLING_MAX) == (SAMPLING_MAX, 0)

@@ -85,9 +85,9 @@ class Counter(IntEnum):
     FLOW_LIMITED = 15
     """Times flow control (a receiver's window) held packets back."""
     RECEIVERS = 16
-    """Gauge: receivers of the publication."""
+    """Gauge: receivers of the publication; beyond 128 an estimate from those that report."""
     RECEIVERS_REFUSED = 17
-    """STATUS of receivers beyond the table's size, or that join faster than is allowed."""
+    """STATUS of receivers beyond the table's size, that join too fast, or need not report."""
     RECEIVER_TIMEOUTS = 18
     """Receivers dropped: silent or stuck."""
     HEAD = 19

@@ -99,7 +99,10 @@ length + MessagePack map), then payload. A fragmented message has its packets to
 SETUP_INCARNATION_AT, SETUP_AGE_AT, SETUP_OLDEST_AT = 32, 40, 48
 SETUP_SLOTS_AT, SETUP_PACKET_BYTES_AT, SETUP_RECEIVERS_AT = 56, 60, 62
 SETUP_FLOW_AT, SETUP_RELIABILITY_AT, SETUP_NODE_LEN_AT, SETUP_TOPIC_LEN_AT = 64, 65, 66, 67
+SETUP_ROUND_TRIP_AT, SETUP_SAMPLING_AT = 68, 70
 SETUP_NAMES_AT = 72
+ROUND_TRIP_UNIT_NS = 10_000
+SAMPLING_MAX = 20
 NAME_BYTES_MAX = 200
 
 SETUP_BODY = Layout(
@@ -112,14 +115,28 @@ SETUP_BODY = Layout(
         Field("oldest", SETUP_OLDEST_AT, 8, "oldest packet still in history"),
         Field("slots", SETUP_SLOTS_AT, 4, "packets in the ring"),
         Field("packet_bytes", SETUP_PACKET_BYTES_AT, 2, "largest packet"),
-        Field("receivers", SETUP_RECEIVERS_AT, 2, "receivers known to the sender"),
+        Field(
+            "receivers",
+            SETUP_RECEIVERS_AT,
+            2,
+            "receivers known to the sender; each stands for 2^sampling",
+        ),
         Field("flow", SETUP_FLOW_AT, 1, "rate 0, min 1, max 2"),
         Field("reliability", SETUP_RELIABILITY_AT, 1, "reliable 0, unordered 1, unreliable 2"),
         Field("node_len", SETUP_NODE_LEN_AT, 1, "bytes of the node's name"),
         Field("topic_len", SETUP_TOPIC_LEN_AT, 1, "bytes of the topic's name"),
+        Field("round_trip", SETUP_ROUND_TRIP_AT, 2, "sender's round trip in 10 us, 0: not known"),
+        Field(
+            "sampling",
+            SETUP_SAMPLING_AT,
+            1,
+            "a receiver sends STATUS if so many low bits of its id are zero (at most 20)",
+        ),
     ),
 )
-"""Names follow: node, then topic, UTF-8; with PRODUCER the producer's block behind them."""
+"""Names follow: node, then topic, UTF-8; with PRODUCER the producer's block behind them.
+
+Older nodes send zeros as `round_trip` and `sampling`, and do not read them."""
 
 (
     SETUP_PRODUCER_AT, SETUP_EPOCH_AT, SETUP_FIRST_SEQ_AT, SETUP_ACKED_PACKET_AT,

@@ -135,6 +135,7 @@ def _check_setup(buffer, at, length):
         or load_u8(buffer, at + wire.SETUP_RELIABILITY_AT) > 2
         or load_i64(buffer, at + wire.SETUP_INCARNATION_AT) <= 0
         or load_i64(buffer, at + wire.SETUP_AGE_AT) < 0
+        or load_u8(buffer, at + wire.SETUP_SAMPLING_AT) > wire.SAMPLING_MAX
     ):
         return _FIELD
     if load_u8(buffer, at + wire.FLAGS_AT) & wire.FLAG_PRODUCER:

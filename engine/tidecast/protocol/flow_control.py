@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tidecast.layout.packet import SAMPLING_MAX
 from tidecast.layout.ring import FLOW_MAX, FLOW_RATE
 from tidecast.native.jit import inlined
 
@@ -33,6 +34,9 @@ RECEIVER = np.dtype(
 )
 RECEIVERS_AN_ADDRESS_MAX = 8
 JOINS_A_SECOND = 16
+SAMPLING_NS = 2_000_000_000
+"""The sample is made larger at most so often: receivers have to hear of it and to report."""
+FEW_REPORTERS = RECEIVERS_MAX >> 3
 REPAIRS_A_PACKET = 4
 """Packets that a receiver may ask for again for each that is sent: 80 % of all may be lost."""
 NO_LIMIT = 1 << 62
@@ -87,6 +91,29 @@ def may_join(receivers, joins, joins_ns, address_a, address_b, now_ns):
     if joins <= 0 or here >= RECEIVERS_AN_ADDRESS_MAX:
         return False, joins, joins_ns
     return True, joins - 1, joins_ns
+
+
+@inlined
+def reports(identity, sampling):
+    """Whether a receiver of this random id belongs to the sample that sends STATUS.
+
+    The sender reads the size of the group from the sample, as RFC 2762 does for RTP.
+    """
+    return identity & ((1 << sampling) - 1) == 0
+
+
+@inlined
+def halve_sample(receivers, sampling):
+    """Forget the receivers that the next smaller sample leaves out: (sampling, how many)."""
+    if sampling >= SAMPLING_MAX:
+        return sampling, 0
+    sampling += 1
+    dropped = 0
+    for i in range(RECEIVERS_MAX):
+        if receivers[i].id != 0 and not reports(receivers[i].id, sampling):
+            receivers[i].id = 0
+            dropped += 1
+    return sampling, dropped
 
 
 @inlined

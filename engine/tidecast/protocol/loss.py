@@ -8,6 +8,8 @@ aioquic's range set; unlike Aeron's, every gap is active at once.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from tidecast.native.jit import inlined
@@ -26,6 +28,11 @@ GAP = np.dtype(
 BACKOFF_DOUBLINGS_MAX = 6
 RETRY_NS_MAX = 100_000_000
 JITTER_STEPS = 1024
+FEW_RECEIVERS = 8
+"""So few may all ask for one packet: to wait for others would cost more than their NAKs."""
+BACKOFF_STEPS = 1 << 20
+BACKOFF_ROUND_TRIPS = 8
+BACKOFF_GRACES_MIN, BACKOFF_NS_MAX = 16, 100_000_000
 
 
 @inlined
@@ -119,6 +126,27 @@ def next_due(gaps, n, none):
     for i in range(n):
         due = min(due, gaps[i].due_ns)
     return due
+
+
+@inlined
+def first_delay_ns(grace_ns, group, round_trip_ns, draw):
+    """Wait before the first NAK of a gap that a whole group of receivers may have.
+
+    The repair goes to all, so one NAK is enough, but receivers hear no NAK of others: they wait at
+    random for its repair. Few draw evenly. Many draw from the truncated exponential distribution of
+    RFC 5401 (3.2.2): most wait long, about one of all asks early, whatever their number.
+
+    ``draw``: 0 to BACKOFF_STEPS - 1, uniform. ``round_trip_ns``: the sender's, 0: not known.
+    """
+    if group <= 1:
+        return grace_ns
+    if group <= FEW_RECEIVERS:
+        return grace_ns + grace_ns * group * draw // BACKOFF_STEPS
+    longest_ns = max(BACKOFF_ROUND_TRIPS * round_trip_ns, BACKOFF_GRACES_MIN * grace_ns)
+    longest_ns = min(longest_ns, BACKOFF_NS_MAX)
+    share = math.log(group) + 1.0
+    early = math.log1p((draw / BACKOFF_STEPS) * (math.e * group - 1.0))
+    return grace_ns + int(longest_ns * early / share)
 
 
 @inlined

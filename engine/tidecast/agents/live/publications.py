@@ -45,7 +45,9 @@ PUBLICATION = np.dtype(
         ("beat_ns", np.int64),  # next heartbeat
         ("beat_interval_ns", np.int64),  # doubles from probe to heartbeat
         ("rtt_ns", np.int64),  # smoothed, 0 = not known
-        ("receivers", np.int64),
+        ("receivers", np.int64),  # with an entry
+        ("sampling", np.int64),  # each of them stands for 2^sampling receivers
+        ("sampled_ns", np.int64),  # when that last changed
         ("check_ns", np.int64),  # next look for silent receivers
         ("resends", np.int64),  # ranges waiting in the resend table
         ("ended", np.int64),  # END announced how many times

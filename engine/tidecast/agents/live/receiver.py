@@ -41,6 +41,7 @@ from tidecast.agents.live.receiving import (
     consumed_by_all,
     finish_if_complete,
     has_progress,
+    note_setup,
     on_heartbeat,
     on_lost,
     place_packet,
@@ -202,7 +203,7 @@ def _to_image(S, i, kind, buffer, at, length, name, now_ns):
             return
         image.named = max(image.named, seq)
         image.heard_ns = now_ns
-        image.group = load_u16(buffer, at + wire.SETUP_RECEIVERS_AT)
+        note_setup(image, buffer, at)
         if image.want_setup_ns != 0 and _setup_for_conductor(S, buffer, at, length, name, now_ns):
             image.want_setup_ns = 0
             S.misc[M_SETUPS] += 1

@@ -21,11 +21,14 @@ from tidecast.native.memory import (
     load_u16,
     store_i64,
 )
+from tidecast.protocol.flow_control import reports
 from tidecast.protocol.loss import (
+    BACKOFF_STEPS,
     drop_before,
     drop_from,
     fill_gap,
     find_gap,
+    first_delay_ns,
     next_due,
     open_gap,
     take_due,
@@ -39,7 +42,6 @@ STATUS_INTERVAL_NS_FIRST = 2_000_000
 UNREPORTED_NS = 500_000
 NAK_RETRY_NS_UNKNOWN, NAK_RETRY_NS_LONGEST = 2_000_000, 50_000_000
 PATIENCE_MAX, PATIENCE_NS = 4, 100_000_000
-NAK_GROUP_MAX = 16
 AHEAD_MAX = 1 << 28
 """Packets beyond the highest one that a packet may speak of: 27 million a second for ten seconds of
 silence. Far below the 2^30 that control words can tell apart."""
@@ -180,10 +182,8 @@ def open_gap_up_to(S, image, ring, seq, due_ns, now_ns):
 @inlined
 def nak_due_ns(S, image, now_ns):
     """When to ask for what was found missing now: reordering grace, random among a group."""
-    delay = image.nak_delay_ns
-    if image.group > 1:
-        delay += random_below(S.seed, image.nak_delay_ns * min(image.group, NAK_GROUP_MAX) + 1)
-    return now_ns + delay
+    draw = random_below(S.seed, BACKOFF_STEPS)
+    return now_ns + first_delay_ns(image.nak_delay_ns, image.group, image.round_trip_ns, draw)
 
 
 @inlined
@@ -415,9 +415,30 @@ def address_of_publisher(S, image):
 
 
 @inlined
+def note_setup(image, buffer, at):
+    """Take from a SETUP how many receivers there are, and which of them report."""
+    image.sampling = load_u8(buffer, at + wire.SETUP_SAMPLING_AT)
+    image.group = load_u16(buffer, at + wire.SETUP_RECEIVERS_AT) << image.sampling
+    image.round_trip_ns = load_u16(buffer, at + wire.SETUP_ROUND_TRIP_AT) * wire.ROUND_TRIP_UNIT_NS
+
+
+@inlined
+def _is_asked_to_report(image):
+    """Whether STATUS of this receiver is wanted: all report to `min` flow, and owners always."""
+    return (
+        reports(image.receiver, image.sampling) or image.flow == lay.FLOW_MIN or image.durable != 0
+    )
+
+
+@inlined
 def send_status(S, image, ring, flags, now_ns):
     """Report positions to the publisher: readers that may be lapped do not hold it back."""
     _, _, slowest = consumed_by_all(image, ring)
+    S.counters[image.row, C.CONSUMED] = slowest
+    if not _is_asked_to_report(image):
+        image.reported, image.contiguous_reported = slowest, image.contiguous
+        image.status_ns = now_ns + STATUS_INTERVAL_NS
+        return
     # Beyond what has arrived no more than the socket holds while we do not run, at worst.
     window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
     echo_delay_us = (now_ns - image.echo_at_ns) // 1000
@@ -437,7 +458,6 @@ def send_status(S, image, ring, flags, now_ns):
     S.counters[image.row, C.STATUS_SENT] += 1
     if image.durable != 0:
         send_ack(S, image, ring, address_of_publisher(S, image))
-    S.counters[image.row, C.CONSUMED] = slowest
 
 
 @inlined

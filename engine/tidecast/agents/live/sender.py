@@ -47,18 +47,24 @@ from tidecast.native.memory import (
     load_u16,
     load_u32,
     store_i64,
+    store_u8,
     store_u16,
 )
 from tidecast.protocol.check import check_packet
 from tidecast.protocol.flow_control import (
+    FEW_REPORTERS,
     RECEIVERS_MAX,
+    SAMPLING_NS,
     earn_credit,
+    halve_sample,
     limits,
     may_join,
     note_pause,
     note_status,
     place_for,
+    reports,
 )
+from tidecast.protocol.loss import FEW_RECEIVERS
 from tidecast.protocol.packets import put_packet_header
 from tidecast.protocol.session_table import ABSENT, find_session
 from tidecast.transport.wire_io import (
@@ -99,7 +105,9 @@ def _send_setup(S, p, pub, ring, now_ns):
     head = load_acquire(ring, lay.HEAD_AT)
     first = load_i64(ring, lay.FIRST_AT)
     store_i64(out, wire.SETUP_OLDEST_AT, min(max(first, head - pub.slots), pub.sent))
-    store_u16(out, wire.SETUP_RECEIVERS_AT, min(pub.receivers, 0xFFFF))
+    store_u16(out, wire.SETUP_RECEIVERS_AT, pub.receivers)
+    store_u16(out, wire.SETUP_ROUND_TRIP_AT, min(pub.rtt_ns // wire.ROUND_TRIP_UNIT_NS, 0xFFFF))
+    store_u8(out, wire.SETUP_SAMPLING_AT, pub.sampling)
     put_producer(pub, ring, out)
     send_run_to_all(S.tx, pub.channel, out, 0, out.size, 1, False)
     S.counters[pub.row, C.SETUPS_SENT] += 1
@@ -143,7 +151,7 @@ def _heartbeat_due(S, pub, ring, now_ns):
         for i in range(RECEIVERS_MAX):
             if S.receivers[pub.index, i].id != 0:
                 behind += 1
-        if behind == 0 or now_ns - pub.data_ns > pub.close_linger_ns:
+        if (behind == 0 and pub.sampling == 0) or now_ns - pub.data_ns > pub.close_linger_ns:
             emit(S.events, S.attention, E_PUBLICATION_DRAINED, pub.session, behind, 0, 0, 0)
             pub.beat_ns = now_ns + CLOSE_LINGER_NS
 
@@ -184,7 +192,10 @@ def _check_receivers(S, p, pub, ring, now_ns):
             r.excluded = 1
     if changed:
         pub.limit, pub.lowest = limits(S.receivers[p], pub.flow)
-    S.counters[pub.row, C.RECEIVERS] = pub.receivers
+    few = pub.receivers < FEW_REPORTERS
+    if pub.sampling > 0 and few and now_ns - pub.sampled_ns > SAMPLING_NS:
+        pub.sampling, pub.sampled_ns, pub.setup_ns = pub.sampling - 1, now_ns, now_ns
+    S.counters[pub.row, C.RECEIVERS] = pub.receivers << pub.sampling
     pub.check_ns = now_ns + CHECK_INTERVAL_NS
 
 
@@ -266,11 +277,31 @@ def _join(S, p, pub, i, identity, node, name, now_ns):
     r.progress_ns, r.excluded, r.named = now_ns, 0, 0
     r.credit, r.credit_sent, r.credit_ns = 2 * pub.slots, pub.sent, now_ns
     pub.receivers += 1
+    if pub.receivers == FEW_RECEIVERS + 1:  # all are to know that they are many now
+        pub.setup_ns = min(pub.setup_ns, now_ns + SETUP_THROTTLE_NS)
     if pub.ended > 0:  # it comes late, and is to learn of the end as others did
         pub.ended, pub.beat_ns, pub.beat_interval_ns = 0, now_ns, PROBE_NS_MAX
     if now_ns < pub.hold_until_ns:  # others may be on their way
         pub.hold_until_ns = min(pub.hold_until_ns, now_ns + JOIN_GRACE_NS)
     return True
+
+
+@inlined
+def _place_of(S, p, pub, identity, now_ns):
+    """A receiver's entry, or a free one for it, or -1: it is not asked to report, or none is free.
+
+    A full table halves the sample of receivers that report, and says so in SETUP. Not with `min`
+    flow, which holds for the receivers that came first, nor where an owner's STATUS is needed.
+    """
+    i = place_for(S.receivers[p], identity)
+    if i < 0 and pub.flow != lay.FLOW_MIN and pub.remote == 0:
+        pub.sampling, dropped = halve_sample(S.receivers[p], pub.sampling)
+        pub.sampled_ns = now_ns
+        pub.receivers -= dropped
+        pub.joins += dropped
+        pub.setup_ns = min(pub.setup_ns, now_ns + SETUP_THROTTLE_NS)
+        i = place_for(S.receivers[p], identity)
+    return i if reports(identity, pub.sampling) else -1
 
 
 @inlined
@@ -282,7 +313,7 @@ def _on_status(S, p, pub, now_ns, buffer, at, name):
         return
     identity = load_i64(buffer, at + wire.STATUS_RECEIVER_AT)
     node = load_u16(buffer, at + wire.SOURCE_AT)
-    i = place_for(S.receivers[p], identity)
+    i = _place_of(S, p, pub, identity, now_ns)
     if i < 0:
         counted(S, pub, C.RECEIVERS_REFUSED, 1)
         return
@@ -384,8 +415,11 @@ def _resend(S, p, pub, now_ns, buffer, at, received, credit):
     resent = bytes_at(pub.resent_address, pub.slots * 8)
     # Several receivers miss the same packet and ask one after another; a single one that asks again
     # knows why, but a flood of NAKs must not be amplified.
+    # Of many, some ask until the repair has reached them: their NAKs arrive a round trip later.
     linger_ns = RESEND_LINGER_NS_MIN
-    if pub.receivers > 1:
+    if pub.receivers << pub.sampling > FEW_RECEIVERS:
+        linger_ns = max((pub.rtt_ns * 5) >> 2, RESEND_LINGER_NS_MIN)
+    elif pub.receivers > 1:
         linger_ns = max((pub.rtt_ns * 3) >> 2, RESEND_LINGER_NS_MIN)
     asked, too_late, suppressed, queued, refused = 0, 0, 0, 0, 0
     for i in range(count):

@@ -293,7 +293,6 @@ def add_image(
     join: int,
     channel: int,
     reliability: int,
-    group: int,
     address_words: tuple[int, int],
     further: dict[str, int],
 ) -> None:
@@ -341,7 +340,6 @@ def add_image(
             "next": -1,
             "nak_delay_ns": topic.nak_delay_us * 1000,
             "nak_retry_ns": topic.nak_retry_us * 1000,
-            "group": group,
             "timeout_ns": int(ctx.topology.node.image_timeout_s * 1e9),
             **further,
         }
@@ -433,7 +431,7 @@ def publication_row(publication: Publication) -> dict[str, Any]:
         record = publication.runtime.tx_state.pubs[publication.slot]
         row |= {
             "sent": int(record["sent"]),
-            "receivers": int(record["receivers"]),
+            "receivers": int(record["receivers"]) << int(record["sampling"]),
             "slowest_consumed": min(int(record["lowest"]), int(record["sent"])),
             "rtt_ns": int(record["rtt_ns"]),
             "rate_held_ns": int(record["rate_held_ns"]),

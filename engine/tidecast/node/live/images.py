@@ -161,8 +161,8 @@ class Images:
             )  # fmt: skip
             agent_tables.add_image(
                 ctx, image, join=join, channel=setup.channel, reliability=setup.reliability,
-                group=setup.receivers, address_words=setup.address_words,
-                further=prepare(mapped) if prepare is not None else {},
+                address_words=setup.address_words,
+                further=_group_of(setup) | (prepare(mapped) if prepare is not None else {}),
             )  # fmt: skip
             undo.pop_all()
         ctx.images_by_id[image_id] = image
@@ -299,6 +299,13 @@ class Images:
         self.known.forget(image.runtime, image.session)
         image.mapped.unlink()
         image.mapped.close()
+
+
+def _group_of(setup: Setup) -> dict[str, int]:
+    """Fields of an image's record: how many receive its session, and which of them report."""
+    return {
+        "group": setup.group, "sampling": setup.sampling, "round_trip_ns": setup.round_trip_ns,
+    }  # fmt: skip
 
 
 def _image_ring(

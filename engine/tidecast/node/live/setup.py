@@ -41,7 +41,8 @@ class Setup:
     oldest: int
     slots: int
     packet_bytes: int
-    receivers: int
+    group: int
+    """Receivers of the session."""
     flow: int
     reliability: int
     node: str
@@ -50,14 +51,17 @@ class Setup:
     producer: ProducerBlock | None = None
     left: bool = False
     """The publisher is gone: what its ring holds is repeated."""
+    round_trip_ns: int = 0
+    sampling: int = 0
+    """Low bits of a receiver's id that are zero if it reports."""
 
 
 def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
     """Decode a checked SETUP packet."""
     _, _, flags, channel, session, topic, _, _, source, seq, _ = unpack_from("<BBBBIHHHHqq", raw)
     incarnation, age, oldest = unpack_from("<qqq", raw, wire.SETUP_INCARNATION_AT)
-    slots, size, receivers, flow, reliability, node_n, topic_n = unpack_from(
-        "<IHHBBBB", raw, wire.SETUP_SLOTS_AT
+    slots, size, receivers, flow, reliability, node_n, topic_n, round_trip, sampling = unpack_from(
+        "<IHHBBBBHB", raw, wire.SETUP_SLOTS_AT
     )
     names = raw[wire.SETUP_NAMES_AT :]
     return Setup(
@@ -71,7 +75,7 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
         oldest,
         slots,
         size,
-        receivers,
+        receivers << sampling,
         flow,
         reliability,
         names[:node_n].decode(errors="replace"),
@@ -79,6 +83,8 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
         address_words,
         _producer_block(names[node_n + topic_n :]) if flags & wire.FLAG_PRODUCER else None,
         bool(flags & wire.FLAG_LEFT),
+        round_trip * wire.ROUND_TRIP_UNIT_NS,
+        sampling,
     )
 
 
