@@ -16,6 +16,7 @@ from tests.support.gateways import local, until_event
 
 import tidecast
 import tidecast.sync
+import tidecast.testing
 from tidecast.client.core.outgoing import Outgoing
 from tidecast.client.requests import requester, wire
 from tidecast.config.internal import RESPONDERS, internal_topics, served_topic
@@ -651,3 +652,26 @@ def test_requests_go_on_when_the_topic_is_made_again(both: Both, node: EmbeddedL
             return
         except (NoResponders, Closed):
             assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_to_a_responder_that_just_came_on_another_node_arrive(seed: int) -> None:
+    with tidecast.testing.Network(seed=seed) as network:
+        near, far = (network.node(name, topics=["work"]).connect() for name in ("a", "b"))
+        with pytest.raises(NoResponders):
+            near.request("work", b"")  # its publication is older than the responder
+        responder = far.responder("work")
+        pending = []
+        for _ in range(5000):
+            near.work()
+            if near.stats()["client"]["requests"][0]["responders"]:
+                pending = [near.begin_request("work", b"%d" % n, timeout=10.0) for n in range(40)]
+                break
+        assert pending, "the responder is not known"
+        for _ in range(3000):
+            for request in responder.poll():
+                request.respond(request.data)
+            if all(each.poll() for each in pending):
+                break
+            near.work()
+        assert [each.result(0.0).data for each in pending] == [b"%d" % n for n in range(40)]

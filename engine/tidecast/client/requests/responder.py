@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from tidecast import codecs
-from tidecast.api.start import Latest
+from tidecast.api.start import Earliest
 from tidecast.client.core.message import Batch, EmptyBatch, Message, Origin
 from tidecast.client.core.metadata import NONE, Headers
 from tidecast.client.core.outgoing import Outgoing, check_text, payload_bytes, reject
@@ -121,7 +121,9 @@ class ResponderFlows(SubscriptionFlows):
             raise reject("topic", topic, "is the name of one topic, without wildcards")
         if group is not None and (len(group) > GROUP_CHARS_MAX or _GROUP.fullmatch(group) is None):
             raise reject("group", group, f"are 1 to {GROUP_CHARS_MAX} of A-Z a-z 0-9 _ . -")
-        super().__init__(connection, topic, start=Latest(), on_gap="event", codec=codec)
+        # Requests come as soon as this responder is announced: maybe before its node has joined the
+        # publication of the requester. Older ones name other responders.
+        super().__init__(connection, topic, start=Earliest(), on_gap="event", codec=codec)
         self.topic, self.group = topic, group or ""
         self._replies: PublisherFlows | None = None
         self._presence: PublisherFlows | None = None
