@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -56,7 +58,7 @@ def test_topics(control: tidecast.sync.Control) -> None:
     assert (there.metadata, there.spec) == (made.metadata, made.spec)
     with pytest.raises(Conflict, match="412"):
         control.topics.create("orders")
-    assert control.topics.ensure("orders", mode="durable").spec == made.spec
+    assert control.topics.ensure("orders", mode="durable", labels={"a": "b"}).spec == made.spec
     with pytest.raises(Conflict, match="queues is 3, not 4, fsync is 'interval', not 'batch'"):
         control.topics.ensure("orders", queues=4, fsync="batch")
     plan = control.topics.preview("orders", queues=5)
@@ -164,6 +166,30 @@ def test_each_status_is_an_error_of_its_kind(status: int, kind: type[TidecastErr
     assert type(found) is kind
     assert str(found) == f"{status} No: <html>"
     assert getattr(found, "retry_after_s", 7.0) == 7.0
+
+
+def test_the_key_does_not_follow_a_redirect() -> None:
+    asked: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{server.server_port}/stolen")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(ConfigError, match="302"):
+            tidecast.sync.Control(url, key="secret").topics.get("orders")
+        server.shutdown()
+        thread.join(5)
+    assert asked == ["/api/v1/topics/orders"]
 
 
 def test_asyncio(served: Running) -> None:

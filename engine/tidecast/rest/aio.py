@@ -46,12 +46,18 @@ class Resources:
             self._blocking.create, name, labels=labels, description=description, **spec
         )
 
-    async def ensure(self, name: str, **spec: Any) -> Resource:
+    async def ensure(
+        self, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
+        **spec: Any,
+    ) -> Resource:  # fmt: skip
         """The resource, created if it is not there. Of one that is there ``spec`` must hold.
 
-        Raises Conflict, which names each setting that differs, and ConfigError.
+        ``labels``, ``description``: of a new one. Raises Conflict, which names each setting that
+        differs, and ConfigError.
         """
-        return await asyncio.to_thread(self._blocking.ensure, name, **spec)
+        return await asyncio.to_thread(
+            self._blocking.ensure, name, labels=labels, description=description, **spec
+        )
 
     async def edit(self, name: str, *, if_match: str | None = None, **changes: Any) -> Resource:
         """Change settings of one; None sets the default.

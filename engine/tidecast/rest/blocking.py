@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tidecast.errors import Conflict, TidecastError
+from tidecast.errors import Conflict, NotFound, TidecastError
 from tidecast.rest.http import TIMEOUT_S, Answer, Service
 from tidecast.rest.types import (
     Applied,
@@ -57,15 +57,22 @@ class Resources:
             )
         )  # fmt: skip
 
-    def ensure(self, name: str, **spec: Any) -> Resource:
+    def ensure(
+        self, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
+        **spec: Any,
+    ) -> Resource:  # fmt: skip
         """The resource, created if it is not there. Of one that is there ``spec`` must hold.
 
-        Raises Conflict, which names each setting that differs, and ConfigError.
+        ``labels``, ``description``: of a new one. Raises Conflict, which names each setting that
+        differs, and ConfigError.
         """
         try:
-            return self.create(name, **spec)
-        except Conflict:
-            found = self.get(name)
+            return self.create(name, labels=labels, description=description, **spec)
+        except Conflict as conflict:
+            try:
+                found = self.get(name)
+            except NotFound:
+                raise conflict from None  # it conflicts with another resource
         differing = [
             f"{field} is {found.spec.get(field)!r}, not {value!r}"
             for field, value in spec.items()

@@ -33,6 +33,14 @@ _TEXT_SHOWN_MAX = 500
 _RETRY_S = 1.0
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: the request that follows would carry the key to another address."""
+
+    def redirect_request(self, *_: object) -> None:
+        """See the base."""
+        return
+
+
 class Answer(NamedTuple):
     """What the service returned."""
 
@@ -57,7 +65,10 @@ class Service:
                 "key=..."
             )
         self._key, self._timeout_s = given, timeout
-        self._tls = ssl.create_default_context(cafile=str(ca)) if ca is not None else None
+        tls = ssl.create_default_context(cafile=str(ca)) if ca is not None else None
+        self._opener = urllib.request.build_opener(
+            _NoRedirects, urllib.request.HTTPSHandler(context=tls)
+        )
 
     def send(
         self, method: str, path: str, body: tuple[bytes, str] | None = None,
@@ -79,7 +90,7 @@ class Service:
             request.data, media_type = body
             request.add_header("Content-Type", media_type)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._tls) as got:
+            with self._opener.open(request, timeout=self._timeout_s) as got:
                 return Answer(got.read(ANSWER_BYTES_MAX), got.headers.get("ETag") or "")
         except urllib.error.HTTPError as refused:
             raise _error_of(refused) from None

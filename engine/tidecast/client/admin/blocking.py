@@ -68,7 +68,9 @@ class Topics:
             try:
                 return self.create(name, **settings)
             except Conflict:
-                found = self.get(name)  # another program created it meanwhile
+                found = self._find(name)
+                if found is None:
+                    raise  # it conflicts with another topic
         differing = _differing(found, settings)
         if differing:
             raise Conflict(
