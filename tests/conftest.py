@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from tests import shards
+from tests.support import kafka_brokers
 from tests.support.patience import Patience
 
 # Kernels compile within the first example: a deadline would only measure the compiler.
@@ -106,6 +107,15 @@ def short_dir() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="tc-"))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def real_kafka() -> Iterator[kafka_brokers.Brokers]:
+    """A broker of Apache Kafka that all tests of a worker share; topics have names of their own."""
+    if kafka_brokers.missing():
+        pytest.skip(kafka_brokers.missing())
+    with kafka_brokers.brokers() as made:
+        yield made
 
 
 Eventually = Callable[..., None]
