@@ -1,4 +1,4 @@
-"""Shows calls that are made of other calls, `list = in_thread(blocking.Topics.list)`, as methods.
+"""Shows methods that are made of others, such as `flush = awaits(PublisherFlows.flush_flow)`.
 
 An extension of the reader of docstrings, which sees an attribute there.
 """
@@ -9,7 +9,9 @@ from typing import Any
 
 import griffe
 
-MAKERS = {"in_thread"}
+MAKERS = {"awaits": {"async"}, "in_thread": {"async"}, "waits": set[str]()}
+"""Function that makes methods -> labels of these."""
+FLOWS = {"Begun", "Flow"}
 
 
 class DerivedCalls(griffe.Extension):
@@ -24,7 +26,7 @@ class DerivedCalls(griffe.Extension):
                     source = value.arguments[0]
                     assert isinstance(source, griffe.Expr)
                     method = pkg[source.canonical_path.removeprefix(f"{pkg.name}.")]
-                    cls.set_member(name, _copy(method, name))
+                    cls.set_member(name, _copy(method, name, MAKERS[str(value.function)]))
 
 
 def _classes(module: griffe.Object) -> list[griffe.Class]:
@@ -37,9 +39,12 @@ def _classes(module: griffe.Object) -> list[griffe.Class]:
     return found
 
 
-def _copy(method: Any, name: str) -> griffe.Function:
+def _copy(method: Any, name: str, labels: set[str]) -> griffe.Function:
+    returns = method.returns
+    if isinstance(returns, griffe.ExprSubscript) and str(returns.left) in FLOWS:
+        returns = returns.slice
     made = griffe.Function(
-        name, parameters=method.parameters, returns=method.returns, docstring=method.docstring
+        name, parameters=method.parameters, returns=returns, docstring=method.docstring
     )
-    made.labels.add("async")
+    made.labels |= labels
     return made

@@ -174,14 +174,20 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
         self.pump()
         return None if self._events else word
 
-    def flush_flow(self, timeout: float | None) -> Flow[None]:
-        """Flush all publishers."""
+    def _drive(self, flow: Flow[Any]) -> Any:
+        return self.driver.run(flow)
+
+    def flush_flow(self, timeout: float | None = None) -> Flow[None]:
+        """Flush all publishers. Raises Timeout."""
         self.check()
         for publisher in _of(PublisherFlows, self._publishers):
             yield from publisher.flush_flow(timeout)
 
-    def drain_flow(self, timeout: float | None) -> Flow[None]:
-        """Send what was published, wait for handlers of what has arrived, then close."""
+    def drain_flow(self, timeout: float | None = 30.0) -> Flow[None]:
+        """Send what was published, wait for handlers of what has arrived, then close.
+
+        Raises Timeout, and closes all the same.
+        """
         self.check()
         deadline = Deadline(timeout, self.link.now_s)
         self.status = DRAINING
@@ -198,7 +204,7 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
             yield from self.close_flow()
 
     def close_flow(self) -> Flow[None]:
-        """Close publishers, subscriptions and consumers, then end the session."""
+        """Close publishers (what was collected is handed over) and subscriptions. Idempotent."""
         if self.status == CLOSED or os.getpid() != self._pid:
             return
         problem: TidecastError | None = None
