@@ -35,6 +35,7 @@ from tidecast.client.flows.publisher import PublisherFlows
 from tidecast.client.flows.shells import awaits
 from tidecast.client.flows.steps import LoopDriver, OnLoop
 from tidecast.client.flows.subscription import SubscriptionFlows
+from tidecast.client.log.aio import Records
 from tidecast.client.requests.connection import (
     TIMEOUT_S,
     Gathering,
@@ -380,22 +381,24 @@ class Replies:
         return reply
 
 
-class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
+class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Opening, Records]):
     """A connection to a node, for one event loop. Made by `tidecast.connect`."""
 
     PUBLIC = (
         "close closed consumer drain events flush health name publish publish_batch "
-        "publisher request request_many responder serve stats status subscribe "
+        "publisher read request request_many responder serve stats status subscribe "
         "subscriptions topics work"
     )
 
     driver: LoopDriver
 
-    def __init__(self, link: Link, name: str = "") -> None:
+    def __init__(
+        self, link: Link, name: str = "", topic_codecs: codecs.TopicCodecs | None = None
+    ) -> None:
         self.driver = LoopDriver(lambda: self.bell)
         self._opening: dict[str, asyncio.Lock] = {}
         self._pumps: dict[Requester, asyncio.Task[None]] = {}
-        super().__init__(link, name, Publisher, Subscription, Consumer)
+        super().__init__(link, name, topic_codecs, Publisher, Subscription, Consumer, Records)
         self.topics, self.subscriptions = Topics(self), Subscriptions(self)
 
     def _joined(self, join: Callable[[], Consumer]) -> Opening:
@@ -440,7 +443,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         raised, ResponderLost when the responder ended before it replied, CodecError, ConfigError,
         PayloadTooLarge, ConnectionLost, Closed.
         """
-        deadline, given = Deadline(timeout, self.link.now_s), codecs.codec_of(codec)
+        deadline, given = Deadline(timeout, self.link.now_s), self.topic_codecs.of(topic, codec)
         requester = known_requester(self, topic) or await self.requester(topic)
         pending = requester.begin(payload, key, headers, given)
         if pending is None:
@@ -516,7 +519,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         ``max_replies``, or after ``timeout`` seconds. Raises RequestTimeout when no reply came in
         time; else as `request`.
         """
-        given = codecs.codec_of(codec)
+        given = self.topic_codecs.of(topic, codec)
 
         def make(requester: Requester) -> tuple[Gathering, Any]:
             gathering = Gathering(requester, timeout, max_replies)
@@ -575,4 +578,4 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         await self.close()
 
 
-__all__ = ["Connection", "Publisher", "Replies", "Request", "Responder", "Subscription"]
+__all__ = ["Connection", "Publisher", "Records", "Replies", "Request", "Responder", "Subscription"]

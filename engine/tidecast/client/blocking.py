@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain
@@ -35,6 +35,7 @@ from tidecast.client.flows.shells import waits
 from tidecast.client.flows.steps import Blocking, BlockingDriver
 from tidecast.client.flows.subscription import SubscriptionFlows
 from tidecast.client.links.open import ConnectOptions, open_link
+from tidecast.client.log.blocking import Records
 from tidecast.client.requests.connection import (
     TIMEOUT_S,
     Gathering,
@@ -359,20 +360,22 @@ class Replies:
         return reply
 
 
-class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
+class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Consumer, Records]):
     """A connection to a node; a context manager. Made by `tidecast.sync.connect`."""
 
     PUBLIC = (
         "begin_request close closed consumer drain events flush health name publish "
-        "publish_batch publisher request request_many responder serve stats status "
+        "publish_batch publisher read request request_many responder serve stats status "
         "subscribe subscriptions topics work"
     )
 
     driver: BlockingDriver
 
-    def __init__(self, link: Link, name: str = "") -> None:
+    def __init__(
+        self, link: Link, name: str = "", topic_codecs: codecs.TopicCodecs | None = None
+    ) -> None:
         self.driver = BlockingDriver(lambda: self.bell)
-        super().__init__(link, name, Publisher, Subscription, Consumer)
+        super().__init__(link, name, topic_codecs, Publisher, Subscription, Consumer, Records)
         self.topics, self.subscriptions = Topics(self), Subscriptions(self)
 
     def _subscribed(self, subscription: Subscription) -> None:
@@ -441,7 +444,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
         `request`, but for the reply.
         """
         requester = known_requester(self, topic) or self._requester(topic)
-        given = codecs.codec_of(codec)
+        given = self.topic_codecs.of(topic, codec)
         pending = requester.begin(payload, key, headers, given)
         if pending is None:
             pending = self.driver.run(requester.begin_flow(payload, key, headers, given, timeout))
@@ -465,7 +468,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
         """
         requester = known_requester(self, topic) or self._requester(topic)
         gathering = Gathering(requester, timeout, max_replies)
-        given = codecs.codec_of(codec)
+        given = self.topic_codecs.of(topic, codec)
         self.driver.run(gathering.begin_flow(payload, key, headers, given))
         return Replies(self, gathering)
 
@@ -525,6 +528,8 @@ def connect(
     *,
     name: str = "",
     token: str | None = None,
+    codec: codecs.Codec | str | None = None,
+    topic_codecs: Mapping[str, codecs.Codec | str] | None = None,
     link: Link | None = None,
     **options: Unpack[ConnectOptions],
 ) -> Connection:
@@ -532,12 +537,15 @@ def connect(
 
     ``tidecast://`` the engine of the default data directory, ``tidecast:///path`` of another one;
     ``embedded://`` an engine in this process (``topology=`` file or object, ``mode=`` ``threads``
-    or ``inline``). Raises EngineNotRunning, AuthError, ConfigError.
+    or ``inline``). ``codec``: of all topics; ``topic_codecs``: by topic or pattern, before it. What
+    is opened, published or requested with a codec of its own does not use them. Raises
+    EngineNotRunning, AuthError, ConfigError.
     """
-    return Connection(link or open_link(url, name, token, options), name)
+    found = codecs.TopicCodecs(codec, topic_codecs)
+    return Connection(link or open_link(url, name, token, options), name, found)
 
 
 __all__ = [
-    "Connection", "PendingReply", "Publisher", "Replies", "Request", "Responder", "Subscription",
-    "connect",
+    "Connection", "PendingReply", "Publisher", "Records", "Replies", "Request", "Responder",
+    "Subscription", "connect",
 ]  # fmt: skip
