@@ -7,10 +7,12 @@ import gc
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -46,11 +48,23 @@ By itself it raises the limit to 32 MiB, and a node's tables of megabytes stay i
 
 def pytest_configure(config: pytest.Config) -> None:
     """Kernels are compiled once, by the process that hands tests to its workers."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else the tests' commands too
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
     if config.getoption("numprocesses", None):
         from tidecast.agents.warmup import warm_up
 
         warm_up()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of `--dist loadgroup`: the groups are ours."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.scheduling import GroupScheduling
+
+    return GroupScheduling(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
