@@ -170,6 +170,8 @@ class MessagesUnsent(Event, frozen=True):
     Its topic was deleted or made anew and its writer did not stop; or it was closed and a rate
     limit or a receiver held it back for half a minute, or until the engine stopped; or it lost its
     engine, and was closed before the next one came, or the next one could not continue it.
+
+    A publisher behind a gateway that can never open it again reports the most that may be unsent.
     """
 
     topic: str

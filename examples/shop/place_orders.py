@@ -9,7 +9,7 @@ import sys
 import msgspec
 
 import tidecast
-from shop import Order
+from shop import Order, create_topics
 
 ITEMS = "tea", "coffee", "cocoa"
 
@@ -23,7 +23,7 @@ def order(number: int) -> Order:
 
 async def place_orders(run: str, count: int) -> None:
     async with tidecast.connect(name="place orders") as client:
-        await client.topics.ensure("orders", mode="durable", queues=4)
+        await create_topics(client)
         producer = f"orders of {run}"
         async with client.publisher("orders", producer=producer, first_seq=1) as publisher:
             for number in range(1, count + 1):

@@ -73,6 +73,7 @@ FRAMES: list[tuple[Frame, bytes]] = [
         b"",
     ),
     (remote_frames.Accepted(number=2, batch=7), b""),
+    (remote_frames.Sent(number=2, batch=7), b""),
     (remote_frames.Durable(number=2, seq=1 << 40, state=28), b""),
     (remote_frames.Delivered(number=4, position=96, acks_read=40, more=True), bytes(48)),
     (remote_frames.TakenBack(number=4, positions=[96, 1 << 20]), b""),

@@ -49,9 +49,13 @@ def until_event(client: Any, kind: type) -> Any:
 class Served:
     """An engine with a gateway, on a port that stays the same over restarts."""
 
-    def __init__(self, lab: Lab, topics: list[dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self, lab: Lab, topics: list[dict[str, Any]] | None = None, *transports: dict[str, Any]
+    ) -> None:
+        """Without ``transports``: ipc alone."""
         self.port = free_port()
-        settings = topology({"name": "ipc", "kind": "ipc"}, topics=topics or [])
+        chosen = transports or ({"name": "ipc", "kind": "ipc"},)
+        settings = topology(*chosen, topics=topics or [])
         self.lab, self.platform = lab, lab.platform(settings, start=False)
         self.start()
 

@@ -346,7 +346,8 @@ def test_a_defect_in_a_task_ends_the_session_and_the_client_knows(
     monkeypatch.setattr(rights, "shown", broken)
     with pytest.raises(TidecastError, match="internal error in the gateway: RuntimeError"):
         shop.link.administer("list", {})
-    assert shop.health().healthy, "one request ends nothing else"
+    assert shop.health().status == "connected", "one request ends nothing else"
+    assert shop.health().unsent > 0, "what was published and goes nowhere is counted"
     monkeypatch.setattr(RemoteConsumer, "_forward", broken)
     shop.consumer("orders.eu", "broken")
     until_event(shop, GatewayLost)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S = 5.0
 _PAUSE_MIN_S, _PAUSE_MAX_S = 100e-6, 5e-3
+_SENT_PAUSE_MAX_S = 20e-3
+"""How late the client of a topic that is held back learns that batches were sent."""
 _ACK_SLICE_S = 0.1
 
 
@@ -31,18 +33,31 @@ def _arm(bell: Bell, session: ProducerSession, seq: int) -> int | None:
 
 
 class RemotePublication:
-    """A remote publisher: batches in order, each into the ring of the node, then confirmed."""
+    """A remote publisher: batches in order, each into the ring of the node, then confirmed.
 
-    def __init__(self, session: RemoteSession, number: int, core: Publisher, first: int) -> None:
-        self.core, self.number, self.accepted = core, number, first - 1
+    Its client keeps each batch until it is durable, or, on a live topic, was sent to other nodes:
+    a ring ends with its engine.
+    """
+
+    def __init__(
+        self, session: RemoteSession, core: Publisher, opening: frames.OpenPublication
+    ) -> None:
+        self.core, self.number, self.accepted = core, opening.number, opening.first - 1
         self._session = session
         self._queue: deque[tuple[int, Block]] = deque()
         self.queued_bytes = 0
-        self._wake, self._drained = asyncio.Event(), asyncio.Event()
+        self._held, self._wake, self._drained = False, asyncio.Event(), asyncio.Event()
+        self._unsent: deque[tuple[int, int]] = deque()
+        """(batch, the packet behind its last one), of batches that were not sent."""
+        self._sent, self._appended = self.accepted, asyncio.Event()
         self.task = session.spawn(self._run())
-        self._acks: asyncio.Task[None] | None = None
-        if core.producer_session is not None:
-            self._acks = session.spawn(self._report_durable(core.producer_session))
+        self._reports: asyncio.Task[None] | None = None
+        durable = core.producer_session
+        self.reports_sent = opening.keeps_unsent and durable is None and core.has_network
+        if durable is not None:
+            self._reports = session.spawn(self._report_durable(durable))
+        elif self.reports_sent:
+            self._reports = session.spawn(self._report_sent())
 
     def offer(self, frame: frames.Publish, body: memoryview) -> None:
         """Queue a batch; one that was here before is not taken again. Raises BadFrame."""
@@ -66,7 +81,7 @@ class RemotePublication:
     async def _run(self) -> None:
         try:
             while True:
-                while self._queue:
+                while self._queue and not self._held:
                     await self._append_first()
                 self._wake.clear()
                 self._drained.set()
@@ -80,18 +95,29 @@ class RemotePublication:
 
     async def _append_first(self) -> None:
         receiver, block = self._queue[0]
-        session = self._session
-        node_id = session.connection.link.node_id
-        check_block(self.core.topic, receiver, block, node_id, session.reply_homes())
-        pause_s = _PAUSE_MIN_S
-        while not self._attempt(block, receiver):
+        allowed, pause_s = self._allowed(receiver, block), _PAUSE_MIN_S
+        while allowed is not None and not self._attempt(allowed, receiver):
+            if self._held:
+                return  # its client has it still
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _PAUSE_MAX_S)
         self._queue.popleft()
         self.queued_bytes -= block.nbytes
         self._session.queued_bytes -= block.nbytes
         self.accepted += 1
+        if self.reports_sent:
+            self._note_unsent()
         await self._session.send(frames.Accepted(number=self.number, batch=self.accepted))
+
+    def _allowed(self, receiver: int, block: Block) -> Block | None:
+        """What of a block may be published. Raises ConfigError, AuthError."""
+        topic, session = self.core.topic, self._session
+        node_id = session.connection.link.node_id
+        left_out = check_block(topic, receiver, block, node_id, session.reply_homes())
+        if not left_out:
+            return block
+        session.deny("publish", topic)
+        return block.without(left_out)
 
     def _attempt(self, block: Block, receiver: int) -> bool:
         with self.core.lock:
@@ -101,29 +127,68 @@ class RemotePublication:
             raise PayloadTooLarge(f"topic {self.core.topic}: {block.longest} bytes are too many")
         return status == 0
 
+    def _note_unsent(self) -> None:
+        end = self.core.packets
+        if self._unsent and self._unsent[-1][1] == end:
+            self._unsent.pop()
+        self._unsent.append((self.accepted, end))
+        self._appended.set()
+
+    async def _report_sent(self) -> None:
+        while True:
+            self._appended.clear()
+            pause_s = _PAUSE_MIN_S
+            while self._unsent:
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, _SENT_PAUSE_MAX_S)
+                if self._take_sent():
+                    await self.report()
+                    pause_s = _PAUSE_MIN_S
+            await self._appended.wait()
+
+    def _take_sent(self) -> bool:
+        """Have batches been sent since the last look?"""
+        sent, before = self.core.sent_packets, self._sent
+        while self._unsent and self._unsent[0][1] <= sent:
+            self._sent, _ = self._unsent.popleft()
+        return self._sent != before
+
+    async def settle(self) -> None:
+        """The engine stops: accept no more, and report what it has sent of the rest.
+
+        The client has all that is not reported, and offers it to the next engine.
+        """
+        self._held = True
+        while self.reports_sent and self._unsent:
+            await asyncio.sleep(_PAUSE_MAX_S)
+            self._take_sent()
+        await self.report()
+
     async def _report_durable(self, session: ProducerSession) -> None:
         connection, reported = self._session.connection, (session.first_seq - 1, 0)
         while True:
             now = session.durable_seq, session.state
             if now != reported:
                 reported = now
-                await self.report_durable()
+                await self.report()
             await connection.driver.ring(
                 partial(_arm, connection.bell, session, now[0]), _ACK_SLICE_S
             )
 
-    async def report_durable(self) -> None:
-        """Say how far it is durable, if the topic is."""
+    async def report(self) -> None:
+        """Say how far it is durable, or sent, if its client keeps the rest."""
         session = self.core.producer_session
-        if session is not None:
+        if self.reports_sent:
+            await self._session.send(frames.Sent(number=self.number, batch=self._sent))
+        elif session is not None:
             await self._session.send(
                 frames.Durable(number=self.number, seq=session.durable_seq, state=session.state)
             )
 
     async def close(self) -> None:
         """What is queued gets its chance; then the publication ends."""
-        if self._acks is not None:
-            self._acks.cancel()
+        if self._reports is not None:
+            self._reports.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._drained.wait()

@@ -20,17 +20,20 @@ from tidecast.layout.header_names import ERROR, REPLY, REQUEST, RESERVED, is_res
 
 def check_block(
     topic: str, receiver: int, block: Block, node_id: int, homes: Collection[int]
-) -> None:
+) -> list[int]:
     """Check what a remote client publishes to ``topic`` for node ``receiver`` (0: for all).
 
-    ``homes``: its subscriptions to replies, at this node. Raises ConfigError for a header that
-    only an engine may write, AuthError for a request or a reply to others.
+    ``homes``: its subscriptions to replies, at this node. Returns the messages that must be left
+    out: requests whose replies would go to others. They are forged, or of the client's session
+    before, and have failed then. Raises ConfigError for a header that only an engine may write,
+    AuthError for a reply to all.
     """
     replies = topic.startswith(REPLIES)
     if replies and (receiver == 0 or not all(flags & packet.TO for flags in block.flags_of_all())):
         raise AuthError(f"topic {topic}: a reply goes to one subscription of one node")
+    left_out: list[int] = []
     if not block.has_reserved():
-        return
+        return left_out
     allowed = {REPLY, ERROR} if replies else {REQUEST}
     for i, message in enumerate(block.leads_of_all()):
         names = _reserved(message)
@@ -42,7 +45,8 @@ def check_block(
         if REQUEST in names:
             found = wire.return_of(message)
             if found is None or found[0].node != node_id or found[0].subscriber not in homes:
-                raise AuthError(f"topic {topic}: a request's reply goes to its own client")
+                left_out.append(i)
+    return left_out
 
 
 def _reserved(message: Copied) -> set[str]:

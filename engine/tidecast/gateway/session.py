@@ -47,7 +47,6 @@ from tidecast.events import (
 )
 from tidecast.gateway.consumers import RING_BYTES_MAX, RemoteConsumer
 from tidecast.gateway.failures import failure_of_any
-from tidecast.gateway.life import State
 from tidecast.gateway.publications import RemotePublication
 from tidecast.gateway.quotas import Quotas
 from tidecast.layout import packet as wire
@@ -244,25 +243,12 @@ class RemoteSession:
         self._outbox: deque[Frame] = deque()
         self._posted = asyncio.Event()
         self._image = 0
-        self._newest: ServerConnection | None = None
-        self.state = State.SERVED
+        self.ended = False
 
     @property
     def connected(self) -> bool:
         """A client is there."""
         return self._socket is not None
-
-    def connect(self, socket: ServerConnection) -> None:
-        """A connection comes: an older one no longer counts, and is cut off by `serve`."""
-        self._newest = socket
-
-    def is_newest(self, socket: ServerConnection) -> bool:
-        """No connection came after this one."""
-        return self._newest is socket
-
-    def enter(self, state: State) -> None:
-        """See `gateway.server.TRANSITIONS`."""
-        self.state = state
 
     def next_image(self) -> int:
         """A number for an image."""
@@ -294,8 +280,12 @@ class RemoteSession:
     def need(self, right: str, pattern: str) -> None:
         """Raise AuthError when the key lacks a right, and have it told."""
         if not self.access.may(right, pattern):
-            self._denied(self, right, pattern)
+            self.deny(right, pattern)
             self.access.need(right, pattern)
+
+    def deny(self, right: str, pattern: str) -> None:
+        """Report and count that its client may not do something."""
+        self._denied(self, right, pattern)
 
     async def send(self, frame: Frame, body: Any = None) -> None:
         """Send; when nobody is there, what matters is told again at the next welcome."""
@@ -314,7 +304,7 @@ class RemoteSession:
 
     def _spawned(self, task: asyncio.Task[None]) -> None:
         problem = None if task.cancelled() else task.exception()
-        if problem is not None and not isinstance(problem, ConnectionClosed):
+        if problem is not None and not isinstance(problem, ConnectionClosed) and not self.ended:
             self._failed(self, problem)
 
     def post(self, frame: Frame) -> None:
@@ -346,7 +336,7 @@ class RemoteSession:
             try:
                 await self.send(self.welcome(resumed=resumed))
                 for publication in list(self._publications.values()):
-                    await publication.report_durable()
+                    await publication.report()
                 helpers.append(self.spawn(self._report_events()))
                 helpers.append(self.spawn(self._send_posted()))
                 async for data in socket:
@@ -486,7 +476,7 @@ class RemoteSession:
                 raise Conflict(f"a remote client has at most {PUBLICATIONS_MAX} publications")
             core = await self._open_ring(frame)
             self.connection.add_publisher(core)
-            publication = RemotePublication(self, frame.number, core, frame.first)
+            publication = RemotePublication(self, core, frame)
             self._publications[frame.number] = publication
         core = publication.core
         per_packet = core.packet_room_bytes
@@ -495,6 +485,7 @@ class RemoteSession:
             on_full=core.on_full,
             slot_bytes=per_packet + _PER_MESSAGE,
             slots=2 * ((core.payload_bytes_max + 8) // per_packet),
+            reports_sent=publication.reports_sent,
         )
         durable = core.producer_session
         if durable is None:
@@ -580,7 +571,7 @@ class RemoteSession:
         except BaseException as problem:
             self._quotas.give(self.access, self.id, **held)
             if isinstance(problem, AuthError):
-                self._denied(self, "manage", frame.pattern)
+                self.deny("manage", frame.pattern)
             raise
         self._consumers[frame.number] = consumer
         consumer.pause(self.keep_s)  # until the client says that it is ready
@@ -617,8 +608,15 @@ class RemoteSession:
             self.post(report)
         return frames.SubscriptionOpened(subscriber_id=relay.subscriber_id)
 
+    async def settle(self) -> None:
+        """The engine stops: report how far publications were sent."""
+        await asyncio.gather(*(each.settle() for each in list(self._publications.values())))
+
     async def end(self) -> None:
-        """End everything that the client had; once."""
+        """End everything the client had. Idempotent."""
+        if self.ended:
+            return
+        self.ended = True
         if self._socket is not None:
             self._socket.transport.abort()
         async with self._free:

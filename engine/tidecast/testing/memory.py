@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, TypedDict, Unpack, get_type_hints
 
 from tidecast.client import aio
 from tidecast.client.blocking import Connection
 from tidecast.client.connecting import Connecting
-from tidecast.codecs import Codec, TopicCodecs
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError
 from tidecast.testing.network import Network, SimulatedLink, SimulatedNode, network_of
@@ -105,8 +104,6 @@ def connect(
     node: str = "",
     topics: Iterable[str | TopicConfig] = (),
     durable: Iterable[str] = (),
-    codec: Codec | str | None = None,
-    topic_codecs: Mapping[str, Codec | str] | None = None,
     **settings: Unpack[NetworkSettings],
 ) -> Connection:
     """A blocking connection to a network in memory; no engine, no sockets, no disk.
@@ -114,13 +111,12 @@ def connect(
     ``network``: a name, or a `Network`. Each connection has a node of its own, and connections that
     name the same ``node`` share it. ``topics``, ``durable``: topics of a new node; other live
     topics are made on first use. ``settings`` of a network's first connection: those of `Network`;
-    the time is real, unless ``real_time=False``. ``codec``, ``topic_codecs``: as of
-    `tidecast.connect`. Raises ConfigError.
+    the time is real, unless ``real_time=False``. Raises ConfigError.
     """
     link = memory_link(
         name=name, network=network, node=node, topics=topics, durable=durable, **settings
     )
-    return Connection(link, name, TopicCodecs(codec, topic_codecs))
+    return Connection(link, name)
 
 
 def connect_async(
@@ -130,8 +126,6 @@ def connect_async(
     node: str = "",
     topics: Iterable[str | TopicConfig] = (),
     durable: Iterable[str] = (),
-    codec: Codec | str | None = None,
-    topic_codecs: Mapping[str, Codec | str] | None = None,
     **settings: Unpack[NetworkSettings],
 ) -> Connecting:
     """An asyncio connection to a network in memory: use it with ``async with``. See `connect`."""
@@ -139,5 +133,4 @@ def connect_async(
         memory_link,
         name=name, network=network, node=node, topics=topics, durable=durable, **settings,
     )  # fmt: skip
-    found = TopicCodecs(codec, topic_codecs)
-    return Connecting(lambda: aio.Connection(link(), name, found))
+    return Connecting(lambda: aio.Connection(link(), name))

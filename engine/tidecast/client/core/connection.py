@@ -24,7 +24,6 @@ from tidecast.client.core.outgoing import checked
 from tidecast.client.core.publisher import PublisherCore
 from tidecast.client.core.subscription import ImageEvent, SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
-from tidecast.codecs import TopicCodecs
 from tidecast.config.internal import is_internal
 from tidecast.errors import (
     Closed,
@@ -47,6 +46,7 @@ from tidecast.events import (
     GatewayLost,
     ImageAvailable,
     ImageGone,
+    MessagesUnsent,
     PeerJoined,
     PeerTimeout,
     ProducerFenced,
@@ -103,10 +103,8 @@ class Requests(Protocol):
 class ConnectionCore:
     """One session with a node. Safe for use from any thread."""
 
-    def __init__(self, link: Link, name: str = "", topic_codecs: TopicCodecs | None = None) -> None:
+    def __init__(self, link: Link, name: str = "") -> None:
         self.link, self.name = link, name
-        self.topic_codecs = topic_codecs or TopicCodecs()
-        """Of what is published, subscribed, consumed and requested without a codec of its own."""
         self.bell = Bell(link)
         self.flusher = Flusher()
         self.status = CONNECTED
@@ -220,11 +218,8 @@ class ConnectionCore:
             for consumer in self._consumers:
                 if consumer.consumer_id == event.consumer_id:
                     consumer.fail(Fenced(f"{event.topic}/{event.subscription}: {event.reason}"))
-        elif isinstance(event, PublicationEnded):
-            for publisher in self._publishers:
-                if publisher.session == event.session:
-                    publisher.end(error_of(Failure(code=event.code, message=event.reason)))
-                    self._give_back(publisher.publication_id)
+        elif isinstance(event, (PublicationEnded, ProducerFenced, MessagesUnsent)):
+            self._notice_publication(event)
         elif isinstance(event, ConsumerRejoined):
             for consumer in self._consumers:
                 if consumer.consumer_id == event.consumer_id:
@@ -233,15 +228,23 @@ class ConnectionCore:
             self._engine_faults += 1
         elif isinstance(event, EngineLost):
             self._engine_lost(event.reason)
-        elif isinstance(event, ProducerFenced):
-            for publisher in self._publishers:
-                if publisher.session == event.session:
-                    publisher.fail(fenced(event.topic, event.epoch))
         elif isinstance(event, (PeerJoined, PeerTimeout, ReceiverJoined, EngineBack)):
             for publisher in self._publishers:
                 publisher.forget_nodes()
         self._notice_gateway(event)
         self._show(event)
+
+    def _notice_publication(
+        self, event: PublicationEnded | ProducerFenced | MessagesUnsent
+    ) -> None:
+        for publisher in [each for each in self._publishers if each.session == event.session]:
+            if isinstance(event, PublicationEnded):
+                publisher.end(error_of(Failure(code=event.code, message=event.reason)))
+                self._give_back(publisher.publication_id)
+            elif isinstance(event, ProducerFenced):
+                publisher.fail(fenced(event.topic, event.epoch))
+            else:
+                publisher.note_unsent(event.messages)
 
     def _show(self, event: Event) -> None:
         """Emit an event, unless it is of an internal topic."""
@@ -281,19 +284,22 @@ class ConnectionCore:
             self._publishers.append(publisher)
 
     def remove_publisher(self, publisher: PublisherCore, *, notify_node: bool) -> None:
-        """A publisher was closed; ``tell`` the node. A node that is gone needs not to be told."""
-        with self._lock:
-            if publisher in self._publishers:
-                self._publishers.remove(publisher)
-            self._dropped_before += publisher.stats().dropped
-            self._unsent_before += publisher.stats().unsent
-            dropped = publisher.take_dropped()
-            if dropped is not None:
-                self.emit(dropped)
-        if notify_node:
-            # NotFound: its topic was deleted or made anew, and it ended with it.
-            with contextlib.suppress(ConnectionLost, Closed, NotFound):
-                self.link.close_publication(publisher.publication_id)
+        """A publisher was closed; ``notify_node``: a node that is gone needs no notice."""
+        try:
+            if notify_node:
+                # NotFound: its topic was deleted or made anew, and it ended with it.
+                with contextlib.suppress(ConnectionLost, Closed, NotFound):
+                    self.link.close_publication(publisher.publication_id)
+        finally:
+            self.pump()  # what the link reports of its end counts, too
+            with self._lock:
+                if publisher in self._publishers:
+                    self._publishers.remove(publisher)
+                self._dropped_before += publisher.stats().dropped
+                self._unsent_before += publisher.stats().unsent
+                dropped = publisher.take_dropped()
+                if dropped is not None:
+                    self.emit(dropped)
 
     def add_subscription(self, subscription: SubscriptionCore) -> None:
         """A subscription was granted."""
@@ -350,6 +356,8 @@ class ConnectionCore:
             consumer.lose()
         if self._keeper is None:
             self._refuse_all(self.link.refusal or ConnectionLost(f"the engine is lost: {reason}"))
+            for publisher in self._publishers:
+                self._give_back(publisher.publication_id)
 
     def _fail_requests(self, problem: TidecastError) -> None:
         """Their replies went to what is gone."""
@@ -360,7 +368,7 @@ class ConnectionCore:
         for subscription in self._subscriptions.values():
             subscription.fail(problem)
         for publisher in self._publishers:
-            publisher.fail(problem)
+            publisher.end(problem)
         for consumer in self._consumers:
             consumer.fail(problem)
 
@@ -422,7 +430,7 @@ class ConnectionCore:
             _retry(subscription.reopen, subscription.fail)
         self._subscriptions = {each.subscription_id: each for each in subscriptions}
         for publisher in list(self._publishers):
-            _retry(publisher.reopen, publisher.fail)
+            _retry(publisher.reopen, publisher.end)
         for consumer in list(self._consumers):
             _retry(consumer.reopen, consumer.fail)
 

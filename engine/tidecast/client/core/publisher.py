@@ -98,8 +98,7 @@ class PublisherCore:
         self.topic, self.options, self.on_full = topic, options, on_full or "block"
         self._on_full_chosen = on_full is not None
         self._connection = connection
-        found = connection.topic_codecs.of(topic, codec)
-        self._codec = None if type(found) is codecs.Raw else found  # bytes go the short way
+        self._codec = codecs.codec_of(codec)
         self._plain = bytes if self._codec is None else None
         """The type of payloads that go the short way."""
         self._lock = threading.Lock()
@@ -112,7 +111,7 @@ class PublisherCore:
         self._calls = self._last_call_ns = self._last_tick_messages = 0
         self._dropped = self._dropped_reported = 0
         self._earlier_messages = self._earlier_bytes = self._unsent = 0
-        self._opened_s = time.monotonic()
+        self._opened_s = connection.link.now_s()
         self._refusal: TidecastError | None = None
         self._lost = self._closing = False
         self._nodes: dict[str | int, int] = {}
@@ -228,7 +227,7 @@ class PublisherCore:
                 session=about.session, incarnation=about.incarnation, topic=about.topic,
                 slots=about.slots, slot_bytes=about.slot_bytes, first=about.first,
                 head=about.head, sent=sent, readers=tethered_readers(ring),
-                age_s=time.monotonic() - self._opened_s,
+                age_s=self._connection.link.now_s() - self._opened_s,
             ),
         )  # fmt: skip
 
@@ -246,7 +245,7 @@ class PublisherCore:
 
     def _report_unsent(self, unsent: MessagesUnsent | None) -> None:
         if unsent is not None and unsent.messages:
-            self._unsent += unsent.messages
+            self.note_unsent(unsent.messages)
             self._connection.emit(unsent)
             self._connection.bell.ring()
 
@@ -277,18 +276,27 @@ class PublisherCore:
             self._refusal = problem
 
     def end(self, problem: TidecastError) -> None:
-        """The engine ends it, and sends what was taken. What finds no room is dropped, and told."""
+        """The engine ends it, and sends what was accepted, unless it is lost.
+
+        What cannot go anywhere is counted and reported.
+        """
         left = 0
         if self.producer_session is None and self._lock.acquire(timeout=0.5):
             try:
-                if self._refusal is None and not self._lost:
-                    self._flush_collected()
+                if self._refusal is None:
+                    if not self._lost:
+                        self._flush_collected()
                     ports.finish(self._port)
+                    self._report_unsent(self._unsent_in_ring() if self._lost else None)
                     left = self._take_collected()
             finally:
                 self._lock.release()
         self.fail(problem)
         self.drop(left)
+
+    def note_unsent(self, messages: int) -> None:
+        """The engine, or a gateway's client, has reported that they were not sent."""
+        self._unsent += messages
 
     def _take_collected(self) -> int:
         """Forget what was collected; how many messages that were."""
@@ -624,10 +632,8 @@ class PublisherCore:
 
     def stats(self) -> PublisherStats:
         """Counts since the publisher was opened."""
-        port, ring = self._port, self._ring
-        head = int(ports.word_of(ring, ring_layout.HEAD_AT)) if ring.size else 0
-        sent = int(ports.word_of(ring, ring_layout.SENT_AT)) if ring.size else 0
-        run = self._run
+        port, run = self._port, self._run
+        head, sent = self.packets, self.sent_packets
         waiting = len(self._collected) + (0 if run is None else run.n - run.done)
         return PublisherStats(
             topic=self.topic,
@@ -641,6 +647,19 @@ class PublisherCore:
             packets=head,
             unsent_packets=max(0, head - sent) if self._has_network else 0,
         )
+
+    @property
+    def packets(self) -> int:
+        """Packets that its ring ever held, the open one included."""
+        return self._ring_word(ring_layout.HEAD_AT)
+
+    @property
+    def sent_packets(self) -> int:
+        """How many of `packets` were sent to other nodes."""
+        return self._ring_word(ring_layout.SENT_AT)
+
+    def _ring_word(self, at: int) -> int:
+        return int(ports.word_of(self._ring, at)) if self._ring.size else 0
 
     @property
     def closed(self) -> bool:

@@ -34,7 +34,6 @@ from tidecast.client.core.outgoing import check_text, checked, reject
 from tidecast.client.kernels import ports
 from tidecast.client.kernels.ports import Port
 from tidecast.client.kernels.warm import compile_reading
-from tidecast.config.topology import is_pattern
 from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
 from tidecast.events import Gap, ImageAvailable, ImageGone, SubscriptionEnded
 from tidecast.layout import ring as ring_layout
@@ -99,8 +98,7 @@ class SubscriptionCore:
         check_text("pattern", pattern)
         self.pattern, self.on_gap = pattern, on_gap
         self._connection = connection
-        one = codec is not None or not is_pattern(pattern)
-        self._codec = connection.topic_codecs.of(pattern, codec) if one else None
+        self._codec = codecs.codec_of(codec)
         self._options = checked(
             SubscriptionOptions, start=start.word, receive_bytes=receive_bytes, tethered=tethered
         )
@@ -153,7 +151,8 @@ class SubscriptionCore:
                 place = image.position()
                 if place is not None:
                     resume[image.session] = place.seq
-            away_s = min(time.monotonic() - self._lost_s + _AWAY_MARGIN_S, AWAY_S_MAX)
+            lost_for_s = self._connection.link.now_s() - self._lost_s
+            away_s = min(lost_for_s + _AWAY_MARGIN_S, AWAY_S_MAX)
             options = msgspec.structs.replace(self._options, resume=resume, away_s=away_s)
             grant = self._connection.link.open_subscription(self.pattern, options)
             self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
@@ -183,7 +182,7 @@ class SubscriptionCore:
 
     def lose(self, reason: str) -> None:
         """The engine is gone: what is left in the rings can be read, no more comes."""
-        self._lost_s = time.monotonic()
+        self._lost_s = self._connection.link.now_s()
         # rings that nobody has looked at yet: the next engine removes their files
         self._take_in_all()
         for image in list(self._images):
@@ -454,8 +453,7 @@ class SubscriptionCore:
     def _take_in(self, event: ImageEvent) -> None:
         if isinstance(event, ImageAvailable):
             try:
-                codec = self._codec or self._connection.topic_codecs.of(event.topic)
-                made = Image(event, self.subscriber_id, codec)
+                made = Image(event, self.subscriber_id, self._codec)
                 before = [i for i in self._images if i.session == made.session]
                 made.after = before[-1] if before else None
                 if made.after is None:

@@ -10,7 +10,7 @@ before a kernel sees it, and raise BadFrame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -64,13 +64,17 @@ class Hello(Frame, frozen=True, kw_only=True):
 
 
 class OpenPublication(Frame, frozen=True, kw_only=True):
-    """Open a publication. ``number``: the client's; ``first``: number of its next batch."""
+    """Open a publication. ``number``: the client's; ``first``: number of its next batch.
+
+    ``keeps_unsent``: the client keeps batches of a live topic until `Sent`, so it wants that.
+    """
 
     id: int
     number: int
     topic: str
     options: PublicationOptions
     first: int = 1
+    keeps_unsent: bool = False
 
 
 class ClosePublication(Frame, frozen=True, kw_only=True):
@@ -209,6 +213,8 @@ class PublicationOpened(msgspec.Struct, frozen=True, kw_only=True):
     first_seq: int = 1
     acked_seq: int = 0
     last_seq: int = 0
+    reports_sent: bool = False
+    """`Sent` follows each `Accepted`: the topic has a network, and the client wants it."""
 
 
 class SubscriptionOpened(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +236,13 @@ class ConsumerOpened(msgspec.Struct, frozen=True, kw_only=True):
 
 class Accepted(Frame, frozen=True, kw_only=True):
     """All batches of a publication up to this one are in the node's ring."""
+
+    number: int
+    batch: int
+
+
+class Sent(Frame, frozen=True, kw_only=True):
+    """All batches of a live publication up to this one were sent to other nodes."""
 
     number: int
     batch: int
@@ -325,7 +338,7 @@ FromClient = (
 )  # fmt: skip
 FromGateway = (
     Welcome | Reply | Accepted | ImageOpened | ImageEnded | GapReported | Deliver | Ended
-    | EventsReported | Goodbye | Durable | Delivered | TakenBack
+    | EventsReported | Goodbye | Durable | Delivered | TakenBack | Sent
 )  # fmt: skip
 
 _client_decoder = msgspec.msgpack.Decoder(FromClient)
@@ -404,13 +417,13 @@ class Block:
     @classmethod
     def parse(cls, n: int, mixed: bool, body: memoryview) -> Block:
         """Raises BadFrame when the body is not ``n`` messages."""
-        lead_bytes = n * (9 if mixed else 4)
-        if not 1 <= n <= BLOCK_MESSAGES_MAX or lead_bytes > body.nbytes:
+        leading = lead_bytes(n, mixed=mixed)
+        if not 1 <= n <= BLOCK_MESSAGES_MAX or leading > body.nbytes:
             raise BadFrame(
                 f"a batch of {n} messages in {body.nbytes} bytes: allowed 1 to {BLOCK_MESSAGES_MAX}"
             )
         lengths = np.frombuffer(body, np.uint32, n).astype(np.int64)
-        data = np.frombuffer(body[lead_bytes:], np.uint8)
+        data = np.frombuffer(body[leading:], np.uint8)
         leads = flags = np.empty(0, dtype=np.int64)
         if mixed:
             leads = np.frombuffer(body, np.uint32, n, 4 * n).astype(np.int64)
@@ -448,6 +461,18 @@ class Block:
             yield Copied(flags, lead, self._data[at : at + lead].tobytes())
             at += size
 
+    def without(self, left_out: Collection[int]) -> Block | None:
+        """The same without some messages, by their number in the block; None: nothing is left."""
+        keep, ends = np.ones(self.n, dtype=np.bool_), np.cumsum(self.lengths)
+        keep[list(left_out)] = False
+        if not keep.any():
+            return None
+        kinds = np.uint32, np.uint32, np.uint8
+        columns = zip((self.lengths, self.leads, self.flags), kinds, strict=True)
+        parts: list[Bytes] = [column[keep].astype(kind).view(np.uint8) for column, kind in columns]
+        parts += [self._data[ends[i] - self.lengths[i] : ends[i]] for i in np.flatnonzero(keep)]
+        return Block.parse(int(keep.sum()), mixed=True, body=np.concatenate(parts).data)
+
     @property
     def longest(self) -> int:
         """Bytes of the longest message."""
@@ -471,6 +496,11 @@ class Block:
 
 
 FULL, TOO_LARGE = writer.FULL, writer.TOO_LARGE
+
+
+def lead_bytes(n: int, *, mixed: bool) -> int:
+    """Bytes of a body before its ``n`` messages: their lengths, and what `Block` needs besides."""
+    return n * (9 if mixed else 4)
 
 
 def bodies(
@@ -499,7 +529,7 @@ def bodies(
             yield first, end, False, np.empty(0, dtype=np.uint8)
         else:
             mixed = bool((rows[first:end, 3] & remote_kernels.OPTIONAL).any())
-            room = int(ends[end - 1]) - begun + (end - first) * (9 if mixed else 4)
+            room = int(ends[end - 1]) - begun + lead_bytes(end - first, mixed=mixed)
             body = np.empty(room, dtype=np.uint8)
             remote_kernels.fill_block(base, source.size, rows, sizes, first, end, int(mixed), body)
             yield first, end, mixed, body

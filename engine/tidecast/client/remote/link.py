@@ -35,16 +35,15 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.api.logs import Logs, Report
 from tidecast.api.rpc import Calls
 from tidecast.client.kernels import ports
-from tidecast.client.log.sources import RemoteLogs
 from tidecast.client.remote import frames
 from tidecast.client.remote.arrivals import Arrivals, Subscribed
 from tidecast.client.remote.consumers import RemoteConsumers, ReplicaRing
 from tidecast.client.remote.dial import dial
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.remote.rings import OutgoingRing, RingDirectory, make_directory, with_local_ids
+from tidecast.config.internal import is_internal
 from tidecast.errors import (
     AuthError,
     Closed,
@@ -65,6 +64,7 @@ from tidecast.events import (
     ImageAvailable,
     ImageGone,
     MessagesDropped,
+    MessagesUnsent,
     PublicationEnded,
     SubscriptionEnded,
 )
@@ -89,7 +89,7 @@ class RemoteLink(Link):
 
     def __init__(self, url: str, name: str, token: str | None, *, tls: bool = False) -> None:
         """``url``: ``HOST:PORT``. Raises EngineNotRunning, AuthError, ConfigError, Conflict."""
-        self._where, self._token, self._tls = url, token, tls
+        self._where = url
         self._dial = partial(dial, url, name, token or "", tls=tls)
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -241,7 +241,12 @@ class RemoteLink(Link):
         return False
 
     def _give_up(self, problem: TidecastError) -> None:
+        """Never connect again: what publishers hold cannot go anywhere."""
         self.refusal = problem
+        with self._lock:
+            for out in [out for out in self._out.values() if out.failed is None]:
+                self._report_lost(out, engine_lives=False)
+                out.fail(str(problem))
         self._push(EngineLost(reason=str(problem)))
 
     def _resume(self, welcome: frames.Welcome, socket: ClientConnection) -> None:
@@ -286,7 +291,7 @@ class RemoteLink(Link):
             if not isinstance(answer, TidecastError):
                 out.begun_again(answer)
             elif not answer.retryable:
-                self._fail(out, answer)
+                self._fail(out, answer, engine_lives=False)
             elif not isinstance(answer, ConnectionLost):
                 self._hang_up()
 
@@ -331,6 +336,11 @@ class RemoteLink(Link):
                 self._calls.answer(frame)
             case frames.Delivered() | frames.TakenBack():
                 self.consumers.received(frame, body)
+            case frames.Sent():
+                out = self._out.get(frame.number)
+                if out is not None:
+                    out.sent(frame.batch)
+                    ports.ring_line(self.bells, self._home.pump_line)
             case frames.Durable():
                 out = self._out.get(frame.number)
                 if out is not None:
@@ -353,19 +363,32 @@ class RemoteLink(Link):
         if not frame.publication:
             self.arrivals.failed(frame.number, frame.failure)
         elif (out := self._out.get(frame.number)) is not None:
-            self._fail(out, error_of(frame.failure))
+            self._fail(out, error_of(frame.failure), engine_lives=True)
 
-    def _fail(self, out: OutgoingRing, problem: BaseException) -> None:
-        """What a publisher still has cannot go anywhere."""
-        out.failed, code = str(problem), getattr(problem, "code", "error")
+    def _fail(self, out: OutgoingRing, problem: BaseException, *, engine_lives: bool) -> None:
+        """What a publisher still has cannot go anywhere.
+
+        ``engine_lives``: the one that accepted the rest sends it.
+        """
+        code = getattr(problem, "code", "error")
         if code == Fenced.code:
             out.durable(0, ring_layout.ACK_FENCED)
-        about: Any = {"topic": out.topic, "session": out.session}
+        with self._lock:
+            self._report_lost(out, engine_lives=engine_lives)
+            out.fail(str(problem))
         self._push(
-            MessagesDropped(messages=out.unconfirmed, **about),
-            PublicationEnded(code=code, reason=out.failed, **about),
+            PublicationEnded(code=code, reason=str(problem), topic=out.topic, session=out.session)
         )
-        out.done.set()
+
+    def _report_lost(self, out: OutgoingRing, *, engine_lives: bool) -> None:
+        """Report what a publisher holds that nobody will send; the caller holds the lock."""
+        messages, n_bytes = out.give_up(engine_lives=engine_lives)
+        about: Any = {"topic": out.topic, "session": out.session, "messages": messages}
+        if messages:
+            dropped = out.opened.durable
+            self._push(
+                MessagesDropped(**about) if dropped else MessagesUnsent(bytes=n_bytes, **about)
+            )
 
     def _push(self, *events: Event) -> None:
         for event in events:
@@ -399,6 +422,8 @@ class RemoteLink(Link):
         """Ship what may be shipped, once around. How much was done."""
         did = self.arrivals.drain()
         if not self.connected:
+            for out in list(self._out.values()):
+                self._note_done(out)
             return did
         with contextlib.suppress(ConnectionLost):
             for number, n_bytes in self.arrivals.credits():
@@ -428,26 +453,33 @@ class RemoteLink(Link):
             if gone or under_way >= frames.SESSION_WINDOW_BYTES:
                 return 0
             socket, data = self._socket, out.next_frame()
-            if out.is_done():
-                out.done.set()
+        self._note_done(out)
         if data is None or socket is None:
             return 0
         with contextlib.suppress(ConnectionClosed, OSError):
             socket.send(data)
         return 1
 
+    def _note_done(self, out: OutgoingRing) -> None:
+        with self._lock:
+            if out.number in self._out and out.is_done():
+                out.done.set()
+
     # --- Link -------------------------------------------------------------------------------------
 
     def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
         """See `Link`."""
         publication = next(self._numbers)
-        question = frames.OpenPublication(id=0, number=publication, topic=topic, options=options)
+        question = frames.OpenPublication(
+            id=0, number=publication, topic=topic, options=options,
+            keeps_unsent=not is_internal(topic),
+        )  # fmt: skip
         opened = self._ask(
             lambda number: msgspec.structs.replace(question, id=number),
             frames.PublicationOpened,
             lambda: frames.ClosePublication(id=0, number=publication),
         )
-        out = OutgoingRing(self._home, publication, topic, options, opened)
+        out = OutgoingRing(self._home, question, opened)
         with self._lock:
             self._out[publication] = out
         return out.grant()
@@ -462,7 +494,9 @@ class RemoteLink(Link):
         done = out.done.wait(CLOSE_TIMEOUT_S)
         with self._lock:
             self._out.pop(publication_id, None)
-            left = out.unconfirmed
+            left = out.lost + out.unconfirmed
+            if out.failed is not None or not (done and self.connected):
+                self._report_lost(out, engine_lives=out.failed is not None)
             out.close()
         if out.failed is not None:
             raise ConnectionLost(
@@ -542,12 +576,6 @@ class RemoteLink(Link):
 
     def sync(self) -> None:
         """See `Link`: it does not wait."""
-
-    def open_logs(self, topic: str, report: Report) -> Logs:
-        """See `Link`: over connections of their own, which need the right `read_payloads`."""
-        self._check()
-        scheme = "tidecast+tls" if self._tls else "tidecast"
-        return RemoteLogs(f"{scheme}://{self._where}", self._token, topic, report)
 
     def node_id_of(self, name: str) -> int:
         """See `Link`."""

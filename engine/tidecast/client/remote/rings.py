@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tidecast.api.link import PublicationGrant, PublicationOptions
+from tidecast.api.link import PublicationGrant
 from tidecast.buffers import reader
 from tidecast.buffers.ring_file import add_consumer, create_ring, describe
 from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
@@ -26,7 +26,14 @@ from tidecast.client.kernels import ports
 from tidecast.client.kernels import remote as remote_kernels
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import Block
-from tidecast.events import Event, Gap, ImageAvailable, ProducerFenced, PublicationEnded
+from tidecast.events import (
+    Event,
+    Gap,
+    ImageAvailable,
+    MessagesUnsent,
+    ProducerFenced,
+    PublicationEnded,
+)
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import Bytes, MappedFile
@@ -37,7 +44,7 @@ IN_SLOT_BYTES, IN_RING_BYTES = 16 << 10, 512 << 10
 """Geometry of a ring that a link writes; it is made anew, larger, for a message that needs it."""
 GONE_PACKETS_MAX = 8
 HELD_BYTES_MAX = 8 << 20
-"""What a publication may hold that is not confirmed; of a durable topic: that is not durable."""
+"""What a publication may hold that is not durable; of a live topic: that was not sent."""
 _PREFIX = "tidecast-remote-"
 LARGE_SLOT_BYTES = wire.PACKET_BYTES_MAX // 64 * 64
 
@@ -83,13 +90,14 @@ def make_directory() -> tuple[Path, int]:
     return scratch_directory(_PREFIX, memory if memory.is_dir() else None)
 
 
-class Sent(NamedTuple):
-    """One batch: its number, its frame, its messages, the sequence of the last one."""
+class HeldBatch(NamedTuple):
+    """A batch: its number, its frame, its messages, the sequence of the last one, their bytes."""
 
     number: int
     data: bytes
     n: int
     seq: int
+    n_bytes: int
 
 
 def out_slots_max(slot_bytes: int) -> int:
@@ -100,21 +108,23 @@ def out_slots_max(slot_bytes: int) -> int:
 
 
 class OutgoingRing:
-    """What one publisher wrote and the gateway has not confirmed; durable: what is not durable.
+    """What one publisher wrote, until it is durable; of a live topic: until the engine sent it.
 
-    For the pump's thread, but `accepted`, `durable`, `resume` and `done`. A batch is first `ready`,
-    then under way, then (of a durable topic) kept until it is durable.
+    For the pump's thread, but `accepted`, `durable`, `sent`, `resume` and `done`. A batch is first
+    `ready`, then under way, then kept. An engine that is killed takes along what it accepted: the
+    next one gets what is kept.
     """
 
     def __init__(
         self,
         home: RingDirectory,
-        number: int,
-        topic: str,
-        options: PublicationOptions,
+        question: frames.OpenPublication,
         opened: frames.PublicationOpened,
     ) -> None:
-        self.number, self.topic, self.options = number, topic, options
+        """``question``: the one that opened it; ``opened``: its answer."""
+        self._question, self.number, self.topic = question, question.number, question.topic
+        self.options = question.options
+        number, topic = question.number, question.topic
         slots = min(opened.slots, out_slots_max(opened.slot_bytes))
         self.opened, self.node_session = opened, opened.session
         """As it was opened first, and the session that the node has for it now."""
@@ -133,16 +143,19 @@ class OutgoingRing:
         )  # fmt: skip
         self._about = describe(self.mapped.array)
         self._lock = threading.Lock()
-        self._ready: deque[Sent] = deque()
-        self._under_way: deque[Sent] = deque()
-        self._kept: deque[Sent] = deque()
+        self._ready: deque[HeldBatch] = deque()
+        self._under_way: deque[HeldBatch] = deque()
+        self._kept: deque[HeldBatch] = deque()
         self._held_bytes = 0
         self._seq = opened.first_seq
         self.under_way_bytes = 0
         self.next_batch = 1
+        self._keeps = opened.durable or opened.reports_sent
         self.done = threading.Event()
         """Closed by its publisher, and all of it confirmed."""
         self.failed: str | None = None
+        self.lost = 0
+        """Messages that it held when it failed."""
 
     def grant(self) -> PublicationGrant:
         """What its publisher is told."""
@@ -159,7 +172,26 @@ class OutgoingRing:
     def unconfirmed(self) -> int:
         """Messages that are in batches that are not confirmed."""
         with self._lock:
-            return sum(each.n for each in (*self._kept, *self._under_way, *self._ready))
+            kept = self._kept if self.opened.durable else ()
+            return sum(each.n for each in (*kept, *self._under_way, *self._ready))
+
+    def give_up(self, *, engine_lives: bool) -> tuple[int, int]:
+        """Forget what is held, and what is in a closed ring; how many messages, and their bytes.
+
+        ``engine_lives``: it sends what it has accepted.
+        """
+        while self._is_closed() and self._collect():
+            pass
+        with self._lock:
+            held = [*self._under_way, *self._ready]
+            if self.opened.durable or not engine_lives:
+                held += self._kept
+            for each in (self._kept, self._under_way, self._ready):
+                each.clear()
+            self.under_way_bytes = self._held_bytes = 0
+        n = sum(each.n for each in held)
+        self.lost += n
+        return n, sum(each.n_bytes for each in held)
 
     def accepted(self, batch: int) -> None:
         """The gateway has all batches up to this one."""
@@ -167,10 +199,17 @@ class OutgoingRing:
             while self._under_way and self._under_way[0].number <= batch:
                 each = self._under_way.popleft()
                 self.under_way_bytes -= len(each.data)
-                if self.opened.durable:
+                if self._keeps:
                     self._kept.append(each)
                 else:
                     self._held_bytes -= len(each.data)
+
+    def sent(self, batch: int) -> None:
+        """The engine has sent all batches of a live topic up to this one."""
+        self.accepted(batch)
+        with self._lock:
+            while self._kept and self._kept[0].number <= batch:
+                self._held_bytes -= len(self._kept.popleft().data)
 
     def durable(self, seq: int, state: int) -> None:
         """All messages up to this sequence are durable; ``state`` as in the ring's header."""
@@ -205,14 +244,13 @@ class OutgoingRing:
                     first_seq=held[0].seq - held[0].n + 1 if held else self._seq,
                     line=self.opened.session, after=self.newest_epoch,
                 )  # fmt: skip
-        return frames.OpenPublication(
-            id=0, number=self.number, topic=self.topic, options=options, first=first
-        )
+        return msgspec.structs.replace(self._question, options=options, first=first)
 
     def begun_again(self, opened: frames.PublicationOpened) -> None:
         """The gateway's new session is there."""
         self.node_session = opened.session
         self.newest_epoch = max(self.newest_epoch, opened.epoch)
+        self._keeps = opened.durable or opened.reports_sent
 
     def next_frame(self) -> bytes | None:
         """The next frame to send, if the window allows one more."""
@@ -243,9 +281,12 @@ class OutgoingRing:
                     receiver=receiver,
                 )  # fmt: skip
                 data = frames.encode(frame, body)
+                n_bytes = body.size - frames.lead_bytes(b - a, mixed=mixed)
                 with self._lock:
                     self._seq += b - a
-                    self._ready.append(Sent(self.next_batch, data, b - a, self._seq - 1))
+                    self._ready.append(
+                        HeldBatch(self.next_batch, data, b - a, self._seq - 1, n_bytes)
+                    )
                     self._held_bytes += len(data)
                     self.next_batch += 1
         return True
@@ -277,8 +318,22 @@ class OutgoingRing:
 
     def is_done(self) -> bool:
         """Is the ring closed, read, and all of it confirmed?"""
-        held = self._ready or self._under_way or self._kept
-        return not held and bool(ports.is_drained(self._image.port))
+        if not (self._is_closed() and self._is_confirmed()):
+            return False
+        if not ports.is_drained(self._image.port):
+            self._collect()  # passes the last packet, or finds more
+        return self._is_confirmed() and bool(ports.is_drained(self._image.port))
+
+    def _is_closed(self) -> bool:
+        return bool(ports.word_of(self.mapped.array, ring_layout.CLOSED_AT))
+
+    def _is_confirmed(self) -> bool:
+        return not (self._ready or self._under_way or (self.opened.durable and self._kept))
+
+    def fail(self, reason: str) -> None:
+        """Nothing more goes out; whoever waits for its end waits no more."""
+        self.failed = reason
+        self.done.set()
 
     def close(self) -> None:
         """Free the ring."""
@@ -289,7 +344,7 @@ class OutgoingRing:
 
 def with_local_ids(event: Event, all_of_them: list[OutgoingRing]) -> Event:
     """An event with the session that a publisher here was opened with."""
-    if isinstance(event, (ProducerFenced, PublicationEnded)):
+    if isinstance(event, (MessagesUnsent, ProducerFenced, PublicationEnded)):
         for out in all_of_them:
             if out.node_session == event.session:
                 return msgspec.structs.replace(event, session=out.session)

@@ -210,7 +210,7 @@ class Requester:
 
         Raises ConfigError, CodecError, PayloadTooLarge, BackPressure, ConnectionLost, Closed.
         """
-        now_s = time.monotonic()
+        now_s = self.now_s()
         if now_s >= self._look_at_s or self._connection.rung:
             self._look_at_s = now_s + _LOOK_S
             self._find()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
-from tidecast.protocol.state_table import StateTable
 from tidecast.queues.leases.balancer import targets
 from tidecast.queues.leases.store import (
     Acquire,
@@ -255,8 +254,8 @@ class LeaseKeeper:
     # --- transitions ------------------------------------------------------------------------------
 
     def _on(self, entry: _Queue, event: Event, *, epoch: int = 0, reason: str = "") -> None:
-        """Do what `TRANSITIONS` lists for the state; it counts an event that it does not list."""
-        after = TRANSITIONS.after(entry.at, event)
+        """Do what `TRANSITIONS` says; an event that it does not list for the state does nothing."""
+        after = TRANSITIONS.get((entry.at, event))
         if after is not None:
             entry.at, action = after
             action(self, entry, epoch, reason)
@@ -338,20 +337,18 @@ class LeaseKeeper:
 
 Action = Callable[[LeaseKeeper, _Queue, int, str], None]
 """Gets the keeper, the queue, the epoch of a grant, and the reason of a loss."""
-TRANSITIONS: StateTable[State, Event, Action] = StateTable(
-    {
-        (State.FREE, Event.CHOSEN): (State.ACQUIRING, LeaseKeeper.ask),
-        (State.ACQUIRING, Event.GRANTED): (State.HELD, LeaseKeeper.start),
-        (State.ACQUIRING, Event.REFUSED): (State.FREE, LeaseKeeper.ask),
-        (State.ACQUIRING, Event.LOST): (State.FREE, LeaseKeeper.ask),
-        (State.HELD, Event.GRANTED): (State.HELD, LeaseKeeper.keep),
-        (State.HELD, Event.SURPLUS): (State.FLUSHING, LeaseKeeper.flush),
-        (State.HELD, Event.LOST): (State.FREE, LeaseKeeper.fence),
-        (State.FLUSHING, Event.GRANTED): (State.FLUSHING, LeaseKeeper.keep),
-        (State.FLUSHING, Event.FLUSHED): (State.RELEASING, LeaseKeeper.ask),
-        (State.FLUSHING, Event.LOST): (State.FREE, LeaseKeeper.fence),
-        (State.RELEASING, Event.RELEASED): (State.FREE, LeaseKeeper.ask),
-        (State.RELEASING, Event.LOST): (State.FREE, LeaseKeeper.ask),
-    }
-)
-"""The diagram in docs/DURABLE.md is made from it."""
+TRANSITIONS: dict[tuple[State, Event], tuple[State, Action]] = {
+    (State.FREE, Event.CHOSEN): (State.ACQUIRING, LeaseKeeper.ask),
+    (State.ACQUIRING, Event.GRANTED): (State.HELD, LeaseKeeper.start),
+    (State.ACQUIRING, Event.REFUSED): (State.FREE, LeaseKeeper.ask),
+    (State.ACQUIRING, Event.LOST): (State.FREE, LeaseKeeper.ask),
+    (State.HELD, Event.GRANTED): (State.HELD, LeaseKeeper.keep),
+    (State.HELD, Event.SURPLUS): (State.FLUSHING, LeaseKeeper.flush),
+    (State.HELD, Event.LOST): (State.FREE, LeaseKeeper.fence),
+    (State.FLUSHING, Event.GRANTED): (State.FLUSHING, LeaseKeeper.keep),
+    (State.FLUSHING, Event.FLUSHED): (State.RELEASING, LeaseKeeper.ask),
+    (State.FLUSHING, Event.LOST): (State.FREE, LeaseKeeper.fence),
+    (State.RELEASING, Event.RELEASED): (State.FREE, LeaseKeeper.ask),
+    (State.RELEASING, Event.LOST): (State.FREE, LeaseKeeper.ask),
+}
+"""(state, event) -> (state, action). The diagram in docs/DURABLE.md is made from it."""
