@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.support.punched import Punched, PunchedAdapter
 
 from tidecast.errors import StorageError
 from tidecast.queues import conformance
@@ -27,11 +28,12 @@ class Embedded:
 
 
 class Generated:
-    def __init__(self) -> None:
-        self.counts = [0, 0]
+    def __init__(self, hole: int = 0) -> None:
+        self.counts, self.hole = [0, 0], hole
 
     def open(self) -> GeneratorAdapter:
-        adapter = GeneratorAdapter(2, 0, Recipe(seed=3, payload_min=16, payload_max=300))
+        recipe = Recipe(seed=3, payload_min=16, payload_max=300, hole=self.hole)
+        adapter = GeneratorAdapter(2, 0, recipe)
         for queue, count in enumerate(self.counts):
             adapter.grow(queue, count)
         return adapter
@@ -48,9 +50,28 @@ def test_embedded(check: str, fsync: str, tmp_path: Path) -> None:
     conformance.run(check, Embedded(tmp_path, fsync))
 
 
+@pytest.mark.parametrize("hole", [0, 1, 100_000])
 @pytest.mark.parametrize("check", conformance.CHECKS)
-def test_generator(check: str) -> None:
-    conformance.run(check, Generated())
+def test_generator(check: str, hole: int) -> None:
+    conformance.run(check, Generated(hole))
+
+
+class PunchedSubject:
+    def __init__(self) -> None:
+        self.queues = [Punched(), Punched()]
+
+    def open(self) -> PunchedAdapter:
+        return PunchedAdapter(*self.queues)
+
+    def fill(self, adapter: Adapter, queue: int, count: int) -> None:
+        del adapter
+        for begin in range(0, count, 7):
+            self.queues[queue].add(begin % 5, min(7, count - begin))
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS)
+def test_holes_of_any_length(check: str) -> None:
+    conformance.run(check, PunchedSubject())
 
 
 class Broken(Embedded):

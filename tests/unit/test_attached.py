@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.feeds import RECIPE, made
+from tests.support.punched import Punched, PunchedAdapter
 from tests.unit.test_consumer import take, topology
 
 import tidecast.sync
+from tidecast.agents.puller import entries
 from tidecast.api.start import Earliest, Latest, Time, Tokens
 from tidecast.bench.measure import wait_until
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound
-from tidecast.events import QueueUnreadable, RecordsGone
+from tidecast.events import MessageDropped, QueueUnreadable, RecordsGone
 from tidecast.node.consumers.adapters import made_by
 from tidecast.queues import attached
 from tidecast.queues.generator import GeneratorAdapter
@@ -237,3 +239,55 @@ def test_a_block_is_waited_for_by_nobody() -> None:
     assert got is not None
     assert (got.end, source.poll(0)) == (50, None)
     source.close()
+
+
+def test_holes_are_passed_and_positions_lag_and_seek_stay_true(tmp_path: Path) -> None:
+    queue = Punched()
+    for hole in (3, 0, 7, 50_000, 2):
+        queue.add(hole, 10)
+    queue.add(4, 0)  # a hole at the end: markers of transactions
+    tokens = queue.tokens()
+    with fed(tmp_path, PunchedAdapter(queue)) as client:
+        consumer = client.consumer("feed", "reader")
+        assert consumer.info()["lag"] == queue.end
+        rows = client.subscriptions.peek("feed", "reader", 3)
+        assert [row.offset for row in rows] == tokens[:3]
+        got = take_messages(consumer, 30)
+        assert [m.token.sequence for m in got] == tokens[:30]
+        for message in got:
+            message.ack()
+        wait_until(lambda: consumer.info()["settled"] == 30, 5.0, "acks of the first three batches")
+        (cursor,) = consumer.info()["lanes"]
+        assert cursor["position"] in (tokens[29] + 1, tokens[30]), "behind the hole, or before it"
+        assert consumer.info()["lag_s"] > 0
+        assert len(take(consumer, 20)) == 20
+        wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "the hole at the end is passed")
+        (cursor,) = consumer.info()["lanes"]
+        assert (cursor["position"], cursor["reason"]) == (queue.end, "caught up")
+        queue.add(1, 1)
+        assert consumer.next(5.0).token.sequence == queue.end - 1
+        consumer.seek(Tokens({0: tokens[9] + 1}))  # in the hole behind the second batch
+        assert consumer.next(5.0).token.sequence == tokens[10]
+        assert not [e for e in client.events(0.1) if isinstance(e, RecordsGone | QueueUnreadable)]
+        consumer.close()
+    with fed(tmp_path, PunchedAdapter(queue)) as client, client.consumer("feed", "reader") as again:
+        assert [m.token.sequence for m in take_messages(again, 5)] == tokens[10:15]
+
+
+def take_messages(consumer: Any, n: int) -> list[Any]:
+    return [consumer.next(5.0).copy() for _ in range(n)]
+
+
+def test_a_dead_record_that_its_source_deleted_is_dropped_and_told(tmp_path: Path) -> None:
+    queue = Punched()
+    queue.add(0, 10)
+    with fed(tmp_path, PunchedAdapter(queue)) as client:
+        node = client.link.node  # type: ignore[attr-defined]
+        consumer = client.consumer("feed", "reader", dead_letter="dead")
+        got = take_messages(consumer, 10)
+        queue.compact({4})
+        puller, (one,) = node.consumers.puller, node.consumers.topics["feed"].queues
+        puller.call(entries.drop_queue_blocks, puller.words, one.row)
+        got[4].term("no good")
+        told = next(e for e in client.events(5.0) if isinstance(e, MessageDropped))
+        assert (told.topic, told.token) == ("feed", 4)

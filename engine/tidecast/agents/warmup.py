@@ -140,7 +140,8 @@ def _puller_entries() -> None:
     _compile(puller_entries.share_cursor, words, 0, np.zeros(1, dtype=np.uint16))
     _compile(puller_entries.complete_dead, words, 0, 0, 0)
     _compile(puller_entries.hurry_timers, words)
-    _compile(blocks.records_in, raw, 0)
+    _compile(puller_entries.pass_hole, words, 0, 0, 0, rows)
+    _compile(blocks.entries_for, S.blocks, 0, 0)
     _compile(blocks.add_batches, S.blocks, 0, 0)
     _compile(window.move_window, S.cursors, 0, raw, np.zeros(1, dtype=np.int64))
     _compile(window.export_window, S.cursors, 0, np.zeros((1, 6), dtype=np.int64))
@@ -189,7 +190,7 @@ def _tasks() -> dict[str, Callable[[], None]]:
         _compile(mapper.hash_bytes, raw, 0, 0)
         _compile(adapter.fit_run, raw, 0, 0, words)
         _compile(adapter.restamp_run, raw, 0, 0, 0)
-        _compile(generator.generate_run, raw, *([0] * 10), words)
+        _compile(generator.generate_run, raw, *([0] * 11), words)
         _compile(mapper.grow_table, np.zeros(mapper.SLOTS, dtype=np.uint16), 1, 1)
 
     def client() -> None:

@@ -6,8 +6,10 @@ or from any adapter; `pack` makes one of records, `unpack` takes one apart, `fit
 buffer. docs/ADAPTERS.md has a complete adapter of one page, and `tidecast.queues.conformance` the
 checks that each must pass.
 
-A *token* is a record's place in its queue: 64 bits, ascending by one from batch to batch without
-holes. Receivers and senders belong to one thread each; `close` may come from another one.
+A *token* is a record's place in its queue: below 2^62, ascending by one within a batch. Between two
+batches there may be *holes*: tokens that no record has, nor ever gets (markers of transactions,
+compaction, deleted messages). A cursor passes a hole as if its records were acknowledged. Receivers
+and senders belong to one thread each; `close` may come from another one.
 """
 
 from __future__ import annotations
@@ -54,12 +56,15 @@ class Direction(Enum):
 class Received(NamedTuple):
     """What a receive brought. ``bytes`` 0: nothing came in time, which is not an error.
 
-    ``next_token``: where to go on. ``need``: the next batch needs a buffer of so many bytes.
+    ``next_token``: behind the last record; without bytes the token that was asked for, or a later
+    one when no record lies before that. ``need``: the next batch needs a buffer of so many bytes.
+    ``end``: what `Receiver.latest` would answer, if that is known already.
     """
 
     bytes: int
     next_token: int
     need: int = 0
+    end: int = -1
 
 
 class Record(NamedTuple):
@@ -75,7 +80,7 @@ class Receiver(Protocol):
     """Reads one queue, from any token it is asked for; several may read one queue."""
 
     def receive(self, token: int, buffer: Run, timeout_s: float) -> Received:
-        """Whole batches into ``buffer``, the first the one that holds ``token``.
+        """Whole batches into ``buffer``, the first the one that holds ``token``, or the next one.
 
         Waits up to ``timeout_s`` for the first record, and not for more. Raises NotFound when
         ``token`` is no longer kept, a retryable error when trying again can help, Closed.
@@ -211,7 +216,7 @@ def fit_run(run, token, room, out):
 
 
 def fit(run: Run, token: int, buffer: Run) -> Received:
-    """Copy whole batches of ``run`` to ``buffer``, from the one that holds ``token`` on.
+    """Copy whole batches of ``run`` to ``buffer``, from the one that holds ``token``, or the next.
 
     The answer of a `Receiver.receive`. Raises CorruptLog when the run is not sound.
     """

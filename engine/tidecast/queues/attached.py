@@ -19,11 +19,13 @@ from tidecast.log.batch import CAUSES
 from tidecast.log.building import check
 from tidecast.native.mapped import Bytes
 from tidecast.queues.adapter import Adapter, Received, Receiver
+from tidecast.queues.records import head_of
 from tidecast.queues.sources import Fetched
 
 FETCH_S, WATCH_S, RETRY_S = 0.1, 0.05, 1.0
 """How long a receive may wait for a block that is wanted, and for the next record at the end; how
 long nothing is asked after an error."""
+TOKEN_MAX = 1 << 62
 _JOIN_S = 5.0
 
 
@@ -84,15 +86,25 @@ class AttachedQueue:
 
 def fetched(receiver: Receiver, token: int, buffer: Bytes) -> Fetched:
     """What a receive brings, or what is oldest when that is gone. Raises TidecastError."""
+    oldest = 0
     try:
         got = _received(receiver, token, buffer, FETCH_S)
     except NotFound:
-        token = _asked(receiver.earliest)
+        oldest = int(_asked(receiver.earliest))
+        if oldest <= token:
+            raise StorageError(
+                f"the adapter: token {token} is not found, and the oldest is {oldest}"
+            ) from None
+        token = oldest
         got = _received(receiver, token, buffer, FETCH_S)
-    if got.bytes == 0:
-        return Fetched(0, token, got.need)
-    _check_run(buffer, got.bytes)
-    return Fetched(got.bytes, max(got.next_token, _asked(receiver.latest)))
+    if got.need:
+        return Fetched(0, token, got.need, oldest)
+    if got.bytes:
+        _check_run(buffer, got, token)
+    end = token
+    if got.next_token > token:
+        end = max(got.next_token, got.end if got.end >= 0 else int(_asked(receiver.latest)))
+    return Fetched(got.bytes, end, 0, oldest, got.next_token)
 
 
 def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -107,23 +119,40 @@ def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _received(receiver: Receiver, token: int, buffer: Bytes, timeout_s: float) -> Received:
     got = _asked(receiver.receive, token, buffer, timeout_s)
-    if not isinstance(got, Received) or not 0 <= got.bytes <= buffer.size or got.need < 0:
-        raise StorageError(f"the adapter: it received {got!r} into {buffer.size} bytes")
+    if (
+        not isinstance(got, Received)
+        or not 0 <= got.bytes <= buffer.size
+        or got.need < 0
+        or not token <= got.next_token <= TOKEN_MAX
+    ):
+        raise StorageError(f"the adapter: it received {got!r} from {token} in {buffer.size} bytes")
     return got
 
 
-def _check_run(buffer: Bytes, end: int) -> None:
-    """Checksums are checked once: where bytes come in."""
-    at = 0
-    while at < end:
-        length = int(check(buffer, at, end))
+def _check_run(buffer: Bytes, got: Received, token: int) -> None:
+    """Checksums, and the order of tokens, are checked once: where bytes come in."""
+    at, behind = 0, -1
+    while at < got.bytes:
+        length = int(check(buffer, at, got.bytes))
         if length < 0:
             raise StorageError(f"the adapter: batch at byte {at} of a run: {CAUSES[length]}")
-        at += length
+        base, count = head_of(buffer, at)
+        if not behind <= base <= TOKEN_MAX or base + count <= token:
+            raise StorageError(
+                f"the adapter: a batch of {count} from token {base} follows {max(behind, token)}: "
+                "tokens must ascend"
+            )
+        at, behind = at + length, base + count
+    if behind != got.next_token:
+        raise StorageError(
+            f"the adapter: it received up to token {behind} and says {got.next_token} is next"
+        )
 
 
 class AdapterSource:
     """See `tidecast.queues.sources.Source`."""
+
+    holes = True
 
     def __init__(self, of: AttachedQueue) -> None:
         self._of = of
@@ -201,7 +230,7 @@ class AdapterSource:
 
     def _grew(self, end: int) -> bool:
         got = _received(self._receiver, end, self._block[:1], WATCH_S)
-        if got.bytes or got.need:
+        if got.bytes or got.need or got.next_token > end:
             self._of.on_growth()
             return True
         return False

@@ -2,7 +2,8 @@
 
 Record i of a queue depends on (seed, queue, i) alone: its key is ``k<n>``, its payload starts with
 i and the queue (two int64, little endian), and the rest is noise. Nothing is stored, so queues of
-any length cost nothing. A round trip and faults can be put before each receive.
+any length cost nothing. A round trip and faults can be put before each receive, and holes in the
+tokens behind each batch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _KEY_BYTES = 8  # "k" and seven digits
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a generator makes. Payloads have ``payload_min`` to ``payload_max`` bytes."""
+    """What a generator makes. Payloads have ``payload_min`` to ``payload_max`` bytes.
+
+    ``hole``: so many tokens behind each whole batch have no record.
+    """
 
     seed: int = 1
     payload_min: int = 100
@@ -42,6 +46,7 @@ class Recipe:
     batch_records: int = 64
     start_ns: int = 1_700_000_000_000_000_000
     period_ns: int = 1_000_000
+    hole: int = 0
 
     def __post_init__(self) -> None:
         lead = LEAD.size
@@ -49,6 +54,16 @@ class Recipe:
         assert 1 <= self.keys <= KEYS_MAX, "keys"
         assert 1 <= self.batch_records <= lay.BATCH_RECORDS_MAX, "batch_records"
         assert self.period_ns > 0, "period_ns"
+        assert 0 <= self.hole <= 1 << 32, "hole"
+
+    def token_of(self, record: int) -> int:
+        """The token of a record; of the number of records: where the next one comes."""
+        return record + record // self.batch_records * self.hole
+
+    def record_at(self, token: int) -> int:
+        """The number of the record with this token, or of the next one behind it."""
+        batch, within = divmod(token, self.batch_records + self.hole)
+        return batch * self.batch_records + min(within, self.batch_records)
 
 
 @inlined
@@ -67,14 +82,14 @@ def _payload_bytes(noise, smallest, largest):
 
 @kernel
 def generate_run(
-    out, token, count, batch, seed, queue, smallest, largest, keys, start, period, found
+    out, record, count, batch, hole, seed, queue, smallest, largest, keys, start, period, found
 ):
-    """Fill ``out`` with whole batches from the one that holds ``token``, of ``count`` records.
+    """Fill ``out`` with whole batches from the one with ``record`` on, of ``count`` records.
 
-    ``found``: bytes, the next token, and bytes that the first batch needs.
+    ``found``: bytes, the token behind the last record, and bytes that the first batch needs.
     """
-    at, first = 0, token // batch * batch
-    found[0], found[1], found[2] = 0, token, 0
+    at, first = 0, record // batch * batch
+    found[0], found[1], found[2] = 0, 0, 0
     key = np.zeros(_KEY_BYTES, dtype=np.uint8)
     payload = np.zeros(largest + 8, dtype=np.uint8)
     while first < count:
@@ -102,9 +117,10 @@ def generate_run(
                 out, at, end, i + 1, start + i * period, hashed, key, 0, _KEY_BYTES, 0, -1,
                 payload, 0, n,
             )  # fmt: skip
-        log_batch.seal_batch(out, at, end, first, start + (behind - 1) * period)
+        token = first + first // batch * hole
+        log_batch.seal_batch(out, at, end, token, start + (behind - 1) * period)
+        found[0], found[1] = end, token + behind - first
         at, first = end, behind
-        found[0], found[1] = at, behind
 
 
 @inlined
@@ -190,12 +206,13 @@ class GeneratorReceiver:
             adapter.grown.wait_for(lambda: self._closed or token < self.latest(), timeout_s)
             if self._closed:
                 raise Closed("receive after close")
-            count = self.latest()
-        if token >= count:
-            return Received(0, token)
+            count, end = adapter.counts[self._queue], self.latest()
         r, found = adapter.recipe, np.zeros(3, dtype=np.int64)
+        record = r.record_at(token)
+        if record >= count:
+            return Received(0, max(token, end))
         generate_run(
-            buffer, token, count, r.batch_records, r.seed, self._queue, r.payload_min,
+            buffer, record, count, r.batch_records, r.hole, r.seed, self._queue, r.payload_min,
             r.payload_max, r.keys, r.start_ns, r.period_ns, found,
         )  # fmt: skip
         n, behind, need = found.tolist()
@@ -213,16 +230,16 @@ class GeneratorReceiver:
         return 0
 
     def latest(self) -> int:
-        """How many records there are now."""
-        return self._adapter.counts[self._queue]
+        """Behind the newest record, and the hole that follows it."""
+        return self._adapter.recipe.token_of(self._adapter.counts[self._queue])
 
     def at_time(self, time_ns: int) -> int:
         """See `Receiver.at_time`."""
         r = self._adapter.recipe
         record = -((r.start_ns - time_ns) // r.period_ns)
-        if record >= self.latest():
+        if record >= self._adapter.counts[self._queue]:
             return self.latest()
-        return max(record, 0) // r.batch_records * r.batch_records
+        return r.token_of(max(record, 0) // r.batch_records * r.batch_records)
 
     def close(self) -> None:
         """See `Receiver.close`."""
@@ -237,7 +254,8 @@ def payload_of(recipe: Recipe, queue: int, record: int) -> bytes:
 
     adapter = GeneratorAdapter(queue + 1, record + 1, recipe)
     one = adapter.receiver(queue)
-    need = one.receive(record, np.zeros(1, dtype=np.uint8), 0.0).need
+    token = recipe.token_of(record)
+    need = one.receive(token, np.zeros(1, dtype=np.uint8), 0.0).need
     buffer = np.zeros(need, dtype=np.uint8)
-    n = one.receive(record, buffer, 0.0).bytes
-    return dict(unpack(buffer[:n]))[record].payload
+    n = one.receive(token, buffer, 0.0).bytes
+    return dict(unpack(buffer[:n]))[token].payload

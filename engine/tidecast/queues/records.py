@@ -10,13 +10,16 @@ import numpy as np
 from tidecast.errors import TidecastError
 from tidecast.layout import segment as seg
 from tidecast.native.packing import unpack_from
+from tidecast.queues.cache.blocks import HOLE
 
 PEEK_PAYLOAD_BYTES_MAX = 64 * 1024
 
 
 def record_of(memory: list[np.ndarray], i: int) -> bytes:
-    """Record number ``i`` of a block: its data and its index."""
+    """Record number ``i`` of a block: its data and its index; b"": the token has none."""
     at = int(memory[1][i * 8 : i * 8 + 4].view(np.uint32)[0])
+    if at == HOLE:
+        return b""
     size = int(memory[0][at : at + 4].view(np.uint32)[0]) & seg.REC_LENGTH_MASK
     return bytes(memory[0][at : at + size])
 
@@ -25,21 +28,29 @@ def _u(raw: np.ndarray, at: int, width: int) -> int:
     return int.from_bytes(bytes(raw[at : at + width]), "little")
 
 
-def record_in(raw: np.ndarray, used: int, token: int) -> bytes:
-    """Record ``token`` of batches that were read. Raises TidecastError when it is not there."""
+def head_of(raw: np.ndarray, at: int) -> tuple[int, int]:
+    """(token of the first record, records) of the batch at ``raw[at]``."""
+    return _u(raw, at + seg.BATCH_BASE_TOKEN_AT, 8), _u(raw, at + seg.BATCH_COUNT_AT, 4)
+
+
+def record_in(raw: np.ndarray, used: int, token: int) -> tuple[int, bytes]:
+    """The first record from ``token`` on, and its token, of batches that were read.
+
+    Raises TidecastError when there is none.
+    """
     at = 0
     while at + seg.BATCH_HEADER_BYTES <= used:
         length = _u(raw, at + seg.BATCH_LENGTH_AT, 4)
-        base, count = _u(raw, at + seg.BATCH_BASE_TOKEN_AT, 8), _u(raw, at + seg.BATCH_COUNT_AT, 4)
+        base, count = head_of(raw, at)
         if length < seg.BATCH_HEADER_BYTES or at + length > used:
             break
-        if base <= token < base + count:
-            p = at + seg.BATCH_HEADER_BYTES
+        if token < base + count:
+            p, token = at + seg.BATCH_HEADER_BYTES, max(token, base)
             for _ in range(token - base):
                 p += max(_u(raw, p, 4) & seg.REC_LENGTH_MASK, seg.RECORD_HEADER_BYTES)
             size = _u(raw, p, 4) & seg.REC_LENGTH_MASK
             if p + size <= at + length:
-                return bytes(raw[p : p + size])
+                return token, bytes(raw[p : p + size])
             break
         at += length
     raise TidecastError(f"record {token} is not in what the log returned")

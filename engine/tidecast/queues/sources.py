@@ -19,15 +19,22 @@ class Fetched:
     """What a source read: bytes of whole batches; ``end``: token behind its newest record.
 
     ``need_bytes`` > 0: nothing was read, the first batch alone needs a buffer that large.
+    ``oldest`` > 0: the token that was asked for is no longer kept, that is the oldest one, and the
+    batches are those from there on. ``next_token`` > 0 without bytes: no record lies before it.
     """
 
     used: int
     end: int
     need_bytes: int = 0
+    oldest: int = 0
+    next_token: int = 0
 
 
 class Source(Protocol):
     """Where a queue's batches come from."""
+
+    holes: bool
+    """Tokens may have no record, which is no loss. Of a log each such token is one."""
 
     def read(self, token: int, buffer: Bytes) -> Fetched | None:
         """Read whole batches from the one that holds ``token`` (or the next) on; None: later.
@@ -50,6 +57,8 @@ class Source(Protocol):
 
 class LogSource:
     """The log of a queue, read by its puller."""
+
+    holes = False
 
     def __init__(self, log: QueueLog) -> None:
         self.log = log

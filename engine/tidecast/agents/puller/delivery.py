@@ -10,6 +10,7 @@ from __future__ import annotations
 from tidecast.agents.events import emit
 from tidecast.agents.puller.state import (
     E_DEAD,
+    E_GONE,
     E_HOSTILE,
     E_WINDOW,
     P_CYCLE,
@@ -35,7 +36,7 @@ from tidecast.native.memory import (
     store_u32,
 )
 from tidecast.queues.cache import cursors, window
-from tidecast.queues.cache.blocks import data_of, next_of_stream, record_at
+from tidecast.queues.cache.blocks import HOLE, data_of, next_of_stream, record_at
 from tidecast.queues.cache.cache import find_block, touch
 from tidecast.queues.filters.filters import passes
 
@@ -279,12 +280,25 @@ def _run_length(S, C, cursor, B, data, i, limit, member, attempts, simple):
 
 
 @inlined
+def _pass_hole(C, B, i):
+    """Go to the next record of the block: one lies behind each hole. Tokens passed."""
+    k = 1
+    while record_at(B, i + k) == HOLE:
+        k += 1
+    C.next += k
+    C.dirty = 1
+    return k
+
+
+@inlined
 def deliver_run(S, C, cursor, b, now, limit):
     """Deliver, hold back or pass over records at the cursor. How many it passed, or STUCK."""
     B = S.blocks[b]
     data = data_of(B)
     i = C.next - B.first
     p = record_at(B, i)
+    if p == HOLE:
+        return _pass_hole(C, B, i)
     limit = min(limit, min(B.end - C.next, window.window_room(C)))
     simple = C.owner >= 0 and C.filter == 0 and C.restored_left == 0
     if C.again_n > 0 or C.counting > 0:
@@ -421,6 +435,18 @@ def _meet(S, key_hash):
 
 
 @inlined
+def _note_gone(S, C, cursor, win, e):
+    """Settle a record that was to be delivered again and is deleted (compaction). True: done."""
+    token = load_i64(win, e + window.W_TOKEN)
+    if emit(S.events, S.attention, E_GONE, cursor, token, C.generation, 0, 0) == 0:
+        return False
+    window.delist(C, win, e)
+    window.set_state(win, e, window.DONE)
+    C.dirty = 1
+    return True
+
+
+@inlined
 def _again(S, C, cursor, win, e, now):
     """Deliver one entry again (or the first time, if it was held back). True: it is out."""
     token = load_i64(win, e + window.W_TOKEN)
@@ -441,7 +467,9 @@ def _again(S, C, cursor, win, e, now):
     touch(S, b, S.misc[P_CYCLE])
     B = S.blocks[b]
     data = data_of(B)
-    p = record_at(B, token - B.first)
+    p = HOLE if token < B.first else record_at(B, token - B.first)
+    if p == HOLE:
+        return _note_gone(S, C, cursor, win, e)
     size = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
     attempts = min(load_u8(win, e + window.W_ATTEMPTS) + 1, window.ATTEMPTS_MAX)
     if size + _FRAME > m.deliveries_bytes >> 1:
@@ -501,6 +529,7 @@ def deliver_again(S, C, cursor, now):
             _meet(S, key_hash)
     if stalled > 0:
         C.again_dirty = 1
+    window.pop_done(C, win)
     return sent
 
 

@@ -197,19 +197,53 @@ def jump_gap(words, q, token, first, out):
     return n
 
 
+@held_kernel
+def pass_hole(words, q, token, first, out):
+    """No record of queue ``q`` has a token in [token, first): cursors there go to ``first``.
+
+    ``out``: int64[n, 3] rows of cursor, token, the next: of records that were to be delivered again
+    and are deleted. Returns how many there are; when it is full, call again for the others.
+    """
+    S = puller_of(words)
+    n = 0
+    for k in range(S.misc[P_CURSORS]):
+        cursor = S.index[k]
+        C = S.cursors[cursor]
+        if C.queue != q:
+            continue
+        win = window.window_of(C)
+        for w in range(C.w_first, C.w_next):
+            e = window.entry_at(C, w)
+            lost = load_i64(win, e + window.W_TOKEN)
+            if token <= lost < first and _waits(win, e):
+                if n == out.shape[0]:
+                    return n
+                out[n, 0], out[n, 1], out[n, 2] = cursor, lost, lost + 1
+                n += 1
+                window.delist(C, win, e)
+                window.set_state(win, e, window.DONE)
+        window.pop_done(C, win)
+        if token <= C.next < first:
+            C.next, C.dirty = first, 1
+        cursors.make_ready(S, cursor)
+    return n
+
+
+@inlined
+def _waits(win, e):
+    """Is an entry to be delivered (again)?"""
+    state = window.state_of(win, e)
+    return state == window.WAIT or state == window.READY or state == window.HELD
+
+
 @inlined
 def _drop_lost(S, C, token, first):
     """What was to be delivered again and is gone from the log counts as settled."""
     win = window.window_of(C)
     for w in range(C.w_first, C.w_next):
         e = window.entry_at(C, w)
-        state = window.state_of(win, e)
         lost = load_i64(win, e + window.W_TOKEN)
-        if (
-            token <= lost
-            and lost < first
-            and (state == window.WAIT or state == window.READY or state == window.HELD)
-        ):
+        if token <= lost < first and _waits(win, e):
             window.delist(C, win, e)
             window.set_state(win, e, window.DONE)
     window.pop_done(C, win)

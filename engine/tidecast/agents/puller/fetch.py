@@ -111,9 +111,11 @@ def fetch_here(S, q):
     b = _fresh_block(S, q)
     if b < 0:
         return 0 if b == -2 else -1
+    S.blocks[b].holes, S.blocks[b].holes_max = 0, 0
     n = _read_into(S, q, b, token)
     if n <= 0 or S.blocks[b].first > token:
-        S.blocks[b].used, S.blocks[b].first, S.blocks[b].end = 0, 0, 0
+        S.blocks[b].used, S.blocks[b].lead = 0, 0
+        S.blocks[b].first, S.blocks[b].end = 0, 0
         give_block(S, b)
         if n == NOTHING:
             finish_fetch(S, q, b, 0, 0, token, True)

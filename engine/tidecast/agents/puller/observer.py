@@ -27,7 +27,7 @@ class Observer:
         """A member wrote what it may not."""
 
     def gap(self, cursor: int, first: int, end: int) -> None:
-        """Records [first, end) were gone before the cursor came to them."""
+        """Records [first, end) were gone before the cursor came to them, or came again."""
 
     def damaged(self, q: int, token: int, problem: str) -> None:
         """A queue could not be read at ``token``; it is tried again."""

@@ -24,7 +24,7 @@ from tidecast.agents.puller.observer import Dead, Observer
 from tidecast.agents.run import ring_bell_line
 from tidecast.agents.runner import AgentRunner
 from tidecast.buffers.member_ring import MemberFile
-from tidecast.errors import Conflict, TidecastError
+from tidecast.errors import Conflict, NotFound, TidecastError
 from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
 from tidecast.native.lines import lined_table
@@ -48,7 +48,7 @@ _KEY_BYTES = 64
 _SMALL_BYTES = _KEY_BYTES + cursor_window.WINDOW_SMALL * (
     cursor_window.ENTRY_BYTES + 2 * cursor_window.KEY_BYTES
 )
-_GAPS = 1024
+_GAPS, _HOLES = 1024, 16
 
 
 def _raise(_agent: str, problem: Exception, _in_a_row: int) -> None:
@@ -338,6 +338,8 @@ class Puller(BlockMemory):
         record = self.state.blocks[job.b]
         if job.fresh:
             record["used"] = record["first"] = record["end"] = record["heads_count"] = 0
+            record["lead"], record["holes"] = job.token, 0
+            record["holes_max"] = blocks.HOLES_MAX if self.sources[job.q].holes else 0
         buffer = self._memory[job.b][0][int(record["used"]) :]
         try:
             got = self.sources[job.q].read(job.token, buffer)
@@ -350,16 +352,23 @@ class Puller(BlockMemory):
             self._take(job, got)
 
     def _take(self, job: _Pending, got: Fetched) -> None:
+        if got.oldest > job.token:
+            self._jump(job.q, job.token, got.oldest)
+            self._go_on_at(job, got.oldest)
+            if not job.fresh:  # those behind in that block have yet to be told of what is gone
+                self._instead_fresh(job)
+                return
         if got.need_bytes > 0:
             self._make_room(job, got.need_bytes)
             return
         S, b = self.state, job.b
         if got.used == 0:
-            self._end(job, 0, 0, job.token)
+            self._pass_hole(job.q, job.token, got.next_token)
+            self._end(job, 0, 0, got.end if got.next_token > job.token else job.token)
             return
         record = S.blocks[b]
         used = int(record["used"])
-        promised = int(blocks.records_in(self._memory[b][0][used:], got.used))
+        promised = int(blocks.entries_for(S.blocks, b, got.used))
         if promised < 0:
             self._failed(job, "a batch header is not sound")
             return
@@ -372,9 +381,16 @@ class Puller(BlockMemory):
             self._failed(job, "a batch is not sound")
             return
         first = int(record["first"])
-        if first > job.token:
+        if first > job.token and not self.sources[job.q].holes:
             self._jump(job.q, job.token, first)
         self._end(job, int(record["used"]) - used, n, max(got.end, int(record["end"])))
+
+    def _go_on_at(self, job: _Pending, token: int) -> None:
+        """What was asked for is gone: a fresh block covers what follows."""
+        job.token = token
+        self.state.queues[job.q]["want"] = token
+        if job.fresh:
+            self.state.blocks[job.b]["lead"] = token
 
     def _end(self, job: _Pending, used: int, records: int, end: int) -> None:
         if records == 0 and job.fresh:
@@ -440,21 +456,49 @@ class Puller(BlockMemory):
             if n < _GAPS:
                 return
 
+    def _pass_hole(self, q: int, token: int, first: int) -> None:
+        """No record has a token in [token, first)."""
+        while first > token:
+            n = int(entries.pass_hole(self.words, q, token, first, self._gaps))
+            for cursor, before, end in self._gaps[:n].tolist():
+                self.observer.gap(cursor, before, end)
+            if n < _GAPS:
+                return
+
     def record(self, q: int, token: int) -> bytes:
-        """One record of a queue, header and all. Raises TidecastError when it is not there."""
+        """One record of a queue, header and all. Raises TidecastError; NotFound: it is no more."""
+        found, raw = self.record_from(q, token)
+        if found != token:
+            raise NotFound(f"record {token} is deleted: the next is {found}")
+        return raw
+
+    def record_from(self, q: int, token: int) -> tuple[int, bytes]:
+        """The first record from ``token`` on, and its token. Raises TidecastError.
+
+        NotFound: there is none, though the queue goes on behind ``token``.
+        """
         S = self.state
         for b in S.held[q, : int(S.queues[q]["blocks"])].tolist():
             record = S.blocks[b]
-            if record["first"] <= token < record["end"]:
-                return record_of(self._memory[b], token - int(record["first"]))
-        buffer = np.empty(self.block_bytes, dtype=np.uint8)
-        got = self.sources[q].read_now(token, buffer)
-        if got is not None and got.need_bytes:
-            buffer = np.empty(got.need_bytes, dtype=np.uint8)
+            if record["lead"] <= token < record["end"]:
+                i = max(0, token - int(record["first"]))
+                while not (raw := record_of(self._memory[b], i)):
+                    i += 1
+                return int(record["first"]) + i, raw
+        buffer, begun = np.empty(self.block_bytes, dtype=np.uint8), token
+        for _ in range(_HOLES):
             got = self.sources[q].read_now(token, buffer)
-        if got is None or got.used == 0:
-            raise TidecastError(f"record {token} cannot be read now")
-        return record_in(buffer, got.used, token)
+            if got is not None and got.need_bytes:
+                buffer = np.empty(got.need_bytes, dtype=np.uint8)
+                got = self.sources[q].read_now(token, buffer)
+            if got is not None and got.used:
+                return record_in(buffer, got.used, token)
+            if got is None or got.next_token <= token:
+                break
+            token = got.next_token
+        if token > begun:
+            raise NotFound(f"no record from {begun} to {token}")
+        raise TidecastError(f"record {token} cannot be read now")
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -479,6 +523,8 @@ class Puller(BlockMemory):
                 self.observer.dead(Dead(a, e, b, c, d, text))
             elif kind == puller_tables.E_HOSTILE:
                 self.observer.hostile(a)
+            elif kind == puller_tables.E_GONE:
+                self.observer.gap(a, b, b + 1)
         return count
 
     def _grow_window(self, cursor: int) -> None:

@@ -8,6 +8,8 @@ that want it; they stay there, instead of being woken, finding their record and 
 
 from __future__ import annotations
 
+import numpy as np
+
 from tidecast.agents.puller.delivery import STUCK, deliver_run
 from tidecast.agents.puller.state import P_CYCLE
 from tidecast.layout import segment as seg
@@ -15,7 +17,7 @@ from tidecast.native.jit import inlined
 from tidecast.native.lines import prefetch
 from tidecast.native.memory import load_u32
 from tidecast.queues.cache import cursors, window
-from tidecast.queues.cache.blocks import data_of, record_at
+from tidecast.queues.cache.blocks import HOLE, data_of, record_at
 from tidecast.queues.cache.cache import find_block, touch
 
 _AHEAD = 2
@@ -53,7 +55,9 @@ def _deliver_to_waiting(S, q, b, key_hash, token, now, limit):
 
 @inlined
 def _hash_at(B, data, token):
-    return load_u32(data, record_at(B, token - B.first) + seg.REC_KEY_HASH_AT)
+    """Hash of a record's key; -1: the token has no record."""
+    p = record_at(B, token - B.first)
+    return np.int64(-1) if p == HOLE else np.int64(load_u32(data, p + seg.REC_KEY_HASH_AT))
 
 
 @inlined
@@ -87,6 +91,7 @@ def scout(S, q, now, most):
     touch(S, b, S.misc[P_CYCLE])
     B = S.blocks[b]
     data = data_of(B)
+    Q.scout = max(Q.scout, B.first)
     token = Q.scout
     end = min(B.end, token + most)
     run_end = token
@@ -94,6 +99,9 @@ def scout(S, q, now, most):
         _look_ahead(S, q, B, data, token, end)
         key_hash = _hash_at(B, data, token)
         run_end = max(run_end, token + 1)
+        if key_hash < 0:
+            token += 1
+            continue
         while run_end < end and _hash_at(B, data, run_end) == key_hash:
             run_end += 1
         _deliver_to_waiting(S, q, b, key_hash, token, now, run_end - token)

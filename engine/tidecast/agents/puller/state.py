@@ -18,10 +18,11 @@ BLOCKS_MAX = 16_384
 SAMPLES = 32
 
 (
-    E_FETCH, E_WINDOW, E_DEAD, E_HOSTILE,
-) = range(40, 44)  # fmt: skip
+    E_FETCH, E_WINDOW, E_DEAD, E_HOSTILE, E_GONE,
+) = range(40, 45)  # fmt: skip
 """Events: a queue wants a block (queue, token); a window is too small (cursor); a record is to be
-dead-lettered (cursor, token, attempts, reason's kind); a member wrote what it may not (member)."""
+dead-lettered (cursor, token, attempts, reason's kind); a member wrote what it may not (member); a
+record that was to be delivered again is no more (cursor, token)."""
 
 DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT = 1, 2, 3
 

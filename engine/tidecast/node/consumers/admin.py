@@ -6,7 +6,7 @@ command line share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -153,16 +153,30 @@ def peek(
         subscription = subs.get(pattern, name)
         keeps = keeper(subscription.saved)
         for (topic, queue), cursor in sorted(subscription.cursors.items()):
-            assert subs.puller is not None
-            puller = subs.puller
-            for token in islice(unacked(puller, cursor), PEEK_MAX):
+            for token, record in _unacked_records(subs, cursor):
                 if len(found) >= limit:
                     return found
-                record = puller.call(puller.record, cursor.here.row, token)
                 parts = decoded(record)
                 if keeps(record, parts):
                     found.append({"topic": topic, "queue": queue, "token": token, **parts})
     return found
+
+
+def _unacked_records(
+    subs: DurableSubscriptions, cursor: CursorState
+) -> Iterator[tuple[int, bytes]]:
+    """Records that are not settled, from the oldest on; tokens without a record are none."""
+    assert subs.puller is not None
+    puller, there = subs.puller, -1
+    for token in islice(unacked(puller, cursor), PEEK_MAX):
+        if token < there:
+            continue
+        try:
+            there, record = puller.call(puller.record_from, cursor.here.row, token)
+        except NotFound:
+            return
+        if there == token:
+            yield token, record
 
 
 # --- changing -----------------------------------------------------------------------------------

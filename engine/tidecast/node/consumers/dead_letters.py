@@ -20,7 +20,7 @@ from tidecast.agents.guard import Guard
 from tidecast.agents.puller.observer import Dead
 from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
 from tidecast.api.words import ChannelName
-from tidecast.errors import PayloadTooLarge, TidecastError
+from tidecast.errors import NotFound, PayloadTooLarge, TidecastError
 from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
 from tidecast.node.consumers.state import ConsumersState, CursorState, SubscriptionState
 from tidecast.queues.records import decoded
@@ -54,6 +54,10 @@ class Completer(Protocol):
 
     def save_soon(self) -> None:
         """Save the positions now, and not when they are due."""
+
+
+class _Deleted(Exception):
+    """The source of a record deleted it (compaction): nobody can store it any more."""
 
 
 class LetterPublisher(Protocol):
@@ -178,6 +182,9 @@ class DeadLetters:
             for one in letters:
                 try:
                     self._store(topic, *one)
+                except _Deleted as problem:
+                    self._say(topic, one, NotFound(str(problem)))
+                    self._complete(*one, stored=False)
                 except TidecastError as problem:
                     self._say(topic, one, problem)
                     if problem.retryable:
@@ -204,7 +211,10 @@ class DeadLetters:
             )
         )  # fmt: skip
 
-    def _complete(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> None:
+    def _complete(
+        self, subscription: SubscriptionState, cursor: CursorState, dead: Dead, stored: bool = True
+    ) -> None:
+        """Settle one that lies in the dead-letter topic, or that is dropped."""
         self._completer.complete_dead(dead)
         self._said.pop(subscription.key, None)
         key = (dead.cursor, dead.generation, dead.token)
@@ -216,7 +226,7 @@ class DeadLetters:
             "subscription": subscription.saved.name, "attempts": dead.attempts,
             "reason": dead.reason or CAUSES[dead.cause],
         }  # fmt: skip
-        topic = subscription.saved.dead_letter
+        topic = subscription.saved.dead_letter if stored else ""
         with self._state.lock:
             saved = subscription.saved
             saved.set_dead_open(saved.dead_open + bool(topic))
@@ -233,7 +243,11 @@ class DeadLetters:
     ) -> None:
         puller = self._state.puller
         assert puller is not None
-        record = decoded(puller.call(puller.record, cursor.here.row, dead.token), cut=False)
+        try:
+            raw = puller.call(puller.record, cursor.here.row, dead.token)
+        except NotFound as problem:
+            raise _Deleted(str(problem)) from None
+        record = decoded(raw, cut=False)
         kept = {MARK + name if name.startswith(MARK) else name: value
                 for name, value in record["headers"].items() if name not in OURS}  # fmt: skip
         headers = {

@@ -69,12 +69,12 @@ def age_s(puller: Puller, cursor: CursorState, token: int) -> float:
 
 
 def since_ns(puller: Puller, cursor: CursorState, token: int) -> int | None:
-    """When a record was published, or sent again from the dead-letter topic; ns since 1970.
+    """When a record, or the next behind, was published, or sent again from the dead-letter topic.
 
-    In the puller's thread. None: it cannot be read.
+    ns since 1970. In the puller's thread. None: it cannot be read.
     """
     try:
-        record = puller.record(cursor.here.row, token)
+        _, record = puller.record_from(cursor.here.row, token)
     except TidecastError:
         return None
     length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)

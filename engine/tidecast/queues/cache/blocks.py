@@ -1,8 +1,12 @@
 """Blocks: runs of whole batches in memory, the offsets of their records listed once, at loading.
 
 A block belongs to one queue and covers contiguous tokens [first, end). Its index has one word a
-record: where it starts, and which record of the same bucket of keys comes next; the heads of the
-buckets make a cursor on one stream (topic + key) jump from record to record of its own.
+token: where its record starts, and which record of the same bucket of keys comes next; the heads of
+the buckets make a cursor on one stream (topic + key) jump from record to record of its own.
+
+Sources whose offsets have holes (transaction markers, compaction, deleted messages) leave tokens
+without a record. Between batches of one block such a token has a word of 0, which is no place of a
+record: the header of a batch lies there. Before a block's first record [lead, first) is a hole.
 """
 
 from __future__ import annotations
@@ -17,6 +21,10 @@ BLOCK_BYTES = 256 * 1024
 QUEUE_BLOCKS_MAX = 64
 INDEX_BYTES = 8
 HEADS = 4096
+HOLES_MAX = 16_384
+"""Tokens without a record that a block's index may list; a longer hole ends the block."""
+HOLE = 0
+"""What the index has for a token without a record."""
 
 BLOCK = np.dtype(
     [
@@ -30,12 +38,15 @@ BLOCK = np.dtype(
         ("index_max", np.int64),  # records that fit
         ("heads_address", np.int64),  # 0: not indexed by stream
         ("heads_count", np.int64),  # records indexed by stream
+        ("lead", np.int64),  # there is no record in [lead, first); first, but for a hole before it
         ("first", np.int64),  # token of the first record
         ("end", np.int64),  # behind the last
         ("hot", np.int64),  # last cycle that ended with a ready cursor in it
         ("parked", np.int64),  # cursors that rest in it: paused, or without credit
         ("touched", np.int64),  # last cycle that used it
         ("own", np.int64),  # 1: memory of its own, larger than a block's
+        ("holes", np.int64),  # tokens without a record that the index lists
+        ("holes_max", np.int64),  # at most; 0: each batch must follow the one before
     ]
 )
 
@@ -51,7 +62,7 @@ def data_of(B):
 
 @inlined
 def record_at(B, i):
-    """Offset of record ``i``."""
+    """Offset of record ``i``; HOLE: token ``first + i`` has none."""
     return load_u32(bytes_at(B.index_address, B.index_max * INDEX_BYTES), i * INDEX_BYTES)
 
 
@@ -62,8 +73,8 @@ def _next_in_bucket(B, i):
 
 @inlined
 def holds_token(B, queue, token):
-    """Does this block hold record ``token`` of ``queue``?"""
-    return B.state == 1 and B.queue == queue and B.first <= token < B.end
+    """Does this block hold record ``token`` of ``queue``, or know that there is none?"""
+    return B.state == 1 and B.queue == queue and B.lead <= token < B.end
 
 
 @inlined
@@ -86,9 +97,30 @@ def count_records(data, used):
 
 
 @kernel
-def records_in(data, used):
-    """`count_records`, from Python."""
-    return count_records(data, used)
+def entries_for(blocks, b, n):
+    """Words of the index that ``n`` more bytes of batches behind ``used`` take; BAD_BATCH."""
+    B = blocks[b]
+    at, stop = B.used, B.used + n
+    if stop > B.data_bytes:
+        return BAD_BATCH
+    data = bytes_at(B.data_address, B.data_bytes)
+    if count_records(bytes_at(B.data_address + at, n), n) < 0:
+        return BAD_BATCH
+    end, holes, need = B.end, B.holes, 0
+    while at < stop:
+        base = load_i64(data, at + seg.BATCH_BASE_TOKEN_AT)
+        if base < 0:
+            return BAD_BATCH
+        if base != end and B.end - B.first + need > 0:
+            if base < end or base - end > B.holes_max - holes:
+                break  # what follows is for another block
+            holes += base - end
+            need += base - end
+        records = load_u32(data, at + seg.BATCH_COUNT_AT)
+        need += records
+        end = base + records
+        at += load_u32(data, at + seg.BATCH_LENGTH_AT)
+    return need
 
 
 @kernel
@@ -102,7 +134,8 @@ def list_batches(blocks, b, n):
     """List the records of ``n`` more bytes of batches behind ``used``.
 
     Every length is checked, so that nobody needs to look again. Returns how many records there
-    are more; NOT_CONTIGUOUS: the tokens leave a gap behind what the block holds, nothing is added.
+    are more; NOT_CONTIGUOUS: the tokens leave a longer hole behind what the block holds than it may
+    list, nothing is added.
     """
     B = blocks[b]
     data = bytes_at(B.data_address, B.data_bytes)
@@ -113,8 +146,8 @@ def list_batches(blocks, b, n):
         return BAD_BATCH
     count = B.end - B.first
     before = count
-    first = B.first
-    end = B.end
+    first, lead, end, holes = B.first, B.lead, B.end, B.holes
+    added = 0
     while at < stop:
         if stop - at < seg.BATCH_HEADER_BYTES:
             return BAD_BATCH
@@ -126,29 +159,37 @@ def list_batches(blocks, b, n):
         if count == 0:
             first = base
             end = base
-        elif base != end:
+            lead = min(lead, base) if B.holes_max > 0 else base
+        gap = base - end
+        if gap < 0 or gap > B.holes_max - holes:
             if count == before:
                 return NOT_CONTIGUOUS
             break  # what follows the gap is for another block
-        if count + records > B.index_max:
+        if count + gap + records > B.index_max:
             return INDEX_FULL
+        for _ in range(gap):
+            store_u32(index, count * INDEX_BYTES, HOLE)
+            count += 1
+        holes += gap
+        end += gap
         p = at + seg.BATCH_HEADER_BYTES
         batch_end = at + length
         for _ in range(records):
             if batch_end - p < seg.RECORD_HEADER_BYTES:
                 return BAD_BATCH
             size = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
-            lead = seg.RECORD_HEADER_BYTES + load_u16(data, p + seg.REC_KEY_LENGTH_AT)
-            lead += load_u16(data, p + seg.REC_HEADERS_LENGTH_AT)
-            if size < lead or size > batch_end - p:
+            fixed = seg.RECORD_HEADER_BYTES + load_u16(data, p + seg.REC_KEY_LENGTH_AT)
+            fixed += load_u16(data, p + seg.REC_HEADERS_LENGTH_AT)
+            if size < fixed or size > batch_end - p:
                 return BAD_BATCH
             store_u32(index, count * INDEX_BYTES, p)
             count += 1
             p += size
         end += records
+        added += records
         at = batch_end
-    B.first, B.end, B.used = first, end, at
-    return count - before
+    B.lead, B.first, B.end, B.used, B.holes = lead, first, end, at, holes
+    return added
 
 
 # --- the index by stream ------------------------------------------------------------------------
@@ -167,6 +208,8 @@ def index_streams(B):
             store_u32(heads, i * 4, 0)
     for i in range(B.heads_count, B.end - B.first):
         p = load_u32(index, i * INDEX_BYTES)
+        if p == HOLE:
+            continue
         bucket = (load_u32(data, p + seg.REC_KEY_HASH_AT) & (HEADS - 1)) * 8
         store_u32(index, i * INDEX_BYTES + 4, 0)
         last = load_u32(heads, bucket + 4)
@@ -183,19 +226,20 @@ def next_of_stream(B, key_hash, i):
     """First record from ``i`` on whose key has this hash; -1 when the block has none.
 
     The walk starts at ``i``, or at the one before, if either is in the bucket, else at the bucket's
-    head. Cost: records of the stream (and of streams that share its bucket), not of the block.
+    head; a token without a record is in none. Cost: records of the stream (and of streams that
+    share its bucket), not of the block.
     """
     index_streams(B)
     heads = bytes_at(B.heads_address, HEADS * 8)
     data = data_of(B)
     found = load_u32(heads, (key_hash & (HEADS - 1)) * 8)
-    if i < B.end - B.first:
+    if i < B.end - B.first and record_at(B, i) != HOLE:
         here = load_u32(data, record_at(B, i) + seg.REC_KEY_HASH_AT)
         if here == key_hash:
             return i
         if here & (HEADS - 1) == key_hash & (HEADS - 1):
             found = i + 1
-        elif i > 0:  # the record that was delivered last
+        elif i > 0 and record_at(B, i - 1) != HOLE:  # the record that was delivered last
             last = load_u32(data, record_at(B, i - 1) + seg.REC_KEY_HASH_AT)
             if last & (HEADS - 1) == key_hash & (HEADS - 1):
                 found = _next_in_bucket(B, i - 1)

@@ -57,7 +57,7 @@ def take_block(S):
 
 @inlined
 def find_block(S, q, token):
-    """The block of queue ``q`` that holds ``token``; -1: none."""
+    """The block of queue ``q`` that holds ``token``, or a hole with it; -1: none."""
     for j in range(S.queues[q].blocks):
         b = S.held[q, j]
         if holds_token(S.blocks[b], q, token):
@@ -81,7 +81,8 @@ def _forget(S, q, j):
     B = S.blocks[b]
     B.state, B.queue = 0, -1
     B.generation += 1
-    B.used, B.first, B.end = 0, 0, 0
+    B.used, B.lead, B.first, B.end = 0, 0, 0, 0
+    B.holes, B.holes_max = 0, 0
     B.heads_count, B.parked, B.hot = 0, 0, 0
     return b
 

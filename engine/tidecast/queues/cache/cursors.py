@@ -166,7 +166,10 @@ def wake_chain(S, kind, chain):
 
 @inlined
 def block_of(S, C, cycle):
-    """The block that holds the cursor's next token; -1: it is not in memory."""
+    """The block that holds the cursor's next token; -1: it is not in memory.
+
+    A cursor in the hole before a block's first record steps to that record.
+    """
     b = C.block
     if b >= 0:
         B = S.blocks[b]
@@ -177,6 +180,8 @@ def block_of(S, C, cycle):
     if b >= 0:
         C.block, C.block_generation = b, S.blocks[b].generation
         touch(S, b, cycle)
+        if C.next < S.blocks[b].first:
+            C.next, C.dirty = S.blocks[b].first, 1
     return b
 
 
@@ -187,7 +192,7 @@ def park(S, C):
     if C.parked >= 0 or b < 0 or S.blocks[b].generation != C.block_generation:
         return
     B = S.blocks[b]
-    if B.first <= C.next and C.next < B.end:
+    if B.lead <= C.next and C.next < B.end:
         B.parked += 1
         C.parked, C.parked_generation = b, B.generation
 
