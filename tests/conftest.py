@@ -7,15 +7,18 @@ import gc
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from tests import shards
+from tests.support import kafka_brokers
 from tests.support.patience import Patience
 
 # Kernels compile within the first example: a deadline would only measure the compiler.
@@ -45,11 +48,23 @@ By itself it raises the limit to 32 MiB, and a node's tables of megabytes stay i
 
 def pytest_configure(config: pytest.Config) -> None:
     """Kernels are compiled once, by the process that hands tests to its workers."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else the tests' commands too
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
     if config.getoption("numprocesses", None):
         from tidecast.agents.warmup import warm_up
 
         warm_up()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of `--dist loadgroup`: the groups are ours."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.scheduling import GroupScheduling
+
+    return GroupScheduling(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -106,6 +121,15 @@ def short_dir() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="tc-"))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def real_kafka() -> Iterator[kafka_brokers.Brokers]:
+    """A broker of Apache Kafka that all tests of a worker share; topics have names of their own."""
+    if kafka_brokers.missing():
+        pytest.skip(kafka_brokers.missing())
+    with kafka_brokers.brokers() as made:
+        yield made
 
 
 Eventually = Callable[..., None]

@@ -13,8 +13,8 @@ from tidecast.layout.fields import Field, Layout
 from tidecast.queues.leases import keeper
 
 PAGE = ROOT / "docs/PROTOCOL.md"
-PAGES = (PAGE, ROOT / "docs/DURABLE.md")
-MEND = "run: python -m tidecast.protocol_document docs/PROTOCOL.md docs/DURABLE.md"
+PAGES = (PAGE, ROOT / "docs/DURABLE.md", ROOT / "docs/GATEWAY.md")
+MEND = "run: python -m tidecast.protocol_document docs/{PROTOCOL,DURABLE,GATEWAY}.md"
 
 
 def stale_parts(text: str) -> list[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests import changed, shards
+from tests import changed, scheduling, shards
 from tests.mutation.entries import MUTATIONS
 from tests.project import ROOT, files
 
@@ -32,6 +34,47 @@ def test_each_test_is_in_one_shard() -> None:
 def test_wrong_shards_are_refused(text: str) -> None:
     with pytest.raises(pytest.UsageError, match="allowed is NUMBER/COUNT"):
         shards.parsed(text)
+
+
+def test_what_is_costly_to_start_starts_in_one_worker() -> None:
+    assert scheduling.group_of("tests/e2e/test_forms.py::test_x[1::2]") == "tests/e2e/"
+    assert scheduling.group_of("tests/unit/test_a.py::test_x[1::2]") == "tests/unit/test_a.py"
+    for suite in scheduling.LONG:
+        assert any(path.startswith(suite) for path in files()), suite
+
+
+def test_long_groups_begin_first() -> None:
+    tests = [f"tests/unit/test_small.py::test_{i}" for i in range(2)]
+    tests += [f"tests/unit/test_large.py::test_{i}" for i in range(9)]
+    tests += ["tests/system/test_up.py::test_x", "tests/spark/test_a.py::test_x"]
+    tests += ["tests/e2e/test_a.py::test_x", "tests/e2e/test_b.py::test_x", "tests/test_tidy.py::x"]
+    groups: dict[str, dict[str, bool]] = {}
+    for test in tests:
+        groups.setdefault(scheduling.group_of(test), {})[test] = False
+    order = []
+    while groups:
+        order.append(scheduling.next_of(groups))
+        groups.pop(order[-1])
+    assert order == [
+        "tests/e2e/", "tests/spark/", "tests/system/test_up.py", "tests/test_tidy.py",
+        "tests/unit/test_large.py", "tests/unit/test_small.py",
+    ]  # fmt: skip
+
+
+def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
+    [fast] = re.findall(r"^FAST := .* --dist (\w+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler")
+    (tmp_path / "tests/e2e").mkdir(parents=True)
+    for name in "ab":
+        text = "\n".join(f"def test_{i}(): pass" for i in range(9))
+        (tmp_path / f"tests/e2e/test_{name}.py").write_text(text)
+    options = ["-n", "2", "--dist", fast, "-v", "-p", "no:cacheprovider", "--rootdir", "."]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-o", f"pythonpath={ROOT}", "tests"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert "18 passed" in done.stdout, done.stdout + done.stderr
+    assert len(set(re.findall(r"\[(gw\d)\]", done.stdout))) == 1
 
 
 def test_the_workflows_run_what_there_is() -> None:

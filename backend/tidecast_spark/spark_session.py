@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -132,10 +133,17 @@ def warm_up(note: Callable[[str], None], *, again: bool = False) -> Path:
         return cache
     fresh = cache.with_name(f"{cache.stem}-{os.getpid()}.aot")
     note("training a session")
-    ran = subprocess.run(
-        [sys.executable, "-m", _TRAINING, f"{_PLAIN} -XX:AOTCacheOutput={fresh}"],
-        capture_output=True, text=True, check=False, timeout=_WARM_UP_TIMEOUT_S,
-    )  # fmt: skip
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", _TRAINING, f"{_PLAIN} -XX:AOTCacheOutput={fresh}"],
+            capture_output=True, text=True, check=False, timeout=_WARM_UP_TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as problem:
+        fresh.unlink(missing_ok=True)
+        raise ConfigError(
+            f"the JVM left no cache within {_WARM_UP_TIMEOUT_S} s: try again when the machine is "
+            "less busy; sessions start without it, more slowly"
+        ) from problem
     if not fresh.exists():
         last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
         raise ConfigError(f"the JVM left no cache: exit code {ran.returncode}: {last}")
@@ -157,11 +165,17 @@ def _base_archive(java: Java) -> Path | None:
     base = scripts_dir() / f"base-{java.origin.lower()}-{java.version}-{_place(java)}.jsa"
     if not base.exists():
         base.parent.mkdir(parents=True, exist_ok=True)
+        fresh = base.with_name(f"{base.stem}-{os.getpid()}.jsa")
         command = [str(java.home / "bin" / "java"), "-XX:+UseSerialGC", "-Xshare:dump"]
-        subprocess.run(
-            [*command, f"-XX:SharedArchiveFile={base}"],
-            capture_output=True, check=False, timeout=_DUMP_TIMEOUT_S,
-        )  # fmt: skip
+        # It makes starts quicker, and no more: a machine that is too busy for it does without.
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            ran = subprocess.run(
+                [*command, f"-XX:SharedArchiveFile={fresh}"],
+                capture_output=True, check=False, timeout=_DUMP_TIMEOUT_S,
+            )  # fmt: skip
+            if ran.returncode == 0 and fresh.exists():
+                fresh.replace(base)
+        fresh.unlink(missing_ok=True)
     return base if base.exists() else None
 
 

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from tidecast.client.core.outgoing import BatchResult, PublisherStats, Refused
     from tidecast.client.core.subscription import ImageStats
     from tidecast.client.links.open import ConnectOptions
+    from tidecast.client.log.aio import Records
+    from tidecast.client.log.records import LogBatch, LogRecord
     from tidecast.client.requests.responder import Request
     from tidecast.codecs import Codec, Json, MsgPack, Raw
     from tidecast.config.topology import TopicConfig
@@ -115,6 +117,8 @@ else:
         "client.core.outgoing": "BatchResult PublisherStats Refused",
         "client.core.subscription": "ImageStats",
         "client.links.open": "ConnectOptions",
+        "client.log.aio": "Records",
+        "client.log.records": "LogBatch LogRecord",
         "client.requests.responder": "Request",
         "codecs": "Codec Json MsgPack Raw",
         "config.topology": "TopicConfig",
@@ -148,17 +152,17 @@ else:
 
 __all__ = [
     "Ack", "AckWhen", "App", "ArrowArray", "ArrowStream", "AuthError", "BackPressure", "Batch",
-    "BatchHeaders", "BatchOptions", "BatchResult", "ChannelName", "Closed", "Codec",
-    "CodecError", "ConfigError", "Conflict", "ConnectOptions", "Connecting", "Connection",
-    "ConnectionLost", "Consumer", "Control", "Cursor", "DurableBatch", "DurableMessage",
-    "Earliest", "EngineNotRunning", "Event", "Fenced", "Filter", "ForkedProcess", "GapError",
-    "Headers", "Health", "ImageStats", "Json", "Keys", "Latest", "Link", "Member", "Message",
-    "Messages", "Moved", "MsgPack", "NoResponders", "NodeMode", "NotFound", "OnError", "OnFull",
-    "OnGap", "Opening", "Outcome", "PayloadTooLarge", "Peeked", "PublishOptions", "Publisher",
-    "PublisherStats", "RateLimited", "Raw", "Refused", "Replies", "Request", "RequestFailed",
-    "RequestTimeout", "Responder", "ResponderLost", "Responding", "SequenceGap",
-    "SharedMemoryError", "Start", "StartWord", "StorageError", "Subscription",
-    "SubscriptionInfo", "Subscriptions", "TidecastError", "Time", "Timeout", "Timestamps",
-    "Tokens", "TopicConfig", "Topics", "app", "codecs", "compile_handler", "connect", "errors",
-    "events", "rest", "sync", "testing",
+    "BatchHeaders", "BatchOptions", "BatchResult", "ChannelName", "Closed", "Codec", "CodecError",
+    "ConfigError", "Conflict", "ConnectOptions", "Connecting", "Connection", "ConnectionLost",
+    "Consumer", "Control", "Cursor", "DurableBatch", "DurableMessage", "Earliest",
+    "EngineNotRunning", "Event", "Fenced", "Filter", "ForkedProcess", "GapError", "Headers",
+    "Health", "ImageStats", "Json", "Keys", "Latest", "Link", "LogBatch", "LogRecord", "Member",
+    "Message", "Messages", "Moved", "MsgPack", "NoResponders", "NodeMode", "NotFound", "OnError",
+    "OnFull", "OnGap", "Opening", "Outcome", "PayloadTooLarge", "Peeked", "PublishOptions",
+    "Publisher", "PublisherStats", "RateLimited", "Raw", "Records", "Refused", "Replies", "Request",
+    "RequestFailed", "RequestTimeout", "Responder", "ResponderLost", "Responding", "SequenceGap",
+    "SharedMemoryError", "Start", "StartWord", "StorageError", "Subscription", "SubscriptionInfo",
+    "Subscriptions", "TidecastError", "Time", "Timeout", "Timestamps", "Tokens", "TopicConfig",
+    "Topics", "app", "codecs", "compile_handler", "connect", "errors", "events", "rest", "sync",
+    "testing",
 ]  # fmt: skip

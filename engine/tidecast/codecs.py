@@ -10,10 +10,13 @@ they validate while they decode. `Raw` hands bytes through.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from tidecast.config.internal import is_internal
+from tidecast.config.topology import check_pattern, is_pattern, matches
 from tidecast.errors import CodecError, ConfigError
 
 Payload = bytes | bytearray | memoryview
@@ -99,6 +102,38 @@ def codec_of(codec: Codec | str | None) -> Codec | None:
     return codec
 
 
+class TopicCodecs:
+    """The codecs of a connection: those of topics and patterns, and a codec for all others.
+
+    The name of a topic comes before patterns, patterns in their order.
+    """
+
+    def __init__(
+        self,
+        default: Codec | str | None = None,
+        by_topic: Mapping[str, Codec | str] | None = None,
+    ) -> None:
+        """Raises ConfigError."""
+        self._default = codec_of(default)
+        if not isinstance(by_topic, Mapping | None):
+            raise ConfigError(f"codecs: {by_topic!r}: allowed is a map of topics to codecs")
+        self._by_topic = {check_pattern(t): codec_of(each) for t, each in (by_topic or {}).items()}
+        self._patterns = [(t, each) for t, each in self._by_topic.items() if is_pattern(t)]
+
+    def of(self, topic: str, given: Codec | str | None = None) -> Codec | None:
+        """The codec of a topic, unless another one was ``given``. Raises ConfigError."""
+        if given is not None:
+            return codec_of(given)
+        if is_internal(topic):
+            return None
+        if topic in self._by_topic:
+            return self._by_topic[topic]
+        for pattern, codec in self._patterns:
+            if matches(pattern, topic):
+                return codec
+        return self._default
+
+
 def encode(codec: Codec, value: Any, topic: str) -> bytes:
     """Encode for ``topic``. Raises CodecError naming topic and type."""
     try:
@@ -119,7 +154,7 @@ def decode(codec: Codec | None, data: Payload, topic: str) -> Any:
     """Decode a payload of ``topic``. Raises CodecError; ConfigError when there is no codec."""
     if codec is None:
         raise ConfigError(
-            f"topic {topic}: value: no codec: subscribe with codec=Json(), or use `data`"
+            f"topic {topic}: value: no codec: subscribe or connect with codec=Json(), or use `data`"
         )
     try:
         return codec.decode(data)

@@ -20,6 +20,8 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
+from tidecast.api.logs import Logs, Report
+from tidecast.client.log.sources import LocalLogs
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import (
     Topology,
@@ -161,6 +163,10 @@ class EmbeddedLink(Link):
 
     def sync(self) -> None:
         """See `Link`: the node's events are there at once."""
+
+    def open_logs(self, topic: str, report: Report) -> Logs:
+        """See `Link`: the files of the node."""
+        return LocalLogs(self.node.data_dir, topic, report)
 
     def node_id_of(self, name: str) -> int:
         """See `Link`."""

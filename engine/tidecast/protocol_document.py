@@ -1,7 +1,7 @@
-"""The generated parts of docs/PROTOCOL.md and docs/DURABLE.md: diagrams, tables, states, from code.
+"""The generated parts of docs/{PROTOCOL,DURABLE,GATEWAY}.md: diagrams, tables, states, from code.
 
-    python -m tidecast.protocol_document docs/PROTOCOL.md docs/DURABLE.md   # write them again
-    python -m tidecast.protocol_document --check docs/PROTOCOL.md           # 1 when they differ
+    python -m tidecast.protocol_document docs/{PROTOCOL,DURABLE,GATEWAY}.md  # write them again
+    python -m tidecast.protocol_document --check docs/PROTOCOL.md            # 1 when they differ
 
 A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; what is between is
 replaced, the rest of the page is written by hand. This is no part of a running engine, and lies
@@ -15,7 +15,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,10 @@ from typing import Any
 from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
 from tidecast.config.topology import NodeConfig, TopicConfig
+from tidecast.gateway import server
 from tidecast.layout import counters, packet, recorder, ring, segment
 from tidecast.layout.fields import Field, Layout
+from tidecast.protocol.state_table import StateTable
 from tidecast.queues.leases import keeper
 
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -182,6 +184,15 @@ LIMITS: tuple[tuple[str, str, str], ...] = (
 # --- states: (from, to, why, where in the code) ---------------------------------------------------
 
 Transition = tuple[str, str, str, str]
+
+
+def made_by(table: StateTable[Any, Any, Any]) -> Iterator[Transition]:
+    """The transitions of a table that the code runs by, with the actions as their places."""
+    for (state, event), (after, action) in table.rows.items():
+        where = f"{action.__module__.removeprefix('tidecast.')}.{action.__qualname__}"
+        yield state.name, after.name, event.value, where
+
+
 SLOT_STATES: tuple[Transition, ...] = (
     ("[*]", "EMPTY", "ring made", "buffers.ring_file.create_ring"),
     ("EMPTY", "OPEN", "writer opens", "buffers.writer.open_packet"),
@@ -246,13 +257,15 @@ CONSUMER_STATES: tuple[Transition, ...] = (
 )
 LEASE_STATES: tuple[Transition, ...] = (
     ("[*]", "FREE", "the topic is known", "queues.leases.keeper.LeaseKeeper.add"),
-    *(
-        (a.name, b.name, event.value, f"queues.leases.keeper.LeaseKeeper.{action.__name__}")
-        for (a, event), (b, action) in keeper.TRANSITIONS.items()
-    ),
+    *made_by(keeper.TRANSITIONS),
+)
+SESSION_STATES: tuple[Transition, ...] = (
+    ("[*]", "SERVED", "a client connects without a session", "gateway.session.RemoteSession"),
+    *made_by(server.TRANSITIONS),
 )
 MACHINES = {
     "lease-states": LEASE_STATES,
+    "session-states": SESSION_STATES,
     "slot-states": SLOT_STATES,
     "image-slot-states": IMAGE_SLOT_STATES,
     "image-life": IMAGE_STATES,

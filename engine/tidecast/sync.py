@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     )
     from tidecast.client.consumer.blocking import Consumer
     from tidecast.client.consumer.message import DurableBatch, DurableMessage
+    from tidecast.client.log.blocking import Records
+    from tidecast.client.log.records import LogBatch, LogRecord
     from tidecast.rest.blocking import Control
 else:
     _HOMES = {
@@ -38,6 +40,8 @@ else:
         ),
         "client.consumer.blocking": "Consumer",
         "client.consumer.message": "DurableBatch DurableMessage",
+        "client.log.blocking": "Records",
+        "client.log.records": "LogBatch LogRecord",
         "rest.blocking": "Control",
     }
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -54,7 +58,7 @@ else:
 
 
 __all__ = [
-    "Connection", "Consumer", "Control", "DurableBatch", "DurableMessage", "PendingReply",
-    "Publisher", "Replies", "Request", "Responder", "Subscription", "Subscriptions", "Topics",
-    "connect",
+    "Connection", "Consumer", "Control", "DurableBatch", "DurableMessage", "LogBatch", "LogRecord",
+    "PendingReply", "Publisher", "Records", "Replies", "Request", "Responder", "Subscription",
+    "Subscriptions", "Topics", "connect",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import sys
 import msgspec
 
 import tidecast
-from shop import Order, create_topics
+from shop import Order
 
 ITEMS = "tea", "coffee", "cocoa"
 
@@ -23,7 +23,7 @@ def order(number: int) -> Order:
 
 async def place_orders(run: str, count: int) -> None:
     async with tidecast.connect(name="place orders") as client:
-        await create_topics(client)
+        await client.topics.ensure("orders", mode="durable", queues=4)
         producer = f"orders of {run}"
         async with client.publisher("orders", producer=producer, first_seq=1) as publisher:
             for number in range(1, count + 1):

@@ -3,9 +3,6 @@
 Run it: tidecast run shop:app --app-dir examples/shop --workers 2
 """
 
-import contextlib
-from collections.abc import AsyncIterator
-
 import msgspec
 
 import tidecast
@@ -30,20 +27,11 @@ class Invoice(msgspec.Struct):
     total: float
 
 
-async def create_topics(client: tidecast.Connection) -> None:
-    await client.topics.ensure("orders", mode="durable", queues=4)
-    await client.topics.ensure("orders.failed", mode="durable")
-    await client.topics.ensure("invoices", mode="durable")
-
-
-@contextlib.asynccontextmanager
-async def lifespan(app: tidecast.App) -> AsyncIterator[None]:
-    app.state.prices = {}
-    await create_topics(app.client)
-    yield
-
-
-app = tidecast.App("shop", lifespan=lifespan)
+app = tidecast.App("shop")
+app.topic("orders", mode="durable", queues=4)
+app.topic("orders.failed", mode="durable")
+app.topic("invoices", mode="durable")
+app.state.prices = {}
 
 
 @app.subscriber("prices")

@@ -78,8 +78,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 # Playwright's loop runs in this thread while a browser is open, and no other test could start one
-# of its own: the browser ends with the module.
-@pytest.fixture(scope="module")
+# of its own: the browser ends with these tests.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:

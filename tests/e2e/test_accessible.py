@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.e2e.conftest import Api, Platform
 from tests.project import ROOT
@@ -99,3 +99,11 @@ def look(page: Page, part: str) -> None:
         page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
         found: list[Any] = page.evaluate(RUN.replace("PART", part))
         assert not found, f"{theme}: {found}"
+
+
+def test_nothing_moves_where_motion_is_reduced(page: Page, platform: Platform) -> None:
+    """An animation without end also draws each frame: it took half a core without a GPU."""
+    page.goto(platform.url + "/")
+    expect(page.get_by_test_id("live-badge")).to_have_attribute("data-link", "live")
+    moving = "document.getAnimations().filter((one) => one.playState === 'running').length"
+    page.wait_for_function(f"() => {moving} === 0", timeout=10_000)

@@ -9,8 +9,16 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.support.state_tables import names_of, transitions_of
 
-from tidecast.queues.leases.keeper import Fence, Flush, LeaseKeeper, Start, Terms
+from tidecast.queues.leases.keeper import (
+    TRANSITIONS,
+    Fence,
+    Flush,
+    LeaseKeeper,
+    Start,
+    Terms,
+)
 from tidecast.queues.leases.store import (
     EPOCH_MAX,
     Acquire,
@@ -302,6 +310,15 @@ def test_growth_shares_the_new_queues() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_chaos_never_has_two_owners_and_heals(seed: int) -> None:
     chaos(seed, rounds=12)
+
+
+def test_chaos_makes_every_transition() -> None:
+    with transitions_of(TRANSITIONS) as reached:
+        for seed in range(12):
+            chaos(seed, rounds=12)
+            if reached == names_of(TRANSITIONS):
+                break
+    assert reached == names_of(TRANSITIONS)
 
 
 @pytest.mark.long

@@ -7,22 +7,29 @@ that is ahead of its sync is found.
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.durable import Platform, platform, powered, rows_of
+from tests.support.kafka import batch_of
 
 from tidecast.agents.archiver import state as ast
 from tidecast.errors import BackPressure, StorageError, Timeout
 from tidecast.events import DiskBack, DiskRefused
+from tidecast.kafka.records import Decoder
 from tidecast.layout import ring as lay
+from tidecast.log.files import segment_name
 from tidecast.native.files import F_ERRNO, F_ROOM_BYTES
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.durable import archiver_tables
+from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
 
 
 def payloads(one: Platform) -> list[bytes]:
@@ -36,11 +43,14 @@ def fill(one: Platform, value: int, room: int = 0) -> None:
 
 
 @contextmanager
-def open_sync(one: Platform) -> Iterator[None]:
-    """The sync that the archiver asked for has begun, and ends behind this."""
+def open_sync(one: Platform, of: Callable[[Path], bool] | None = None) -> Iterator[None]:
+    """The sync that the archiver asked for has begun, and ends behind this.
+
+    ``of``: the files of which syncs wait; others succeed or fail meanwhile.
+    """
     runtime = one.durable.registry.runtime
     assert runtime.sync_asked
-    one.disk.hold_syncs()
+    one.disk.hold_syncs(of)
     syncer = threading.Thread(target=runtime.sync_all)
     syncer.start()
     try:
@@ -154,13 +164,18 @@ class Application:
 
 
 def trouble(one: Platform, rng: random.Random) -> None:
-    """The disk is full, or its syncs fail, or all is well again."""
+    """The disk is full, or its syncs fail, or the kernel's own writing, or all is well again."""
     what = rng.random()
+    one.disk.errno = rng.choice([errno.EIO, errno.ENOSPC])
+    one.disk.drops = 0.0
     if what < 0.1:
         fill(one, errno.ENOSPC, room=rng.randrange(500))
     elif what < 0.2:
         share = rng.choice([0.3, 1.0])
         one.disk.failing = lambda path: rng.random() < share
+    elif what < 0.25:
+        for log in one.topic.logs:
+            one.disk.write_back_fails(log.directory / segment_name(log.segments[-1].base_token))
     elif what < 0.5:
         fill(one, 0)
         one.disk.failing = None
@@ -235,6 +250,67 @@ def test_a_device_that_fails_leaves_no_hole_in_what_is_acked() -> None:
         one.lose_power(0.0)
         one.start()
         assert payloads(one) == sent
+
+
+def test_a_seal_that_fails_leaves_no_hole_in_what_is_placed_next() -> None:
+    """Another queue is synced meanwhile, with success: it says nothing of this one."""
+    with powered(queues=2, segment_bytes=1 << 16, history_bytes=1 << 20) as one:
+        appends = PlacedAppends(one.durable.registry, inline=True)
+        appends.start()
+        verdicts: list[Verdict] = []
+
+        def place(n_bytes: int, queue: int = 1) -> None:
+            taken = Decoder().take(memoryview(batch_of(bytes(n_bytes))), 1)
+            deadline_s = time.monotonic() + 600
+            appends.submit(
+                Run(
+                    "orders", queue, taken.buffer, taken.n_bytes, 1, verdicts.append,
+                    deadline_s=deadline_s,
+                )
+            )  # fmt: skip
+            appends.work()
+
+        place(10, queue=0)
+        run_to_sync(one)
+        with open_sync(one, of=lambda path: "00000" in path.parts):
+            for _ in range(2):
+                place(30_000)
+            one.disk.failing = lambda path: "00001" in path.parts
+            place(30_000)  # it does not fit
+            one.disk.failing = None
+            assert one.topic.logs[1].suspect
+        run_to_sync(one)  # the segment is stored again; nothing is added meanwhile
+        with open_sync(one, of=lambda path: path.name.endswith(".log-new")):
+            place(1000)
+        one.durable.registry.runtime.syncs_inline = True
+        for _ in range(20):
+            one.run(20)
+            appends.work()
+        assert [verdict.outcome for verdict in verdicts] == [Outcome.APPENDED] * 5
+        assert sorted(verdict.token for verdict in verdicts) == [0, 0, 1, 2, 3]
+        appends.stop()
+        one.lose_power(0.0)
+        one.start()
+        assert [len(row[3]) for row in rows_of(one.topic)] == [10, 30_000, 30_000, 30_000, 1000]
+
+
+def test_a_device_that_fails_for_long_is_asked_less_and_less_often() -> None:
+    with powered(fsync_interval_ms=5) as one:
+        publisher = one.publisher(producer="p")
+        publisher.publish(b"1")
+        asked: list[int] = []
+
+        def fails(path: Path) -> bool:
+            asked.append(one.now_ns)
+            return True
+
+        one.disk.failing = fails
+        one.run(10_000)
+        assert 9 <= len(asked) <= 12, "in ten seconds"
+        assert max(b - a for a, b in itertools.pairwise(asked)) < 1_700_000_000
+        one.disk.failing = None
+        one.run(1_700)
+        assert publisher.durable_position == 1
 
 
 def test_nothing_is_appended_between_a_sync_that_failed_and_the_next_that_succeeds() -> None:

@@ -104,6 +104,31 @@ def test_warming_up_is_done_once_and_says_what_is_missing(
     )
 
 
+@pytest.mark.parametrize("how", ["exec sleep 600", "exit 1", 'echo x > "${3#*=}"; exit 1'])
+def test_a_session_starts_without_an_archive_that_cannot_be_made(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive only makes starts quicker; a busy machine once took longer than allowed."""
+    monkeypatch.setattr(spark_session, "_DUMP_TIMEOUT_S", 0.2)
+    spark_java.write_script(tmp_path / "bin" / "java", f"#!/bin/sh\n{how}\n")
+    java = spark_java.Java(tmp_path, 17, "PATH")
+    options = spark_session.jvm_options(java)
+    assert "-XX:ArchiveClassesAtExit=" in options
+    assert "-XX:SharedArchiveFile=" not in options
+    assert list(spark_java.scripts_dir().glob("*.jsa")) == [], "half an archive is no archive"
+
+
+def test_a_cache_that_takes_too_long_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = spark_java.Java(tmp_path, 25, "PATH")
+    monkeypatch.setattr(spark_session, "require_pyspark", lambda: None)
+    monkeypatch.setattr(spark_session, "find_java", lambda: java)
+    monkeypatch.setattr(spark_session, "_WARM_UP_TIMEOUT_S", 0.001)
+    with pytest.raises(ConfigError, match=r"no cache within 0\.001 s: try again"):
+        spark_session.warm_up(lambda _: None)
+
+
 def test_workers_import_pyspark_from_site_packages() -> None:
     path = "/x/pyspark.zip:/keep/a:/x/py4j-0.10.9-src.zip:/keep/b"
     ran = subprocess.run(

@@ -8,7 +8,11 @@ pages may be torn, sizes older than the bytes.
 
 A sync that fails stores some pages and loses the others for good: the kernel takes them for clean,
 and what is written to the same blocks later is not stored either (as ext4 does with blocks that it
-had just given to the file). Another file has other blocks.
+had just given to the file). Another file has other blocks. The kernel may also forget the pages at
+once (`Disk.drops`), as ext4 does when it finds no room for bytes that it had accepted.
+
+`Disk.write_back_fails`: the kernel writes by itself, and fails. One sync reports it, whichever file
+descriptor it has; the next one succeeds.
 """
 
 from __future__ import annotations
@@ -66,7 +70,14 @@ class Disk:
         """A descriptor of each inode, so that none is used for another file."""
         self.failing: Callable[[Path], bool] | None = None
         """Whether a sync of a file fails."""
+        self.errno = errno.EIO
+        """Of a sync that fails."""
+        self.drops = 0.0
+        """Share of the lost pages that read as the device has them, once the sync has failed."""
         self.syncs = 0
+        self._unreported: set[int] = set()
+        """Inodes of which the kernel could not store some pages, and no sync has said so."""
+        self._holds: Callable[[Path], bool] = _any_file
         self._held = threading.Event()
         self._held.set()
         self.entered = threading.Event()
@@ -74,8 +85,9 @@ class Disk:
 
     # --- syncs ------------------------------------------------------------------------------------
 
-    def hold_syncs(self) -> None:
-        """Syncs of files begin, and do not end."""
+    def hold_syncs(self, of: Callable[[Path], bool] | None = None) -> None:
+        """Syncs of files, or of some, begin, and do not end."""
+        self._holds = of or _any_file
         self._held.clear()
         self.entered.clear()
 
@@ -97,20 +109,36 @@ class Disk:
                 self._names[about.st_ino] = _listed(Path(f"/proc/self/fd/{fd}"))
                 return
             written = _read(fd)
-        if not self._held.is_set():
+        if not self._held.is_set() and self._holds(path):
             self.entered.set()
             assert self._held.wait(60.0), "a sync was held for a minute"
         with self._lock:
-            lost = self._lost.setdefault(about.st_ino, set())
             fails = self.failing is not None and self.failing(path)
-            if fails:
-                lost |= {
-                    at for at in _changed(self._bytes.get(about.st_ino, b""), written)
-                    if self._rng.random() < 0.7
-                }  # fmt: skip
-            self._store(about.st_ino, written)
+            self._write_back(path, about.st_ino, written, fails=fails)
+            fails = fails or about.st_ino in self._unreported
+            self._unreported.discard(about.st_ino)
         if fails:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise OSError(self.errno, os.strerror(self.errno))
+
+    def write_back_fails(self, path: Path) -> None:
+        """The kernel stores a file by itself, and loses some of its pages."""
+        with self._lock:
+            inode = path.stat().st_ino
+            self._write_back(path, inode, path.read_bytes(), fails=True)
+            self._unreported.add(inode)
+
+    def _write_back(self, path: Path, inode: int, written: bytes, *, fails: bool) -> None:
+        lost, before = self._lost.setdefault(inode, set()), self._bytes.get(inode, b"")
+        fresh = [at for at in _changed(before, written) if fails and self._rng.random() < 0.7]
+        lost.update(fresh)
+        self._store(inode, written)
+        for page in fresh:
+            if self._rng.random() < self.drops:
+                at = page * PAGE
+                old = before[at : at + PAGE].ljust(PAGE, b"\0")[: max(0, len(written) - at)]
+                with path.open("r+b") as file:
+                    file.seek(at)
+                    file.write(old)
 
     def _keep(self, fd: int, inode: int) -> None:
         if inode not in self._kept:
@@ -142,7 +170,7 @@ class Disk:
             made: dict[int, Path] = {}
             found.make(found.root, self.root, made, share)
             self.close()
-            self._bytes, self._lost, self._names = {}, {}, {}
+            self._bytes, self._lost, self._names, self._unreported = {}, {}, {}, set()
             self.sync_all()
 
     def sync_all(self) -> None:
@@ -244,6 +272,11 @@ class _Tree:
             elif each in self.bytes:
                 path.write_bytes(self._disk.torn(each, self.bytes[each], share))
                 made[each] = path
+
+
+def _any_file(path: Path) -> bool:
+    del path
+    return True
 
 
 def _listed(directory: Path) -> dict[str, Name]:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.project import ROOT
 from tests.support.kafka import Served
+from tests.support.kafka_brokers import missing, run_java
 
-JARS = ROOT / "benchmarks" / "peers" / ".cache" / "kafka" / "broker"
 TIMEOUT_S = 120.0
 TOPICS = [{"name": "kept", "mode": "durable", "queues": 2, "fsync_interval_ms": 2}]
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        not list(JARS.glob("kafka-tools*.jar")),
-        reason=f"no jars of Kafka in {JARS}: see benchmarks/peers/README.md",
-    ),
-    pytest.mark.skipif(shutil.which("java") is None, reason="no Java on the path"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 
 @pytest.fixture
@@ -35,7 +26,7 @@ def served(short_dir: Path) -> Iterator[Served]:
 
 def run(served: Served, main: str, *arguments: str, stdin: str = "", fails: bool = False) -> str:
     """What a tool writes; it must succeed, or with ``fails`` fail."""
-    command = ["java", "-Xmx256m", "-cp", f"{JARS}/*", main]
+    command = run_java(main)
     address = ["--bootstrap-server", served.endpoint.address]
     ran = subprocess.run(
         [*command, *arguments[:1], *address, *arguments[1:]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -205,6 +207,183 @@ def test_a_start_whose_sync_fails_stores_all_again(disk: Disk) -> None:
     assert (log.durable_token, log.suspect) == (50, False)
     power_off(log, disk)
     assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(50)]
+
+
+class WatchedLock:
+    """A lock that says when somebody wants it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.wanted = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self.wanted += 1
+            self._changed.notify_all()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait_for(self, wanted: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.wanted >= wanted, 60)
+
+
+def test_a_segment_whose_sync_fails_is_not_sealed_meanwhile(disk: Disk) -> None:
+    """A roll that waits for the sync would sync again, with success."""
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    lock = WatchedLock()
+    log._lock = lock  # type: ignore[assignment]
+    disk.failing = once()  # type: ignore[assignment]
+    disk.hold_syncs()
+    with ThreadPoolExecutor(2) as pool:
+        syncing = pool.submit(log.sync)
+        assert disk.entered.wait(60)
+        rolling = pool.submit(log.roll, 0)
+        lock.wait_for(2)
+        disk.release_syncs()
+        with pytest.raises(StorageError, match="Input/output error"):
+            syncing.result()
+        with pytest.raises(StorageError, match="stored again first"):
+            rolling.result()
+    assert log.durable_token == 0
+    assert log.sync() == 50
+    log.roll(0)
+    put(log, payload(50))
+    log.sync()
+    power_off(log, disk)
+    assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(51)]
+
+
+@pytest.mark.parametrize("of", ["sync", "roll"])
+def test_nothing_is_appended_to_a_segment_until_it_is_stored_again(disk: Disk, of: str) -> None:
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    disk.failing = once()  # type: ignore[assignment]
+    with pytest.raises(StorageError):
+        log.sync() if of == "sync" else log.roll(0)
+    with pytest.raises(StorageError, match="stored again first"):
+        put(log, payload(50))
+    assert log.next_token == 50
+    assert log.sync() == 50
+    put(log, payload(50))
+    assert log.sync() == 51
+    power_off(log, disk)
+    assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(51)]
+
+
+def test_a_sync_that_fails_while_the_engine_ends_is_known_to_the_next_one(disk: Disk) -> None:
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    disk.failing = once()  # type: ignore[assignment]
+    log.close()
+    log = opened(disk.root, fsync="batch")
+    assert log.durable_token == 50
+    power_off(log, disk)
+    assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(50)]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_start_that_cuts_a_tail_off_takes_no_second_sync_for_a_success(
+    disk: Disk, failures: int
+) -> None:
+    """The sync of the shorter file fails; so does the first try to store it again."""
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    log._close_active()
+    path = disk.root / segment_name(0)
+    with path.open("ab") as file:
+        file.write(b"torn")
+    left = [True] * failures
+    disk.failing = lambda one: (
+        ".log" in one.name and ".torn" not in one.name and bool(left and left.pop())
+    )
+    for _ in range(failures - 1):
+        with pytest.raises(StorageError):
+            opened(disk.root, fsync="batch")
+    log = opened(disk.root, fsync="batch")
+    assert log.durable_token == 50
+    power_off(log, disk)
+    assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(50)]
+
+
+def test_an_error_of_the_kernels_own_writing_is_seen_once_and_is_enough(disk: Disk) -> None:
+    """No room for bytes that it had accepted: it forgets their pages, too."""
+    log = opened(disk.root, fsync="interval", segment_bytes=1 << 20)
+    for n in range(200):
+        put(log, payload(n))
+    log.sync()
+    for n in range(200, 400):
+        put(log, payload(n))
+    disk.errno, disk.drops = errno.ENOSPC, 1.0
+    disk.write_back_fails(disk.root / segment_name(0))
+    for problem in ("No space left", "cannot be read back", "cannot be read back"):
+        with pytest.raises(StorageError, match=problem):
+            log.sync()
+    assert (log.durable_token, log.suspect) == (200, True)
+    power_off(log, disk)
+    log = opened(disk.root)
+    assert 200 <= log.next_token < 400
+    assert read_all(log) == [(n, payload(n)) for n in range(log.next_token)]
+    log.close()
+
+
+def test_no_descriptors_left_for_a_new_segment_is_no_end_of_the_log(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    real, left = os.open, [1]
+
+    def scarce(path: object, flags: int, *more: object, **names: object) -> int:
+        if str(path).endswith(".index") and left and left.pop():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, flags, *more, **names)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", scarce)
+        with pytest.raises(StorageError, match="Too many open files"):
+            log.roll(0)
+    put(log, payload(50))
+    log.roll(0)
+    put(log, payload(51))
+    log.sync()
+    power_off(log, disk)
+    assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(52)]
+
+
+def test_a_device_that_still_fails_is_asked_with_what_was_not_synced_alone(disk: Disk) -> None:
+    """The rest of the segment is copied once."""
+    log = opened(disk.root, fsync="batch", segment_bytes=1 << 22)
+    for n in range(2000):
+        put(log, payload(n))
+    log.sync()
+    put(log, payload(2000))
+    asked: list[int] = []
+
+    def fails(path: Path) -> bool:
+        if path.name.endswith("-new"):
+            asked.append(path.stat().st_blocks * 512)
+        return len(asked) <= 4
+
+    disk.failing = fails
+    for _ in range(5):
+        with pytest.raises(StorageError):
+            log.sync()
+    assert not list(disk.root.glob("*-new")), "it takes no room meanwhile"
+    assert log.sync() == 2001
+    assert max(asked[:5]) <= 2 * 4096 < asked[5]
+    assert len(asked) == 6
+    power_off(log, disk)
+    assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(2001)]
 
 
 def drop_page(path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
+from tidecast.api.logs import Logs, Report
 from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.events import Event, Gap
 from tidecast.layout.packet import MESSAGE_BYTES_MAX
@@ -280,6 +281,15 @@ class Link(Protocol):
 
         See `tidecast.node.administration` and `tidecast.node.consumers.admin`.
         """
+
+    def open_logs(self, topic: str, report: Report) -> Logs:
+        """The queues of a durable topic, to read them without a subscription.
+
+        ``report`` gets what retention deleted meanwhile. The logs ask when they are read: see
+        `Logs` for the errors.
+        """
+        del report
+        raise NotFound(f"topic {topic}: this connection reads no logs")
 
     def node_id_of(self, name: str) -> int:
         """Id of a node by name, for unicast. Raises NoResponders when it is not known."""

@@ -7,11 +7,13 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, Unpack
 
 from tidecast.api.start import Earliest, Latest, Start
 from tidecast.api.words import PublishOptions, StartWord
+from tidecast.app.declarations import Declaration
 from tidecast.app.handlers import (
     ConsumerHandler,
     Handler,
@@ -21,6 +23,7 @@ from tidecast.app.handlers import (
     local_names,
 )
 from tidecast.app.payloads import check_codec
+from tidecast.client.admin.types import SubscriptionSettings, TopicSettings
 from tidecast.client.aio import Connection, Publisher
 from tidecast.client.connecting import connect
 from tidecast.client.core.outgoing import reject
@@ -42,7 +45,9 @@ class App:
     ``url``, ``token``: as for `tidecast.connect`. ``codec``: of payloads whose handlers name a
     type, ``json`` or ``msgpack``, or an object with ``encode`` and ``decode``. ``lifespan``: a
     function of the app that returns an async context manager, entered before the first message
-    and left behind the last one. ``state`` is yours. `tidecast run MODULE:APP` runs it.
+    and left behind the last one. ``create``: topics and subscriptions that the app declares are
+    created at start; False: they must be there. ``state`` is yours. `tidecast run MODULE:APP` runs
+    it.
     """
 
     is_tidecast_app = True
@@ -55,12 +60,16 @@ class App:
         token: str | None = None,
         codec: Codec | str = "json",
         lifespan: Lifespan | None = None,
+        create: bool = True,
     ) -> None:
         self.name, self.url, self.token = name, url, token
         self.codec = check_codec(codec)
         self.state = SimpleNamespace()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         """In tests: what is called in place of a dependency."""
+        self.create = create
+        self.declarations: list[Declaration] = []
+        """Of `topic` and `subscription`, in their order."""
         self.handlers: list[Handler] = []
         self.phase: Phase = "stopped"
         self._lifespan = lifespan
@@ -76,6 +85,35 @@ class App:
         if self._client is None:
             raise Closed(f"app {self.name}: it does not run")
         return self._client
+
+    # --- topics and subscriptions -----------------------------------------------------------------
+
+    def topic(self, name: str, **settings: Unpack[TopicSettings]) -> str:
+        """Declare a topic that the app needs; settings as of `Topics.ensure`. Returns its name.
+
+        It is created before the app starts. Of a topic that is there the settings must hold, else
+        the app does not start: Conflict. Raises ConfigError.
+        """
+        self._declare(Declaration(name, dict(settings)))
+        return name
+
+    def subscription(self, topic: str, name: str, **settings: Unpack[SubscriptionSettings]) -> None:
+        """Declare a durable subscription, such as that of another program; see `topic`.
+
+        The subscriptions of `consumer` need no declaration. Settings as of `Subscriptions.ensure`.
+        Raises ConfigError.
+        """
+        self._declare(Declaration(topic, dict(settings), name))
+
+    def _declare(self, declaration: Declaration) -> None:
+        self._check_stopped("declare topics and subscriptions")
+        if any(each.name == declaration.name for each in self.declarations):
+            raise ConfigError(f"app {self.name}: {declaration.name} is declared twice")
+        self.declarations.append(declaration)
+
+    async def _ensure_declared(self) -> None:
+        for each in self.declarations:
+            await (each.ensure if self.create else each.check)(self.client)
 
     # --- handlers ---------------------------------------------------------------------------------
 
@@ -154,8 +192,7 @@ class App:
     def _register(
         self, kind: Callable[..., Handler], topic: str, **options: Any
     ) -> Callable[[Fn], Fn]:
-        if self._client is not None:
-            raise ConfigError(f"app {self.name}: it runs; register handlers before it starts")
+        self._check_stopped("register handlers")
         if options["codec"] is not None:
             check_codec(options["codec"])
         local = local_names(2)
@@ -167,6 +204,10 @@ class App:
             return fn
 
         return register
+
+    def _check_stopped(self, what: str) -> None:
+        if self._client is not None:
+            raise ConfigError(f"app {self.name}: it runs; {what} before it starts")
 
     def handler_of(self, fn: Callable[..., Any] | str) -> Handler:
         """The handler of a function, or by the function's name. Raises NotFound."""
@@ -188,7 +229,9 @@ class App:
             async with self._opening:
                 publisher = self._publishers.get(topic)
                 if publisher is None or publisher.closed:
-                    publisher = await asyncio.to_thread(self.client.publisher, topic)
+                    publisher = await asyncio.to_thread(
+                        partial(self.client.publisher, topic, codec="raw")  # it is encoded
+                    )
                     self._publishers[topic] = publisher
         if publisher.durable:
             options.setdefault("ack", "durable")
@@ -210,7 +253,12 @@ class App:
         """
         if not self.handlers:
             raise ConfigError(f"app {self.name}: it has no handlers")
-        async with self._connected(client), self._entered():
+        async with self._connected(client):
+            await self._ensure_declared()
+            await self._handle(stop, drain_timeout)
+
+    async def _handle(self, stop: asyncio.Event | None, drain_timeout: float | None) -> None:
+        async with self._entered():
             tasks = await self._begin()
             waits = [asyncio.ensure_future((stop or asyncio.Event()).wait())]
             try:
@@ -283,6 +331,9 @@ class App:
             await events
         with contextlib.suppress(TidecastError):
             await self.client.flush(timeout=drain_timeout)
+        for handler in self.handlers:
+            with contextlib.suppress(TidecastError):
+                await handler.close()
         for problem in (*ended, *drained):
             if isinstance(problem, Exception):
                 raise problem

@@ -79,7 +79,18 @@ def app_of(where: str, directory: Path) -> App:
     help="Import the module from there.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-@click.option("--check", is_flag=True, help="Show the handlers, and run nothing.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Show the handlers, compare the topics that the app declares with the engine's, and run "
+    "nothing.",
+)
+@click.option(
+    "--create/--no-create",
+    default=None,
+    help="Create the topics and subscriptions that the app declares, or want them to be there. "
+    "[default: as the app says]",
+)
 @click.option("--report-to", type=int, default=None, hidden=True)
 @data_dir_option
 @token_option
@@ -88,8 +99,8 @@ def app_of(where: str, directory: Path) -> App:
 def run(
     ctx: click.Context,
     app: str, workers: int, health_at: str | None, drain_timeout_s: float, data_dir: Path,
-    app_dir: Path, log_level: str, check: bool, report_to: int | None, token: str | None,
-    server: str | None,
+    app_dir: Path, log_level: str, check: bool, create: bool | None, report_to: int | None,
+    token: str | None, server: str | None,
 ) -> None:  # fmt: skip
     """Run the handlers of an app until SIGTERM or SIGINT, then drain.
 
@@ -108,9 +119,11 @@ def run(
         found.url = url_of(data_dir)
     if token:
         found.token = token
+    if create is not None:
+        found.create = create
     if check:
         _show(found)
-        return
+        sys.exit(asyncio.run(_compare(found)) if found.declarations else 0)
     if not found.handlers:
         raise click.UsageError(f"APP: {app!r}: it has no handlers")
     if workers == 1:
@@ -119,6 +132,7 @@ def run(
         arguments = [
             app, "--drain-timeout", f"{drain_timeout_s}s", "--app-dir", str(directory),
             "--log-level", log_level, "--server", found.url,
+            "--create" if found.create else "--no-create",
         ]  # fmt: skip
         if token:
             os.environ["TIDECAST_TOKEN"] = token  # not shown in lists of processes
@@ -141,6 +155,29 @@ def _show(app: App) -> None:
             str(each.concurrency), "" if hint is None else getattr(hint, "__name__", str(hint)),
         )  # fmt: skip
     Console().print(table)
+
+
+async def _compare(app: App) -> int:
+    """Show how the engine has what the app declares; 1: the app would not start."""
+    from rich.console import Console
+    from rich.table import Table
+
+    import tidecast
+
+    table = Table(title="declared", title_justify="left")
+    for head in ("kind", "name", "state", "detail"):
+        table.add_column(head)
+    bad = False
+    async with tidecast.connect(app.url, name=app.name, token=app.token) as client:
+        for each in app.declarations:
+            state, detail = await each.state(client)
+            if state == "missing" and app.create:
+                detail = "is created at start"
+            elif state != "as declared":
+                bad = True
+            table.add_row(each.kind, each.name, state, detail)
+    Console().print(table)
+    return int(bad)
 
 
 async def _run_one(

@@ -138,6 +138,10 @@ class Handler(ABC):
     async def drain(self, timeout: float | None) -> None:  # noqa: ASYNC109 - as in the client
         """Take no new messages, and wait for calls under way. Raises Timeout."""
 
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave: what was not handled goes to others. The connection may be used on."""
+
     def describe(self) -> dict[str, Any]:
         """What it is, as JSON."""
         return {"name": self.name, "kind": self.kind, "topic": self.topic}
@@ -207,6 +211,11 @@ class ConsumerHandler(Handler):
         """See `Handler`. What was not begun goes to other members."""
         if self._consumer is not None:
             await self._consumer.drain(timeout)
+
+    async def close(self) -> None:
+        """See `Handler`."""
+        if self._consumer is not None:
+            await self._consumer.close()
 
     def describe(self) -> dict[str, Any]:
         """See `Handler`."""
@@ -279,6 +288,11 @@ class SubscriberHandler(Handler):
         if self._subscription is not None:
             await self._subscription.drain(timeout)
 
+    async def close(self) -> None:
+        """See `Handler`."""
+        if self._subscription is not None:
+            await self._subscription.close()
+
     async def _handle(self, message: Any) -> None:
         try:
             await self.call(message)
@@ -307,7 +321,7 @@ class ResponderHandler(Handler):
 
     async def open(self, client: Connection) -> None:
         """See `Handler`."""
-        self._responder = await client.responder(self.topic, group=self._group)
+        self._responder = await client.responder(self.topic, group=self._group, codec="raw")
 
     async def run(self) -> None:
         """See `Handler`."""
@@ -318,6 +332,11 @@ class ResponderHandler(Handler):
         """See `Handler`."""
         if self._responder is not None:
             await self._responder.drain(timeout)
+
+    async def close(self) -> None:
+        """See `Handler`."""
+        if self._responder is not None:
+            await self._responder.close()
 
     async def _handle(self, request: Any) -> bytes:
         try:

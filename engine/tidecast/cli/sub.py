@@ -26,9 +26,9 @@ from tidecast.cli.options.places import PLACES, Place, of_queue
 from tidecast.cli.pub import url_of
 
 if TYPE_CHECKING:
+    from tidecast.api.logs import Logs
     from tidecast.api.start import Start
     from tidecast.cli.messages.formats import Writer
-    from tidecast.cli.messages.logs import Logs
     from tidecast.client.blocking import Connection
     from tidecast.client.consumer.blocking import Consumer
 
@@ -120,7 +120,7 @@ def sub(
         client = opened.enter_context(
             connect(server or url_of(data_dir), name="tidecast sub", token=token)
         )
-        logs = None if name is not None else _logs(client, topic, start, data_dir, server, token)
+        logs = None if name is not None else _logs(client, topic, start)
         _check_directives(topic, output["template"], queues=logs is not None or name is not None)
         out = sys.stdout.buffer
         if logs is not None:
@@ -175,14 +175,12 @@ def _flags(live: list[str]) -> str:
     return " and ".join({"on_gap": "--on-gap", "tethered": "--untethered"}[each] for each in live)
 
 
-def _logs(
-    client: Connection, topic: str, start: Start | None, data_dir: Path, server: str | None,
-    token: str | None,
-) -> Logs | None:  # fmt: skip
+def _logs(client: Connection, topic: str, start: Start | None) -> Logs | None:
     """The log of a durable topic, if it is that which ``--from`` wants. Raises NotFound."""
     from tidecast.api.start import Earliest, Latest
-    from tidecast.cli.messages.logs import LocalLogs, RemoteLogs, no_log
+    from tidecast.client.log.sources import no_log
     from tidecast.config.topology import is_pattern
+    from tidecast.errors import NotFound
 
     if start is None or isinstance(start, Latest) or is_pattern(topic):
         return None
@@ -198,14 +196,10 @@ def _logs(
     if modes.get(topic) != "durable":
         if isinstance(start, Earliest):
             return None
-        raise no_log(topic, modes or modes_of(">"))
-    logs = (
-        LocalLogs(data_dir, topic, _report_missing)
-        if server is None
-        else RemoteLogs(server, token, topic, _report_missing)
-    )
+        raise NotFound(f"--from: {no_log(topic, modes or modes_of('>'))}")
+    logs = client.link.open_logs(topic, _report_missing)
     if not logs.bounds():
-        raise no_log(topic, modes)
+        raise NotFound(f"--from: {no_log(topic, modes)}")
     return logs
 
 

@@ -7,21 +7,16 @@ receiving never block the loop.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from typing import Any, ClassVar, NoReturn, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 from tidecast import codecs
 from tidecast.api.link import Link
 from tidecast.api.words import Ack, PublishOptions
 from tidecast.client.admin.aio import Subscriptions, Topics
 from tidecast.client.columns.batch import (
-    BatchHeaders,
     BatchOptions,
-    Keys,
     Messages,
-    Optional,
-    Timestamps,
 )
 from tidecast.client.consumer.aio import Consumer, Opening
 from tidecast.client.core.message import Batch, Message
@@ -36,9 +31,11 @@ from tidecast.client.core.subscription import (
     check_max_messages,
 )
 from tidecast.client.flows.connection import ConnectionFlows
-from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
+from tidecast.client.flows.publisher import PublisherFlows
+from tidecast.client.flows.shells import awaits
 from tidecast.client.flows.steps import LoopDriver, OnLoop
 from tidecast.client.flows.subscription import SubscriptionFlows
+from tidecast.client.log.aio import Records
 from tidecast.client.requests.connection import (
     TIMEOUT_S,
     Gathering,
@@ -126,82 +123,12 @@ class Publisher(Public, OnLoop, PublisherFlows):
         if flow is not None:
             await self._drive(flow)
 
-    async def publish_batch(
-        self,
-        messages: Messages,
-        *,
-        keys: Keys | None = None,
-        headers: BatchHeaders | None = None,
-        timestamps: Timestamps | None = None,
-        flush: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109
-        ack: Ack | None = None,
-    ) -> BatchResult:
-        """Publish many messages: a list of bytes, a NumPy array, an Arrow array, column or frame.
-
-        Rows of a two-dimensional array are messages, items of a one-dimensional one. Arrow comes
-        from any library (PyCapsule interface): binary or string, of any width, as views, with a
-        dictionary; a frame has the columns ``payload`` (or ``value``), ``key``, ``headers``,
-        ``timestamp``. ``keys``: bytes or text of each message, None where it has none; a single one
-        is the key of all. ``headers``: a map for each message; or a map of names to values or
-        columns; or an Arrow map, struct, or binary of MessagePack. ``timestamps``: ns since 1970
-        of each; True: now. Columns are sequences, NumPy or Arrow arrays.
-
-        Returns the outcome: ``refused`` items are left out (null, too large, a key too long),
-        ``error`` ended the batch (no room). Other publishers' messages may come between.
-        ``ack="durable"``: return when all is on disk, else ``error`` has the reason. Raises
-        CodecError, ConfigError (field and item) before anything is published, Closed.
-        """
-        optional = Optional(keys, headers, timestamps)
-        begun = self.publish_batch_flow(messages, optional, flush, timeout, ack)
-        return begun if isinstance(begun, BatchResult) else await self._drive(begun)
-
-    async def run_compiled(
-        self,
-        fn: Callable[..., Any],
-        state: Any,
-        count: int,
-        *,
-        message_bytes_max: int,
-        flush: bool = True,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
-    ) -> int:
-        """Publish up to ``count`` messages that a compiled function writes in place.
-
-        ``fn(buf: uint8[:], i: int, state) -> int``: write message ``i`` into ``buf`` (at most
-        ``message_bytes_max`` bytes), return its length; 0 stops. It runs in a thread. Returns how
-        many were published. Raises ConfigError, Timeout, Closed.
-        """
-        return await self._drive(
-            self.run_compiled_flow(fn, state, count, message_bytes_max, flush, timeout)
-        )
-
-    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Hand over what was collected and send the open packet. Raises Timeout, Closed."""
-        await self._drive(self.flush_flow(timeout))
-
-    async def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:  # noqa: ASYNC109
-        """Hand over what was collected, then end the publication. Idempotent.
-
-        Raises BackPressure when messages found no room within ``timeout`` seconds.
-        """
-        await self._drive(self.close_flow(timeout))
-
-    async def wait_durable(
-        self,
-        seq: int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
-    ) -> int:
-        """Wait until ``seq`` (None: all that was published so far) is durable; how far it is then.
-
-        Raises Timeout (wait again), Fenced, Closed, StorageError (``on_full="error"``), ConfigError
-        on a live topic.
-        """
-        return await self._drive(self.wait_durable_flow(seq, timeout))
-
-    async def flush_to_ring(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Put what was collected into the ring. Raises Timeout, Closed."""
-        await self._drive(self.flush_to_ring_flow(timeout))
+    publish_batch = awaits(PublisherFlows.publish_batch_flow)
+    run_compiled = awaits(PublisherFlows.run_compiled_flow)
+    flush = awaits(PublisherFlows.flush_flow)
+    close = awaits(PublisherFlows.close_flow)
+    wait_durable = awaits(PublisherFlows.wait_durable_flow)
+    flush_to_ring = awaits(PublisherFlows.flush_to_ring_flow)
 
     hand_over = flush_to_ring
     """The name of `flush_to_ring` in older versions; the next version has it no more."""
@@ -275,15 +202,6 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
         walk = self.rest()
         return next(walk) if walk is not None else await self._drive(self.next_flow(timeout))
 
-    def poll(self, max_messages: int = 256) -> Batch:
-        """What is there now, up to ``max_messages``; an empty batch when nothing is. No await.
-
-        Raises GapError by policy, Closed, ConfigError.
-        """
-        if self.inline:
-            self._connection.link.work()
-        return self._poll(max_messages)
-
     def run(self, handler: Callable[[Message], Any], concurrency: int = 1) -> Any:
         """Await it: calls ``handler``, a function or coroutine function, with every message.
 
@@ -342,34 +260,9 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
                 raise result
         return n
 
-    async def run_compiled(
-        self,
-        fn: Callable[..., Any],
-        state: Any,
-        *,
-        max_messages: int | None = None,
-        duration_s: float | None = None,
-        until: Callable[[], bool] | threading.Event | None = None,
-    ) -> int:
-        """Run a compiled function over every message, in place; how many there were.
-
-        ``fn(data: uint8[:], state)`` or ``fn(data, meta, state)`` with ``meta`` a
-        `tidecast.client.compiled.Meta`. It runs in a thread. Ends after ``max_messages``, after
-        ``duration_s`` seconds, when ``until`` says so (asked between batches), when closed or
-        drained. Raises GapError by policy, ConfigError.
-        """
-        return await self._drive(self.run_compiled_flow(fn, state, max_messages, duration_s, until))
-
-    async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Take nothing new: iteration ends behind what is in the rings; then waits for handlers.
-
-        Raises Timeout when handlers run on for longer than ``timeout`` seconds.
-        """
-        await self._drive(self.drain_flow(timeout))
-
-    async def close(self) -> None:
-        """End the subscription; whoever waits for it is woken. Idempotent."""
-        await self._drive(self.close_flow())
+    run_compiled = awaits(SubscriptionFlows.run_compiled_flow)
+    drain = awaits(SubscriptionFlows.drain_flow)
+    close = awaits(SubscriptionFlows.close_flow)
 
     async def _wait_batch(self, limit: int, deadline: Deadline) -> Batch | None:
         """The next batch; None when the time is over, or closed or drained."""
@@ -391,22 +284,6 @@ class Responder(ResponderFlows, Subscription):
     async def next(self, timeout: float | None = None) -> Request:  # noqa: ASYNC109
         """The next request. Raises Timeout, Closed."""
         return await super().next(timeout)  # type: ignore[return-value]
-
-    def poll(self, max_messages: int = 256) -> list[Request]:  # type: ignore[override]
-        """Requests that have arrived, of up to ``max_messages`` messages. Raises Closed."""
-        if self._connection.link.inline:
-            self._connection.link.work()
-        return self.requests_now(check_max_messages(max_messages))
-
-    def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> NoReturn:
-        """Not of a responder. Raises ConfigError."""
-        del max_messages, max_wait
-        self.refuse_batches()
-
-    async def run_compiled(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not of a responder. Raises ConfigError."""
-        del arguments, options
-        self.refuse_batches()
 
     async def serve(self, handler: Callable[[Request], Any], concurrency: int = 1) -> int:
         """Call ``handler`` with every request until closed or drained; how many there were.
@@ -435,9 +312,6 @@ class Responder(ResponderFlows, Subscription):
                 await request.refuse(kind, text)
 
         return await self.run(answer, concurrency)
-
-    def _sender(self) -> Responder:
-        return self
 
     def reply(self, to: Return, payload: Any, headers: Headers | None) -> Coroutine[Any, Any, None]:
         """Send a reply: see `Request.respond`."""
@@ -507,22 +381,24 @@ class Replies:
         return reply
 
 
-class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
+class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Opening, Records]):
     """A connection to a node, for one event loop. Made by `tidecast.connect`."""
 
     PUBLIC = (
         "close closed consumer drain events flush health name publish publish_batch "
-        "publisher request request_many responder serve stats status subscribe "
+        "publisher read request request_many responder serve stats status subscribe "
         "subscriptions topics work"
     )
 
     driver: LoopDriver
 
-    def __init__(self, link: Link, name: str = "") -> None:
+    def __init__(
+        self, link: Link, name: str = "", topic_codecs: codecs.TopicCodecs | None = None
+    ) -> None:
         self.driver = LoopDriver(lambda: self.bell)
         self._opening: dict[str, asyncio.Lock] = {}
         self._pumps: dict[Requester, asyncio.Task[None]] = {}
-        super().__init__(link, name, Publisher, Subscription, Consumer)
+        super().__init__(link, name, topic_codecs, Publisher, Subscription, Consumer, Records)
         self.topics, self.subscriptions = Topics(self), Subscriptions(self)
 
     def _joined(self, join: Callable[[], Consumer]) -> Opening:
@@ -567,7 +443,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         raised, ResponderLost when the responder ended before it replied, CodecError, ConfigError,
         PayloadTooLarge, ConnectionLost, Closed.
         """
-        deadline, given = Deadline(timeout, self.link.now_s), codecs.codec_of(codec)
+        deadline, given = Deadline(timeout, self.link.now_s), self.topic_codecs.of(topic, codec)
         requester = known_requester(self, topic) or await self.requester(topic)
         pending = requester.begin(payload, key, headers, given)
         if pending is None:
@@ -643,7 +519,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         ``max_replies``, or after ``timeout`` seconds. Raises RequestTimeout when no reply came in
         time; else as `request`.
         """
-        given = codecs.codec_of(codec)
+        given = self.topic_codecs.of(topic, codec)
 
         def make(requester: Requester) -> tuple[Gathering, Any]:
             gathering = Gathering(requester, timeout, max_replies)
@@ -690,20 +566,9 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         while (event := await self.driver.run(self.event_flow(timeout))) is not None:
             yield event
 
-    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Flush all publishers. Raises Timeout."""
-        await self.driver.run(self.flush_flow(timeout))
-
-    async def drain(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109
-        """Send what was published, wait for handlers of what has arrived, then close.
-
-        Raises Timeout, and closes all the same.
-        """
-        await self.driver.run(self.drain_flow(timeout))
-
-    async def close(self) -> None:
-        """Close publishers (what was collected is handed over) and subscriptions. Idempotent."""
-        await self.driver.run(self.close_flow())
+    flush = awaits(ConnectionFlows.flush_flow)
+    drain = awaits(ConnectionFlows.drain_flow)
+    close = awaits(ConnectionFlows.close_flow)
 
     async def __aenter__(self) -> Self:
         self.check()
@@ -713,4 +578,4 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         await self.close()
 
 
-__all__ = ["Connection", "Publisher", "Replies", "Request", "Responder", "Subscription"]
+__all__ = ["Connection", "Publisher", "Records", "Replies", "Request", "Responder", "Subscription"]

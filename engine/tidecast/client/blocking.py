@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 from tidecast import codecs
 from tidecast.api.link import Link
 from tidecast.api.words import Ack, PublishOptions
 from tidecast.client.admin.blocking import Subscriptions, Topics
 from tidecast.client.columns.batch import (
-    BatchHeaders,
     BatchOptions,
-    Keys,
     Messages,
-    Optional,
-    Timestamps,
 )
 from tidecast.client.consumer.blocking import Consumer
 from tidecast.client.core.message import Batch, Message
@@ -35,10 +30,12 @@ from tidecast.client.core.subscription import (
     check_max_messages,
 )
 from tidecast.client.flows.connection import ConnectionFlows
-from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
+from tidecast.client.flows.publisher import PublisherFlows
+from tidecast.client.flows.shells import waits
 from tidecast.client.flows.steps import Blocking, BlockingDriver
 from tidecast.client.flows.subscription import SubscriptionFlows
 from tidecast.client.links.open import ConnectOptions, open_link
+from tidecast.client.log.blocking import Records
 from tidecast.client.requests.connection import (
     TIMEOUT_S,
     Gathering,
@@ -100,78 +97,12 @@ class Publisher(Public, Blocking, PublisherFlows):
         if flow is not None:
             self._drive(flow)
 
-    def publish_batch(
-        self,
-        messages: Messages,
-        *,
-        keys: Keys | None = None,
-        headers: BatchHeaders | None = None,
-        timestamps: Timestamps | None = None,
-        flush: bool = False,
-        timeout: float | None = None,
-        ack: Ack | None = None,
-    ) -> BatchResult:
-        """Publish many messages: a list of bytes, a NumPy array, an Arrow array, column or frame.
-
-        Rows of a two-dimensional array are messages, items of a one-dimensional one. Arrow comes
-        from any library (PyCapsule interface): binary or string, of any width, as views, with a
-        dictionary; a frame has the columns ``payload`` (or ``value``), ``key``, ``headers``,
-        ``timestamp``. ``keys``: bytes or text of each message, None where it has none; a single one
-        is the key of all. ``headers``: a map for each message; or a map of names to values or
-        columns; or an Arrow map, struct, or binary of MessagePack. ``timestamps``: ns since 1970
-        of each; True: now. Columns are sequences, NumPy or Arrow arrays.
-
-        Returns the outcome: ``refused`` items are left out (null, too large, a key too long),
-        ``error`` ended the batch (no room). Other publishers' messages may come between.
-        ``ack="durable"``: return when all is on disk, else ``error`` has the reason. Raises
-        CodecError, ConfigError (field and item) before anything is published, Closed.
-        """
-        optional = Optional(keys, headers, timestamps)
-        begun = self.publish_batch_flow(messages, optional, flush, timeout, ack)
-        return begun if isinstance(begun, BatchResult) else self._drive(begun)
-
-    def run_compiled(
-        self,
-        fn: Callable[..., Any],
-        state: Any,
-        count: int,
-        *,
-        message_bytes_max: int,
-        flush: bool = True,
-        timeout: float | None = None,
-    ) -> int:
-        """Publish up to ``count`` messages that a compiled function writes in place.
-
-        ``fn(buf: uint8[:], i: int, state) -> int``: write message ``i`` into ``buf`` (at most
-        ``message_bytes_max`` bytes), return its length; 0 stops. Numba compiles it once. One
-        commit a packet. Returns how many were published. Raises ConfigError, Timeout, Closed.
-        """
-        return self._drive(
-            self.run_compiled_flow(fn, state, count, message_bytes_max, flush, timeout)
-        )
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Hand over what was collected and send the open packet. Raises Timeout, Closed."""
-        self._drive(self.flush_flow(timeout))
-
-    def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
-        """Hand over what was collected, then end the publication. Idempotent.
-
-        Raises BackPressure when messages found no room within ``timeout`` seconds.
-        """
-        self._drive(self.close_flow(timeout))
-
-    def wait_durable(self, seq: int | None = None, timeout: float | None = None) -> int:
-        """Wait until ``seq`` (None: all that was published so far) is durable; how far it is then.
-
-        Raises Timeout (wait again), Fenced, Closed, StorageError (``on_full="error"``), ConfigError
-        on a live topic.
-        """
-        return self._drive(self.wait_durable_flow(seq, timeout))
-
-    def flush_to_ring(self, timeout: float | None = None) -> None:
-        """Put what was collected into the ring. Raises Timeout, Closed."""
-        self._drive(self.flush_to_ring_flow(timeout))
+    publish_batch = waits(PublisherFlows.publish_batch_flow)
+    run_compiled = waits(PublisherFlows.run_compiled_flow)
+    flush = waits(PublisherFlows.flush_flow)
+    close = waits(PublisherFlows.close_flow)
+    wait_durable = waits(PublisherFlows.wait_durable_flow)
+    flush_to_ring = waits(PublisherFlows.flush_to_ring_flow)
 
     hand_over = flush_to_ring
     """The name of `flush_to_ring` in older versions; the next version has it no more."""
@@ -245,15 +176,6 @@ class Subscription(Public, Blocking, SubscriptionFlows):
         walk = self.rest()
         return next(walk) if walk is not None else self._drive(self.next_flow(timeout))
 
-    def poll(self, max_messages: int = 256) -> Batch:
-        """What is there now, up to ``max_messages``; an empty batch when nothing is.
-
-        Raises GapError by policy, Closed, ConfigError.
-        """
-        if self._connection.link.inline:
-            self._connection.link.work()
-        return self._poll(max_messages)
-
     def run(self, handler: Callable[[Message], Any], concurrency: int = 1) -> int:
         """Call ``handler`` with every message until closed or drained; how many there were.
 
@@ -291,34 +213,9 @@ class Subscription(Public, Blocking, SubscriptionFlows):
             each.result()
         return n
 
-    def run_compiled(
-        self,
-        fn: Callable[..., Any],
-        state: Any,
-        *,
-        max_messages: int | None = None,
-        duration_s: float | None = None,
-        until: Callable[[], bool] | threading.Event | None = None,
-    ) -> int:
-        """Run a compiled function over every message, in place; how many there were.
-
-        ``fn(data: uint8[:], state)`` or ``fn(data, meta, state)`` with ``meta`` a
-        `tidecast.client.compiled.Meta`. Numba compiles it once. Ends after ``max_messages``, after
-        ``duration_s`` seconds, when ``until`` says so (asked between batches), when closed or
-        drained. Raises GapError by policy, ConfigError.
-        """
-        return self._drive(self.run_compiled_flow(fn, state, max_messages, duration_s, until))
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Take nothing new: iteration ends behind what is in the rings; then waits for handlers.
-
-        Raises Timeout when handlers run on for longer than ``timeout`` seconds.
-        """
-        self._drive(self.drain_flow(timeout))
-
-    def close(self) -> None:
-        """End the subscription; whoever waits for it is woken. Idempotent."""
-        self._drive(self.close_flow())
+    run_compiled = waits(SubscriptionFlows.run_compiled_flow)
+    drain = waits(SubscriptionFlows.drain_flow)
+    close = waits(SubscriptionFlows.close_flow)
 
     def _wait_batch(self, limit: int, deadline: Deadline) -> Batch | None:
         """The next batch; None when the time is over, or closed or drained."""
@@ -347,22 +244,6 @@ class Responder(ResponderFlows, Subscription):
         """The next request. Raises Timeout, Closed."""
         return super().next(timeout)  # type: ignore[return-value]
 
-    def poll(self, max_messages: int = 256) -> list[Request]:  # type: ignore[override]
-        """Requests that have arrived, of up to ``max_messages`` messages. Raises Closed."""
-        if self._connection.link.inline:
-            self._connection.link.work()
-        return self.requests_now(check_max_messages(max_messages))
-
-    def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> NoReturn:
-        """Not of a responder. Raises ConfigError."""
-        del max_messages, max_wait
-        self.refuse_batches()
-
-    def run_compiled(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not of a responder. Raises ConfigError."""
-        del arguments, options
-        self.refuse_batches()
-
     def serve(self, handler: Callable[[Request], Any], concurrency: int = 1) -> int:
         """Call ``handler`` with every request until closed or drained; how many there were.
 
@@ -385,9 +266,6 @@ class Responder(ResponderFlows, Subscription):
             if request.answered:
                 raise
             request.refuse(kind, text)
-
-    def _sender(self) -> Responder:
-        return self
 
     def reply(self, to: Return, payload: Any, headers: Headers | None) -> None:
         """Send a reply: see `Request.respond`."""
@@ -482,20 +360,22 @@ class Replies:
         return reply
 
 
-class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
+class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Consumer, Records]):
     """A connection to a node; a context manager. Made by `tidecast.sync.connect`."""
 
     PUBLIC = (
         "begin_request close closed consumer drain events flush health name publish "
-        "publish_batch publisher request request_many responder serve stats status "
+        "publish_batch publisher read request request_many responder serve stats status "
         "subscribe subscriptions topics work"
     )
 
     driver: BlockingDriver
 
-    def __init__(self, link: Link, name: str = "") -> None:
+    def __init__(
+        self, link: Link, name: str = "", topic_codecs: codecs.TopicCodecs | None = None
+    ) -> None:
         self.driver = BlockingDriver(lambda: self.bell)
-        super().__init__(link, name, Publisher, Subscription, Consumer)
+        super().__init__(link, name, topic_codecs, Publisher, Subscription, Consumer, Records)
         self.topics, self.subscriptions = Topics(self), Subscriptions(self)
 
     def _subscribed(self, subscription: Subscription) -> None:
@@ -564,7 +444,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
         `request`, but for the reply.
         """
         requester = known_requester(self, topic) or self._requester(topic)
-        given = codecs.codec_of(codec)
+        given = self.topic_codecs.of(topic, codec)
         pending = requester.begin(payload, key, headers, given)
         if pending is None:
             pending = self.driver.run(requester.begin_flow(payload, key, headers, given, timeout))
@@ -588,7 +468,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
         """
         requester = known_requester(self, topic) or self._requester(topic)
         gathering = Gathering(requester, timeout, max_replies)
-        given = codecs.codec_of(codec)
+        given = self.topic_codecs.of(topic, codec)
         self.driver.run(gathering.begin_flow(payload, key, headers, given))
         return Replies(self, gathering)
 
@@ -626,20 +506,9 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
         while (event := self.driver.run(self.event_flow(timeout))) is not None:
             yield event
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Flush all publishers. Raises Timeout."""
-        self.driver.run(self.flush_flow(timeout))
-
-    def drain(self, timeout: float | None = 30.0) -> None:
-        """Send what was published, wait for handlers of what has arrived, then close.
-
-        Raises Timeout, and closes all the same.
-        """
-        self.driver.run(self.drain_flow(timeout))
-
-    def close(self) -> None:
-        """Close publishers (what was collected is handed over) and subscriptions. Idempotent."""
-        self.driver.run(self.close_flow())
+    flush = waits(ConnectionFlows.flush_flow)
+    drain = waits(ConnectionFlows.drain_flow)
+    close = waits(ConnectionFlows.close_flow)
 
     def __enter__(self) -> Self:
         self.check()
@@ -659,6 +528,8 @@ def connect(
     *,
     name: str = "",
     token: str | None = None,
+    codec: codecs.Codec | str | None = None,
+    topic_codecs: Mapping[str, codecs.Codec | str] | None = None,
     link: Link | None = None,
     **options: Unpack[ConnectOptions],
 ) -> Connection:
@@ -666,12 +537,15 @@ def connect(
 
     ``tidecast://`` the engine of the default data directory, ``tidecast:///path`` of another one;
     ``embedded://`` an engine in this process (``topology=`` file or object, ``mode=`` ``threads``
-    or ``inline``). Raises EngineNotRunning, AuthError, ConfigError.
+    or ``inline``). ``codec``: of all topics; ``topic_codecs``: by topic or pattern, before it. What
+    is opened, published or requested with a codec of its own does not use them. Raises
+    EngineNotRunning, AuthError, ConfigError.
     """
-    return Connection(link or open_link(url, name, token, options), name)
+    found = codecs.TopicCodecs(codec, topic_codecs)
+    return Connection(link or open_link(url, name, token, options), name, found)
 
 
 __all__ = [
-    "Connection", "PendingReply", "Publisher", "Replies", "Request", "Responder", "Subscription",
-    "connect",
+    "Connection", "PendingReply", "Publisher", "Records", "Replies", "Request", "Responder",
+    "Subscription", "connect",
 ]  # fmt: skip

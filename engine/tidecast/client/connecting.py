@@ -6,13 +6,14 @@ The first import loads Numba and the kernels, which takes seconds on a busy mach
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 if TYPE_CHECKING:
     from tidecast.api.link import Link
     from tidecast.client.aio import Connection
     from tidecast.client.links.open import ConnectOptions
+    from tidecast.codecs import Codec
 
 
 class Connecting:
@@ -39,6 +40,8 @@ def connect(
     *,
     name: str = "",
     token: str | None = None,
+    codec: Codec | str | None = None,
+    topic_codecs: Mapping[str, Codec | str] | None = None,
     link: Link | None = None,
     **options: Unpack[ConnectOptions],
 ) -> Connecting:
@@ -46,13 +49,17 @@ def connect(
 
     ``tidecast://`` the engine of the default data directory, ``tidecast:///path`` of another one;
     ``embedded://`` an engine in this process (``topology=`` file or object, ``mode=`` ``threads``
-    or ``inline``). Raises EngineNotRunning, AuthError, ConfigError.
+    or ``inline``). ``codec``: of all topics; ``topic_codecs``: by topic or pattern, before it. What
+    is opened, published or requested with a codec of its own does not use them. Raises
+    EngineNotRunning, AuthError, ConfigError.
     """
 
     def make() -> Connection:
         from tidecast.client.aio import Connection
         from tidecast.client.links.open import open_link
+        from tidecast.codecs import TopicCodecs
 
-        return Connection(link or open_link(url, name, token, options), name)
+        found = TopicCodecs(codec, topic_codecs)
+        return Connection(link or open_link(url, name, token, options), name, found)
 
     return Connecting(make)

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from tidecast.config.certificate import Certificate
 from tidecast.config.store import TopologyStore
 from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
 from tidecast.events import AccessDenied, Event
+from tidecast.gateway import life
 from tidecast.gateway.consumers import KEEP_S
 from tidecast.gateway.log import READERS_MAX, LogReader
 from tidecast.gateway.quotas import Quotas
@@ -43,6 +45,7 @@ from tidecast.gateway.session import RemoteSession
 from tidecast.gateway.settings import GatewaySettings
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 from tidecast.node.access.rights import Denials
+from tidecast.protocol.state_table import StateTable
 
 PORT = 7400
 HOST = "127.0.0.1"
@@ -203,16 +206,14 @@ class Gateway:
         finally:
             checking.cancel()
             server.close(close_connections=False)
-            goodbye = Goodbye(reason="the engine stops")
-            sessions = list(self._sessions.values())
-            await asyncio.gather(*(each.end(goodbye.reason) for each in list(self._readers)))
+            reason = "the engine stops"
+            await asyncio.gather(*(each.end(reason) for each in list(self._readers)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):
-                    await asyncio.gather(*(each.settle() for each in sessions))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GOODBYE_S):
-                    await asyncio.gather(*(each.send(goodbye) for each in sessions))
-            await asyncio.gather(*(self._end(each) for each in sessions))
+                    await asyncio.gather(*(each.settle() for each in self._sessions.values()))
+            for session in list(self._sessions.values()):
+                self._on(session, life.Event.DISMISSED, reason)
+            await asyncio.gather(*self._tasks)
 
     def _access(self, digest: str) -> Access | None:
         if hmac.compare_digest(digest, self._digest):
@@ -258,16 +259,10 @@ class Gateway:
 
     def _failed(self, session: RemoteSession, problem: BaseException) -> None:
         """A task of a session failed in a way that nobody foresaw: its client connects again."""
-        _log.error("gateway: session of %s failed", session.name, exc_info=problem)
-        self._count(GatewayCounter.FAULTS)
-        self._spawn(self._dismiss(session, f"internal error: {type(problem).__name__}"))
-
-    async def _dismiss(self, session: RemoteSession, reason: str) -> None:
-        """End a session and say why; a client that does not read is not waited for."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GOODBYE_S):
-                await session.send(Goodbye(reason=reason))
-        await self._end(session)
+        reason = f"internal error: {type(problem).__name__}"
+        if self._on(session, life.Event.DISMISSED, reason):
+            _log.error("gateway: session of %s failed", session.name, exc_info=problem)
+            self._count(GatewayCounter.FAULTS)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -292,8 +287,7 @@ class Gateway:
         for session in list(self._sessions.values()):
             if session.access != self._access(session.digest):
                 self._count(GatewayCounter.KEYS_ENDED)
-                self._sessions.pop(session.id)
-                self._spawn(self._dismiss(session, reason))
+                self._on(session, life.Event.DISMISSED, reason)
         for reader in list(self._readers):
             if reader.access != self._access(reader.digest):
                 self._count(GatewayCounter.KEYS_ENDED)
@@ -335,12 +329,14 @@ class Gateway:
             if not isinstance(hello, frames.Hello) or hello.protocol != frames.PROTOCOL_VERSION:
                 raise BadFrame(f"no Hello of protocol {frames.PROTOCOL_VERSION}")
             session, resumed = await self._session_of(hello, self._shown[socket])
+            session.connect(socket)
             self._count(GatewayCounter.RESUMED, resumed)
             done = False
             try:
                 done = await session.serve(socket, resumed=resumed)
             finally:
-                self._left(session, done)
+                if session.is_newest(socket):
+                    self._on(session, life.Event.BYE if done else life.Event.LOST)
         except (BadFrame, TidecastError, TimeoutError) as problem:
             self._count(GatewayCounter.BAD_FRAMES, isinstance(problem, BadFrame))
             _log.warning("gateway: a client was disconnected: %s", problem)
@@ -364,10 +360,8 @@ class Gateway:
             session is not None
             and session.digest == digest
             and hmac.compare_digest(session.key.encode(), hello.key.encode())
+            and self._on(session, life.Event.CONNECTED)
         ):
-            expiry = self._expiries.pop(session.id, None)
-            if expiry is not None:
-                expiry.cancel()
             return session, True
         if len(self._sessions) >= self._clients_max:
             raise Conflict(f"a gateway serves at most {self._clients_max} remote clients")
@@ -382,28 +376,73 @@ class Gateway:
         self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
         return session, False
 
-    def _left(self, session: RemoteSession, done: bool) -> None:
-        """Its connection ended: the session waits for it to come back, or ends."""
-        if session.connected or session.ended:
-            return  # taken over
+    # --- the life of sessions ---------------------------------------------------------------------
+
+    def _on(self, session: RemoteSession, event: life.Event, reason: str = "") -> bool:
+        """Do what `TRANSITIONS` lists; False: the session's state does not list the event."""
+        after = TRANSITIONS.after(session.state, event)
+        if after is None:
+            return False
+        state, action = after
+        session.enter(state)
+        action(self, session, reason)
+        return True
+
+    def resume(self, session: RemoteSession, _reason: str) -> None:
+        """Its client is back, or comes over a second connection, which `serve` prefers."""
+        expiry = self._expiries.pop(session.id, None)
+        if expiry is not None:
+            expiry.cancel()
+
+    def await_return(self, session: RemoteSession, _reason: str) -> None:
+        """Keep it for `resume_s`."""
         assert self._loop is not None
-        delay_s = 0.0 if done else self._resume_s
-        self._expiries[session.id] = self._loop.call_later(delay_s, self._expire, session, done)
+        expire = partial(self._on, session, life.Event.EXPIRED)
+        self._expiries[session.id] = self._loop.call_later(self._resume_s, expire)
 
-    def _expire(self, session: RemoteSession, done: bool) -> None:
-        self._expiries.pop(session.id, None)
-        if session.connected:  # it came back while its old connection ended
-            return
-        self._count(GatewayCounter.EXPIRED, not done)
-        self._spawn(self._end(session))
+    def expire(self, session: RemoteSession, reason: str) -> None:
+        """Its client does not come back."""
+        self._count(GatewayCounter.EXPIRED)
+        self.end(session, reason)
 
-    async def _end(self, session: RemoteSession) -> None:
+    def end(self, session: RemoteSession, _reason: str) -> None:
+        """End everything that its client had."""
+        self._forget(session)
+        self._spawn(session.end())
+
+    def dismiss(self, session: RemoteSession, reason: str) -> None:
+        """End it, and send the reason first; do not wait for a client that does not read."""
+        self._forget(session)
+        self._spawn(self._dismiss(session, reason))
+
+    def _forget(self, session: RemoteSession) -> None:
         self._sessions.pop(session.id, None)
         self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
         expiry = self._expiries.pop(session.id, None)
         if expiry is not None:
             expiry.cancel()
+
+    async def _dismiss(self, session: RemoteSession, reason: str) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await session.send(Goodbye(reason=reason))
         await session.end()
+
+
+Action = Callable[[Gateway, RemoteSession, str], None]
+"""Gets the gateway, the session, and the reason of a dismissal."""
+TRANSITIONS: StateTable[life.State, life.Event, Action] = StateTable(
+    {
+        (life.State.SERVED, life.Event.CONNECTED): (life.State.SERVED, Gateway.resume),
+        (life.State.SERVED, life.Event.LOST): (life.State.AWAY, Gateway.await_return),
+        (life.State.SERVED, life.Event.BYE): (life.State.ENDED, Gateway.end),
+        (life.State.SERVED, life.Event.DISMISSED): (life.State.ENDED, Gateway.dismiss),
+        (life.State.AWAY, life.Event.CONNECTED): (life.State.SERVED, Gateway.resume),
+        (life.State.AWAY, life.Event.EXPIRED): (life.State.ENDED, Gateway.expire),
+        (life.State.AWAY, life.Event.DISMISSED): (life.State.ENDED, Gateway.dismiss),
+    }
+)
+"""The diagram in docs/PROTOCOL.md is made from it."""
 
 
 def open_gateway(

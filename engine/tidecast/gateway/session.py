@@ -47,6 +47,7 @@ from tidecast.events import (
 )
 from tidecast.gateway.consumers import RING_BYTES_MAX, RemoteConsumer
 from tidecast.gateway.failures import failure_of_any
+from tidecast.gateway.life import State
 from tidecast.gateway.publications import RemotePublication
 from tidecast.gateway.quotas import Quotas
 from tidecast.layout import packet as wire
@@ -243,12 +244,25 @@ class RemoteSession:
         self._outbox: deque[Frame] = deque()
         self._posted = asyncio.Event()
         self._image = 0
-        self.ended = False
+        self._newest: ServerConnection | None = None
+        self.state = State.SERVED
 
     @property
     def connected(self) -> bool:
         """A client is there."""
         return self._socket is not None
+
+    def connect(self, socket: ServerConnection) -> None:
+        """A connection comes: an older one no longer counts, and is cut off by `serve`."""
+        self._newest = socket
+
+    def is_newest(self, socket: ServerConnection) -> bool:
+        """No connection came after this one."""
+        return self._newest is socket
+
+    def enter(self, state: State) -> None:
+        """See `gateway.server.TRANSITIONS`."""
+        self.state = state
 
     def next_image(self) -> int:
         """A number for an image."""
@@ -304,7 +318,7 @@ class RemoteSession:
 
     def _spawned(self, task: asyncio.Task[None]) -> None:
         problem = None if task.cancelled() else task.exception()
-        if problem is not None and not isinstance(problem, ConnectionClosed) and not self.ended:
+        if problem is not None and not isinstance(problem, ConnectionClosed):
             self._failed(self, problem)
 
     def post(self, frame: Frame) -> None:
@@ -613,10 +627,7 @@ class RemoteSession:
         await asyncio.gather(*(each.settle() for each in list(self._publications.values())))
 
     async def end(self) -> None:
-        """End everything the client had. Idempotent."""
-        if self.ended:
-            return
-        self.ended = True
+        """End everything that the client had; once."""
         if self._socket is not None:
             self._socket.transport.abort()
         async with self._free:

@@ -16,6 +16,7 @@ from tidecast.log.state import (
     L_NEXT_TOKEN,
     L_POSITION,
     L_SEGMENT_BYTES,
+    L_SUSPECT,
     L_SYNCED_READS,
     L_SYNCS,
     L_TIME_MAX,
@@ -28,8 +29,9 @@ from tidecast.native.files import fdatasync, file_bytes, pwrite_all
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import address_of, bytes_at, load_i64, load_u32, store_i64
 
-ROLL = 1
-"""`append_run` wrote nothing: the segment is full, make the next one and call again."""
+ROLL, SUSPECT = 1, 2
+"""`append_run` wrote nothing: the segment is full, make the next one and call again; a sync of it
+failed, store it again first (`QueueLog.sync`)."""
 
 _log_of = LOG.of
 
@@ -88,11 +90,13 @@ def _index_run(L, buffer, at, end):
 
 @inlined
 def append_run(L, buffer, at, end):
-    """Append sealed batches ``buffer[at:end]`` whose tokens follow on: 0, ROLL, or ``-errno``.
+    """Append sealed batches ``buffer[at:end]`` whose tokens follow on: 0, ROLL, SUSPECT, -errno.
 
     All or nothing: after a failure the log ends where it did, and the same run may be tried again.
     """
     W = L.w
+    if W[L_SUSPECT] != 0:
+        return SUSPECT
     n = end - at
     position = W[L_POSITION]
     if position > lay.SEGMENT_HEADER_BYTES and position + n > W[L_SEGMENT_BYTES]:

@@ -19,7 +19,7 @@ from tidecast.disk import make_directory, sync_directory
 from tidecast.errors import CorruptLog, NotFound, StorageError, TidecastError
 from tidecast.layout import segment as lay
 from tidecast.log import state as log_state
-from tidecast.log.append import ROLL, append_sealed, sync_active, sync_file
+from tidecast.log.append import ROLL, SUSPECT, append_sealed, sync_active, sync_file
 from tidecast.log.batch import CAUSES
 from tidecast.log.damage import next_sound, sound_rows
 from tidecast.log.files import (
@@ -31,7 +31,7 @@ from tidecast.log.files import (
     unsynced_name,
 )
 from tidecast.log.read import CORRUPT, GONE, NEED_ROOM, close_reader, read_run, seek_time
-from tidecast.log.recovery import Recovered, Rows, Segment, recover, rewrite_segment
+from tidecast.log.recovery import NOT_READ, Recovered, Rows, Segment, recover, rewrite_segment
 from tidecast.log.scan import C_BASE_TOKEN, C_COUNT, C_POSITION, C_TIME_MAX, Scanner
 from tidecast.native.files import disk_table
 from tidecast.native.handles import State
@@ -67,7 +67,6 @@ class QueueLog:
             disk=disk_table(),
             entry=np.zeros(lay.INDEX_ENTRY_BYTES, dtype=np.uint8),
         )
-        self._suspect = False
         self._unsynced = bytearray()
         """While suspect: the active segment's bytes behind what is durable."""
         self._lock = threading.Lock()
@@ -158,10 +157,16 @@ class QueueLog:
             sync_directory(self.directory)
 
     def _open_active(self, base_token: int) -> None:
-        w = self._w
-        flags = os.O_RDWR | os.O_CLOEXEC
-        w[log_state.L_FD] = os.open(self.directory / segment_name(base_token), flags)
-        w[log_state.L_INDEX_FD] = os.open(self.directory / index_name(base_token), flags)
+        """Open a segment and its index to append to them; the ones before are closed then."""
+        w, flags = self._w, os.O_RDWR | os.O_CLOEXEC
+        segment = os.open(self.directory / segment_name(base_token), flags)
+        try:
+            index = os.open(self.directory / index_name(base_token), flags)
+        except OSError:
+            os.close(segment)
+            raise
+        self._close_active()
+        w[log_state.L_FD], w[log_state.L_INDEX_FD] = segment, index
         w[log_state.L_BASE_TOKEN] = base_token
 
     def _close_active(self) -> None:
@@ -184,22 +189,18 @@ class QueueLog:
                 f"{self.directory}: {log_state.SEGMENTS_MAX} segments, the most there may be: set "
                 "retention_bytes or retention_s, or larger segment_bytes"
             )
-        if self._suspect:
-            raise StorageError(
-                f"{self.directory}: a sync failed: what it covered is stored again first",
-                errno.EIO,
-            )
         try:
-            os.truncate(int(w[log_state.L_FD]), position)  # no leftovers of a failed write
-            self._seal_index(token, position)
-            with self._lock:
+            with self._lock:  # a sync that runs may fail, and then this one would succeed
+                if self.suspect:
+                    raise self._is_suspect()
+                os.truncate(int(w[log_state.L_FD]), position)  # no leftovers of a failed write
+                self._seal_index(token, position)
                 if self.fsync != "none":
                     self._sync_segment()
                     os.fdatasync(int(w[log_state.L_INDEX_FD]))
                 if snapshot:
                     self.write_snapshot(token, snapshot)
                 self._make_segment(token, now_ns)
-                self._close_active()
                 self._open_active(token)
                 w[log_state.L_DURABLE_TOKEN] = token
                 w[log_state.L_DURABLE_POSITION] = lay.SEGMENT_HEADER_BYTES
@@ -256,18 +257,25 @@ class QueueLog:
         if status == ROLL:
             self.roll(now_ns)
             status = int(append_sealed(self.state.words, buffer, n))
+        if status == SUSPECT:
+            raise self._is_suspect()
         if status < 0:
             raise _storage_error(self.directory, -status)
 
     @property
     def suspect(self) -> bool:
-        """A sync failed: nothing may be appended until `sync` returns."""
-        return self._suspect
+        """A sync failed: nothing is appended until `sync` returns."""
+        return bool(self._w[log_state.L_SUSPECT])
+
+    def _is_suspect(self) -> StorageError:
+        return StorageError(
+            f"{self.directory}: a sync failed: what it covered is stored again first", errno.EIO
+        )
 
     def sync(self) -> int:
         """Make what was appended before durable; the durable token. Raises StorageError.
 
-        After it raised, nothing may be appended until it returns: it stores the active segment in
+        After it raised, nothing is appended until it returns: it stores the active segment in
         another file then.
         """
         if self.fsync == "none":
@@ -275,7 +283,7 @@ class QueueLog:
             return self.durable_token
         with self._lock:
             try:
-                if self._suspect and self._w[log_state.L_FD] >= 0:
+                if self.suspect and self._w[log_state.L_FD] >= 0:
                     self._replace_active()
                     return self.durable_token
             except OSError as problem:
@@ -297,11 +305,14 @@ class QueueLog:
 
     def _doubt(self) -> None:
         """A sync failed: note it where the next engine sees it, if this one ends before."""
-        self._suspect = True
-        with contextlib.suppress(OSError):
-            (self.directory / unsynced_name(int(self._w[log_state.L_BASE_TOKEN]))).touch()
+        self._w[log_state.L_SUSPECT] = 1
+        self._mark()
         with contextlib.suppress(OSError):
             self._keep_unsynced()
+
+    def _mark(self) -> None:
+        with contextlib.suppress(OSError):
+            (self.directory / unsynced_name(int(self._w[log_state.L_BASE_TOKEN]))).touch()
 
     def _keep_unsynced(self) -> None:
         """Read what is not durable as long as the kernel has it: its pages count as clean."""
@@ -310,7 +321,7 @@ class QueueLog:
         while start and (left := end - start - len(self._unsynced)) > 0:
             some = os.pread(fd, min(left, 1 << 20), end - left)
             if not some:
-                raise OSError(errno.EIO, "what was not synced cannot be read back")
+                raise OSError(errno.EIO, NOT_READ)
             self._unsynced += some
 
     def _sync_file(self, fd: int) -> None:
@@ -327,6 +338,7 @@ class QueueLog:
             self.next_token,
         )
         path = self.directory / segment_name(base)
+        self._mark()  # the disk may have refused it before
         self._keep_unsynced()
         rewrite_segment(
             path, end, self._sync_file, sound_from=int(w[log_state.L_DURABLE_POSITION]),
@@ -337,8 +349,8 @@ class QueueLog:
         w[log_state.L_FD] = fresh
         w[log_state.L_GENERATION] += 1  # readers open it again
         w[log_state.L_DURABLE_POSITION], w[log_state.L_DURABLE_TOKEN] = end, token
-        self._suspect = False
         self._unsynced.clear()
+        w[log_state.L_SUSPECT] = 0
         (self.directory / unsynced_name(base)).unlink(missing_ok=True)
 
     @property
@@ -455,9 +467,10 @@ class QueueLog:
 
     def close(self) -> None:
         """Sync (unless the policy is `none`) and close. Idempotent."""
-        if self._w[log_state.L_FD] >= 0 and self.fsync != "none" and not self._suspect:
+        if self._w[log_state.L_FD] >= 0 and self.fsync != "none" and not self.suspect:
             with self._lock:
-                sync_active(self.state.words)
+                if sync_active(self.state.words) < 0:  # another sync would succeed: the next
+                    self._doubt()  # engine has to know
         self._close_active()
         if self._w[log_state.L_DIRECTORY_FD] >= 0:
             os.close(int(self._w[log_state.L_DIRECTORY_FD]))

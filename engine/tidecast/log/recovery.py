@@ -39,6 +39,7 @@ from tidecast.log.scan import C_BASE_TOKEN, C_POSITION, C_TIME_MAX, Scanner
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _COPY_BYTES = 1 << 20
+NOT_READ = "what was not synced cannot be read back"
 
 Rows = Callable[[np.ndarray], None]
 
@@ -100,10 +101,8 @@ def recover(directory: Path, topic: str, queue: int, on_rows: Rows) -> Recovered
     while bases:
         base = bases.pop()
         path = directory / segment_name(base)
-        suspect = directory / unsynced_name(base)
-        if suspect.exists():
-            rewrite_segment(path, path.stat().st_size, os.fsync)
-            suspect.unlink()
+        if (directory / unsynced_name(base)).exists():
+            _store_again(path, path.stat().st_size)
         size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(lay.SEGMENT_HEADER_BYTES)
@@ -200,13 +199,24 @@ def _last(directory: Path, base: int, size: int, on_rows: Rows, result: Recovere
             directory, path, scanner.position, size - scanner.position, scanner.cause, result
         )
         os.truncate(path, scanner.position)
-        _sync_file(path)
+        try:
+            _sync_file(path)
+        except OSError:  # no other sync will report it
+            _store_again(path, scanner.position)
     with path.open("rb") as file:
         head = file.read(lay.SEGMENT_HEADER_BYTES)
     write_index(directory, base, head, entries[:-1], seal=None)
     created = struct.unpack_from("<q", head, lay.SEG_CREATED_AT)[0]
     result.segments.append(Segment(base, scanner.position, entries[-1][2], created))
     result.next_token = scanner.token
+
+
+def _store_again(path: Path, end: int) -> None:
+    """A sync of a segment failed; if this does, too, the next start finds the mark. OSError."""
+    mark = path.with_suffix(".unsynced")
+    mark.touch()
+    rewrite_segment(path, end, os.fsync)
+    mark.unlink()
 
 
 def rewrite_segment(
@@ -217,30 +227,52 @@ def rewrite_segment(
     For a segment of which a sync failed. The kernel takes the pages for clean then, so another sync
     would store nothing and succeed. Writing to the same file is not enough either: ext4 leaves the
     blocks unwritten, and they are zeros when they are read again; so is what follows any failed
-    write-back. ``sync``: waits until a descriptor's bytes are on the device. ``sound_from``: where
-    batches begin that must be sound, up to the end. ``tail``: the last bytes, if they are known.
+    write-back. ``sync``: waits until a descriptor's bytes are on the device. ``tail``: the last
+    bytes, if they are known; they are stored first, so that a device that still fails is asked with
+    these alone. ``sound_from``: where batches begin that must be sound, up to the end.
     Raises OSError; the segment is as it was then.
     """
     fresh = path.with_suffix(".log-new")
-    fresh.unlink(missing_ok=True)  # of a try that failed: it has the blocks that did
-    with path.open("rb") as source, fresh.open("w+b") as target:
-        left = end - len(tail)
-        while left > 0 and (some := source.read(min(left, _COPY_BYTES))):
-            target.write(some)
-            left -= len(some)
-        target.write(tail)
-        target.flush()
-        if sound_from:
-            scanner = Scanner(target.fileno(), end)
-            scanner.reset(sound_from)
-            while scanner.next_rows().shape[0]:
-                pass
-            left = end - scanner.position
-        if left:
-            raise OSError(errno.EIO, "what was not synced cannot be read back")
-        sync(target.fileno())
-    fresh.replace(path)
+    fresh.unlink(missing_ok=True)  # of an engine that ended meanwhile
+    try:
+        with path.open("rb") as source, fresh.open("w+b") as target:
+            room = os.fstatvfs(target.fileno())
+            if room.f_bfree * room.f_frsize < end:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if tail:
+                target.seek(end - len(tail))
+                target.write(tail)
+                target.flush()
+                _check_sound(target.fileno(), sound_from, end)
+                sync(target.fileno())
+                target.seek(0)
+            left = end - len(tail)
+            while left > 0 and (some := source.read(min(left, _COPY_BYTES))):
+                target.write(some)
+                left -= len(some)
+            target.flush()
+            if left:
+                raise OSError(errno.EIO, NOT_READ)
+            if not tail:
+                _check_sound(target.fileno(), sound_from, end)
+            sync(target.fileno())
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # it has the blocks that failed, or the room that lacks
+        raise
     sync_directory(path.parent)
+
+
+def _check_sound(fd: int, position: int, end: int) -> None:
+    """Batches from ``position`` on (0: any bytes) must be sound up to ``end``. Raises OSError."""
+    if not position:
+        return
+    scanner = Scanner(fd, end)
+    scanner.reset(position)
+    while scanner.next_rows().shape[0]:
+        pass
+    if scanner.position < end:
+        raise OSError(errno.EIO, NOT_READ)
 
 
 def write_index(

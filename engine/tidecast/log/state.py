@@ -20,9 +20,10 @@ L_NEXT_TOKEN, L_POSITION, L_TIME_MAX, L_INDEX_DUE, L_ERROR, L_BASE_TOKEN = 8, 9,
 """Written by the appender: token behind the newest record, end of the active segment, its latest
 time-stamp, position from which on the next batch gets an index entry, errno of the last failure,
 first token of the active segment."""
-L_DURABLE_TOKEN, L_SYNCS, L_DURABLE_POSITION, L_GENERATION = 16, 17, 18, 19
+L_DURABLE_TOKEN, L_SYNCS, L_DURABLE_POSITION, L_GENERATION, L_SUSPECT = 16, 17, 18, 19, 20
 """Written by whoever syncs: all tokens below are on the device; how many syncs there were; the
-same as a position in the active segment; how often that was replaced by another file."""
+same as a position in the active segment; how often that was replaced by another file; 1: a sync of
+it failed, and nothing may be appended until another file took its place."""
 L_FIRST_SEGMENT, L_END_SEGMENT = 24, 25
 """The segments there are: rows of `segments` by number modulo SEGMENTS_MAX; the last is active."""
 L_SEALED_BYTES, L_DELETED_BYTES, L_EARLIEST_TOKEN = 26, 27, 28

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+from tidecast.api.in_thread import in_thread
 from tidecast.rest import blocking
 from tidecast.rest.http import TIMEOUT_S
-from tidecast.rest.types import (
-    Applied,
-    Key,
-    KeyList,
-    Kind,
-    Operation,
-    Plan,
-    Resource,
-    ResourceList,
-    Role,
-    Scope,
-)
+from tidecast.rest.types import Kind
 
 
 class Resources:
@@ -29,76 +16,16 @@ class Resources:
     def __init__(self, resources: blocking.Resources) -> None:
         self._blocking = resources
 
-    async def list(self, *, q: str | None = None, label: str | None = None) -> ResourceList:
-        """All of them, by name. ``q``: whose name has this text; ``label``: ``NAME=VALUE``."""
-        return await asyncio.to_thread(self._blocking.list, q=q, label=label)
-
-    async def get(self, name: str) -> Resource:
-        """One of them. Raises NotFound."""
-        return await asyncio.to_thread(self._blocking.get, name)
-
-    async def create(
-        self, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
-        **spec: Any,
-    ) -> Resource:  # fmt: skip
-        """Create one. Raises Conflict (it exists already), ConfigError."""
-        return await asyncio.to_thread(
-            self._blocking.create, name, labels=labels, description=description, **spec
-        )
-
-    async def ensure(
-        self, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
-        **spec: Any,
-    ) -> Resource:  # fmt: skip
-        """The resource, created if it is not there. Of one that is there ``spec`` must hold.
-
-        ``labels``, ``description``: of a new one. Raises Conflict, which names each setting that
-        differs, and ConfigError.
-        """
-        return await asyncio.to_thread(
-            self._blocking.ensure, name, labels=labels, description=description, **spec
-        )
-
-    async def edit(self, name: str, *, if_match: str | None = None, **changes: Any) -> Resource:
-        """Change settings of one; None sets the default.
-
-        ``if_match``: only the version with this `Resource.etag`. Raises NotFound, Conflict,
-        ConfigError.
-        """
-        return await asyncio.to_thread(self._blocking.edit, name, if_match=if_match, **changes)
-
-    async def preview(self, name: str, **changes: Any) -> Plan:
-        """What `edit` would change, and with which effect; nothing changes."""
-        return await asyncio.to_thread(self._blocking.preview, name, **changes)
-
-    async def delete(
-        self, name: str, *, if_unused: bool = False, dry_run: bool = False,
-        if_match: str | None = None,
-    ) -> Plan:  # fmt: skip
-        """Delete one. ``dry_run``: only say what goes with it. Raises NotFound, Conflict."""
-        return await asyncio.to_thread(
-            self._blocking.delete, name, if_unused=if_unused, dry_run=dry_run, if_match=if_match
-        )
-
-    async def pause(self, name: str) -> Operation:
-        """Stop deliveries of a topic or subscription, on all engines; records are kept."""
-        return await self.operate(name, "pause")
-
-    async def resume(self, name: str) -> Operation:
-        """Continue deliveries."""
-        return await self.operate(name, "resume")
-
-    async def operate(
-        self, name: str, action: str, *, dry_run: bool = False, **request: Any
-    ) -> Operation:
-        """Have the engines ``pause``, ``resume``, ``seek`` or ``redrive``.
-
-        ``request``: as in the REST API, such as ``at="latest"`` for ``seek``. Raises TidecastError
-        when an engine failed, which names the engine.
-        """
-        return await asyncio.to_thread(
-            self._blocking.operate, name, action, dry_run=dry_run, **request
-        )
+    list = in_thread(blocking.Resources.list)
+    get = in_thread(blocking.Resources.get)
+    create = in_thread(blocking.Resources.create)
+    ensure = in_thread(blocking.Resources.ensure)
+    edit = in_thread(blocking.Resources.edit)
+    preview = in_thread(blocking.Resources.preview)
+    delete = in_thread(blocking.Resources.delete)
+    pause = in_thread(blocking.Resources.pause)
+    resume = in_thread(blocking.Resources.resume)
+    operate = in_thread(blocking.Resources.operate)
 
 
 class Keys:
@@ -107,27 +34,10 @@ class Keys:
     def __init__(self, keys: blocking.Keys) -> None:
         self._blocking = keys
 
-    async def list(self) -> KeyList:
-        """All of them, revoked ones included; without secrets."""
-        return await asyncio.to_thread(self._blocking.list)
-
-    async def get(self, name: str) -> Key:
-        """One of them, without its secret. Raises NotFound."""
-        return await asyncio.to_thread(self._blocking.get, name)
-
-    async def create(
-        self, name: str, *, role: Role = "viewer", scopes: Iterable[Scope] = (),
-        description: str = "", expires_s: float | None = None,
-    ) -> Key:  # fmt: skip
-        """Create a key. Its `Key.secret` is shown this once. Raises Conflict, ConfigError."""
-        return await asyncio.to_thread(
-            self._blocking.create, name, role=role, scopes=scopes, description=description,
-            expires_s=expires_s,
-        )  # fmt: skip
-
-    async def revoke(self, name: str) -> Plan:
-        """Revoke a key: its sessions end. Raises NotFound."""
-        return await asyncio.to_thread(self._blocking.revoke, name)
+    list = in_thread(blocking.Keys.list)
+    get = in_thread(blocking.Keys.get)
+    create = in_thread(blocking.Keys.create)
+    revoke = in_thread(blocking.Keys.revoke)
 
 
 class Control:
@@ -151,21 +61,5 @@ class Control:
         """Resources of another kind, such as ``"rate-limits"`` or ``"pipelines"``."""
         return Resources(self._blocking.resources(kind))
 
-    async def apply(
-        self, documents: Iterable[Mapping[str, Any]] | str, *, dry_run: bool = False,
-        managed_by: str = "", prune: bool = False,
-    ) -> Applied:  # fmt: skip
-        """Create and change many resources: all of it or nothing.
-
-        ``documents``: as mappings, or as a text of YAML. ``prune``: delete what has this
-        ``managed_by`` and is left out. Raises ConfigError.
-        """
-        return await asyncio.to_thread(
-            self._blocking.apply, documents, dry_run=dry_run, managed_by=managed_by, prune=prune
-        )
-
-    async def request(
-        self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Send any request of the REST API; its answer, decoded. ``path``: under /api/v1."""
-        return await asyncio.to_thread(self._blocking.request, method, path, body, query)
+    apply = in_thread(blocking.Control.apply)
+    request = in_thread(blocking.Control.request)

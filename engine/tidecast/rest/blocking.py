@@ -45,7 +45,7 @@ class Resources:
         return _resource(self._service.send("GET", self._path(name)))
 
     def create(
-        self, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
+        self, /, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
         **spec: Any,
     ) -> Resource:  # fmt: skip
         """Create one. Raises Conflict (it exists already), ConfigError."""
@@ -58,7 +58,7 @@ class Resources:
         )  # fmt: skip
 
     def ensure(
-        self, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
+        self, /, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
         **spec: Any,
     ) -> Resource:  # fmt: skip
         """The resource, created if it is not there. Of one that is there ``spec`` must hold.
@@ -85,7 +85,7 @@ class Resources:
             )
         return found
 
-    def edit(self, name: str, *, if_match: str | None = None, **changes: Any) -> Resource:
+    def edit(self, /, name: str, *, if_match: str | None = None, **changes: Any) -> Resource:
         """Change settings of one; None sets the default.
 
         ``if_match``: only the version with this `Resource.etag`. Raises NotFound, Conflict,
@@ -93,7 +93,7 @@ class Resources:
         """
         return _resource(self._patch(name, changes, if_match))
 
-    def preview(self, name: str, **changes: Any) -> Plan:
+    def preview(self, /, name: str, **changes: Any) -> Plan:
         """What `edit` would change, and with which effect; nothing changes."""
         return _plan(self._patch(name, changes, None, dry_run=True))
 
@@ -118,7 +118,7 @@ class Resources:
         return self.operate(name, "resume")
 
     def operate(
-        self, name: str, action: str, *, dry_run: bool = False, **request: Any
+        self, /, name: str, action: str, *, dry_run: bool = False, **request: Any
     ) -> Operation:
         """Have the engines ``pause``, ``resume``, ``seek`` or ``redrive``.
 

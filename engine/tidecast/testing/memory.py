@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack, get_type_hints
 
 from tidecast.client import aio
 from tidecast.client.blocking import Connection
 from tidecast.client.connecting import Connecting
+from tidecast.codecs import Codec, TopicCodecs
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError
 from tidecast.testing.network import Network, SimulatedLink, SimulatedNode, network_of
@@ -104,6 +105,8 @@ def connect(
     node: str = "",
     topics: Iterable[str | TopicConfig] = (),
     durable: Iterable[str] = (),
+    codec: Codec | str | None = None,
+    topic_codecs: Mapping[str, Codec | str] | None = None,
     **settings: Unpack[NetworkSettings],
 ) -> Connection:
     """A blocking connection to a network in memory; no engine, no sockets, no disk.
@@ -111,12 +114,13 @@ def connect(
     ``network``: a name, or a `Network`. Each connection has a node of its own, and connections that
     name the same ``node`` share it. ``topics``, ``durable``: topics of a new node; other live
     topics are made on first use. ``settings`` of a network's first connection: those of `Network`;
-    the time is real, unless ``real_time=False``. Raises ConfigError.
+    the time is real, unless ``real_time=False``. ``codec``, ``topic_codecs``: as of
+    `tidecast.connect`. Raises ConfigError.
     """
     link = memory_link(
         name=name, network=network, node=node, topics=topics, durable=durable, **settings
     )
-    return Connection(link, name)
+    return Connection(link, name, TopicCodecs(codec, topic_codecs))
 
 
 def connect_async(
@@ -126,6 +130,8 @@ def connect_async(
     node: str = "",
     topics: Iterable[str | TopicConfig] = (),
     durable: Iterable[str] = (),
+    codec: Codec | str | None = None,
+    topic_codecs: Mapping[str, Codec | str] | None = None,
     **settings: Unpack[NetworkSettings],
 ) -> Connecting:
     """An asyncio connection to a network in memory: use it with ``async with``. See `connect`."""
@@ -133,4 +139,5 @@ def connect_async(
         memory_link,
         name=name, network=network, node=node, topics=topics, durable=durable, **settings,
     )  # fmt: skip
-    return Connecting(lambda: aio.Connection(link(), name))
+    found = TopicCodecs(codec, topic_codecs)
+    return Connecting(lambda: aio.Connection(link(), name, found))

@@ -21,6 +21,7 @@ from tidecast.agents.live import images as image_table
 from tidecast.agents.live import publications as publication_table
 from tidecast.agents.puller.state import P_DUE_NS
 from tidecast.api.link import PublicationGrant, PublicationOptions
+from tidecast.api.logs import Logs, Report
 from tidecast.client import aio
 from tidecast.client.blocking import Connection
 from tidecast.client.connecting import Connecting
@@ -93,6 +94,11 @@ class SimulatedLink(EmbeddedLink):
         """See `Link`."""
         self._alive()
         super().release_image(subscription_id, image_id)
+
+    def open_logs(self, topic: str, report: Report) -> Logs:
+        """See `Link`."""
+        self._alive()
+        return super().open_logs(topic, report)
 
     def close(self) -> None:
         """See `Link`; of a node that was killed there is nothing left to close."""

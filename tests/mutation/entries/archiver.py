@@ -50,6 +50,22 @@ MUTATIONS = (
         "A sync that failed acks what it covered.",
     ),
     Mutation(
+        "archiver-no-back-off",
+        _CYCLE,
+        "(RETRY_NS << min(topic.sync_failures, SYNC_DOUBLINGS_MAX))",
+        "RETRY_NS",
+        (_POWER + "test_a_device_that_fails_for_long_is_asked_less_and_less_often",),
+        "A device that fails is asked to store what was not synced twenty times a second.",
+    ),
+    Mutation(
+        "archiver-placed-forgets-suspect",
+        "engine/tidecast/node/durable/placed.py",
+        "                durable.tables.note_suspect(topic, run.queue, durable.ctx.clock_ns())\n",
+        "",
+        (_POWER + "test_a_seal_that_fails_leaves_no_hole_in_what_is_placed_next",),
+        "A placed append whose segment cannot be sealed waits for a sync that nobody asks for.",
+    ),
+    Mutation(
         "archiver-appends-while-suspect",
         _CYCLE,
         "    if topic.suspect != 0 or topic.held == HELD_ROLL:",
@@ -59,6 +75,7 @@ MUTATIONS = (
             + "test_nothing_is_appended_between_a_sync_that_failed_and_the_next_that_succeeds",
         ),
         "Records are appended to a file whose pages the kernel may have dropped.",
+        equivalent="`append_run` appends nothing to such a log; the archiver only notices sooner.",
     ),
     Mutation(
         "archiver-moves-on-over-full-disk",

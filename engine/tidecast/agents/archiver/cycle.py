@@ -39,7 +39,7 @@ from tidecast.buffers.slots import control_at, holds, ring_bell
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.layout.member import WAKE_QUEUES_AT
-from tidecast.log.append import ROLL, append_run
+from tidecast.log.append import ROLL, SUSPECT, append_run
 from tidecast.log.state import L_BATCHES, L_NEXT_TOKEN, LOG
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import (
@@ -56,6 +56,9 @@ from tidecast.native.memory import address_of, bytes_at, load_i64, store_i64
 
 RETRY_NS = 50_000_000
 """A disk that refuses is asked again after this long."""
+SYNC_DOUBLINGS_MAX = 5
+"""After each further sync that fails the next one is asked for twice as late, so often: each of
+them stores what was not synced in a new file."""
 
 archiver_of, _log_of = ARCHIVER.of, LOG.of
 _MISC_WORD = 8
@@ -133,6 +136,8 @@ def _write_queue(A, topic, queue):
         if queue.roll_asked == 0:
             queue.roll_asked = emit(A.events, A.attention, E_ROLL, queue.index, 0, 0, 0, 0)
         return HELD_ROLL
+    if status == SUSPECT:
+        return HELD_DISK
     if status < 0:
         counters[C.APPEND_FAILURES] += 1
         counters[C.ERRNO] = -status
@@ -249,13 +254,14 @@ def _end_sync(A, topic, now_ns):
     if topic.sync_status < 0:
         topic.suspect = 1
         topic.dirty_ns = now_ns
-        topic.sync_retry_ns = now_ns + RETRY_NS
+        topic.sync_retry_ns = now_ns + (RETRY_NS << min(topic.sync_failures, SYNC_DOUBLINGS_MAX))
+        topic.sync_failures += 1
         if topic.errno == 0:
             topic.errno = -topic.sync_status
             emit(A.events, A.attention, E_SYNC_FAILED, topic.index, -topic.sync_status, 0, 0, 0)
             _report_state(A, topic, topic.errno)
         return
-    topic.sync_retry_ns = 0
+    topic.sync_retry_ns = topic.sync_failures = 0
     if topic.errno != 0 and topic.held == HELD_NOT:
         topic.errno = 0
         emit(A.events, A.attention, E_DISK_OK, topic.index, 0, 0, 0, 0)

@@ -12,7 +12,7 @@ from tidecast.buffers.member_ring import wake
 from tidecast.layout import segment as seg
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.layout.member import WAKE_QUEUES_AT
-from tidecast.log.append import ROLL, append_run
+from tidecast.log.append import ROLL, SUSPECT, append_run
 from tidecast.log.batch import seal_batch
 from tidecast.log.state import LOG
 from tidecast.native.jit import inlined, kernel
@@ -57,6 +57,8 @@ def append_placed(words, number, buffer, n, producer, epoch, base_seq, now_ns, w
     status = append_run(_log_of(bytes_at(queue.log_address, 8)), buffer, 0, n)
     if status == ROLL:
         return NEEDS_ROLL
+    if status == SUSPECT:
+        return HELD
     counters = A.counters[queue.row]
     if status < 0:
         counters[C.APPEND_FAILURES] += 1

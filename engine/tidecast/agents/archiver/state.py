@@ -71,6 +71,7 @@ TOPIC = np.dtype(
         ("syncing", np.int64),  # 1: part of the sync under way
         ("sync_status", np.int64),  # of that sync: 0 or -errno
         ("sync_retry_ns", np.int64),
+        ("sync_failures", np.int64),  # in a row
         ("suspect", np.int64),  # 1: a sync failed; nothing is appended until one succeeds
         ("owner", np.int64),  # epoch of the lease on its queues, written into every batch
     ]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 if TYPE_CHECKING:
-    from tidecast.cli.messages.logs import LogMessage
     from tidecast.client.consumer.message import DurableMessage
     from tidecast.client.core.message import Message
+    from tidecast.client.log.records import LogRecord
 
-    AnyMessage = Message | DurableMessage | LogMessage
+    AnyMessage = Message | DurableMessage | LogRecord
 
 Writer = Callable[["Iterable[AnyMessage]"], bytes]
 _PART = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)

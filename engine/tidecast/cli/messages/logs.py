@@ -1,139 +1,19 @@
 """What the queues of a durable topic keep, read from the log: no subscription is made or moved.
 
-On this host from the files of the data directory, elsewhere over a gateway (right `read_payloads`).
+It follows the log: what is there now, then what was appended since. `Connection.read` ends.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, Protocol
 
-import msgspec
-
+from tidecast.api.logs import Logs, QueueRange
 from tidecast.api.start import Latest, Start, Time, Tokens
-from tidecast.client.consumer.message import Token
-from tidecast.client.remote.log import LogClient
-from tidecast.client.remote.log_frames import Range
+from tidecast.client.log.records import LogRecord, batch_of
 from tidecast.config.moments import TIME_NS_MAX
-from tidecast.config.near import near
-from tidecast.errors import ConfigError, CorruptLog, NotFound
-from tidecast.log.batch import CAUSES
-from tidecast.log.files import queue_directory
-from tidecast.log.queue_files import QueueFiles, queues_of
-from tidecast.log.range_scan import RangeScan, Selector, Wanted
-from tidecast.log.select import W_AT
-from tidecast.queues.records import parts_at
-
-Report = Callable[[str, dict[str, Any]], None]
-Rows = Iterator[tuple[Any, list[list[int]]]]
-"""Blocks of bytes, and (offset, token) of each record in them."""
-
-
-class LogMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A record as it lies in its queue; the fields are those of `DurableMessage`."""
-
-    data: bytes
-    token: Token
-    key: bytes | None
-    headers: dict[str, Any]
-    timestamp: int
-
-    @property
-    def topic(self) -> str:
-        """Name of the topic."""
-        return self.token.topic
-
-
-class Logs(Protocol):
-    """The queues of one topic."""
-
-    def bounds(self) -> list[tuple[int, int, int]]:
-        """(queue, first token, end) of each queue."""
-
-    def at_time(self, queue: int, time_ns: int) -> int:
-        """First token of the first batch with a record not older than this; else the end."""
-
-    def rows(self, queue: int, start: int, end: int) -> Rows:
-        """The records with tokens [start, end). Raises CorruptLog, GapError."""
-
-    def close(self) -> None:
-        """Free all. Idempotent."""
-
-
-class LocalLogs:
-    """See `Logs`: the files of a data directory."""
-
-    def __init__(self, data_dir: Path, topic: str, report: Report) -> None:
-        self._data_dir, self._topic, self._report = data_dir, topic, report
-        self._files: dict[int, QueueFiles] = {}
-
-    def bounds(self) -> list[tuple[int, int, int]]:
-        """See `Logs`."""
-        queues = [self._file(queue) for queue in queues_of(self._data_dir, self._topic)]
-        return [(one.queue, one.earliest_token(), one.end_token()) for one in queues]
-
-    def _file(self, queue: int) -> QueueFiles:
-        if queue not in self._files:
-            self._files[queue] = QueueFiles(self._data_dir, self._topic, queue)
-        return self._files[queue]
-
-    def at_time(self, queue: int, time_ns: int) -> int:
-        """See `Logs`."""
-        return self._file(queue).token_at_time(time_ns)
-
-    def rows(self, queue: int, start: int, end: int) -> Rows:
-        """See `Logs`."""
-        scan = RangeScan(
-            queue_directory(self._data_dir, self._topic, queue), self._topic, queue,
-            Wanted(token_min=start, token_end=end), fail_on_data_loss=False, report=self._report,
-        )  # fmt: skip
-        for block, n in scan:
-            yield block, scan.selector.rows[:n].tolist()
-
-    def close(self) -> None:
-        """See `Logs`."""
-
-
-class RemoteLogs:
-    """See `Logs`: over a gateway. A connection a queue, for they are read side by side."""
-
-    def __init__(self, server: str, token: str | None, topic: str, report: Report) -> None:
-        self._given, self._topic, self._report = (server, token or ""), topic, report
-        self._client = LogClient(*self._given)
-        self._readers: dict[int, LogClient] = {}
-
-    def bounds(self) -> list[tuple[int, int, int]]:
-        """See `Logs`."""
-        return self._client.bounds(self._topic)
-
-    def at_time(self, queue: int, time_ns: int) -> int:
-        """See `Logs`."""
-        return self._client.at_time(self._topic, queue, time_ns)
-
-    def rows(self, queue: int, start: int, end: int) -> Rows:
-        """See `Logs`."""
-        reader = self._readers.setdefault(queue, LogClient(*self._given))
-        asked = Range(
-            topic=self._topic, queue=queue, start=start, end=end, fail_on_data_loss=False
-        )  # fmt: skip
-        selector = Selector(Wanted(token_min=start, token_end=end), holes=True)
-        for block in reader.read(asked, self._report):
-            n = selector.select(block, block.size, -1)
-            if n < 0 or selector.w[W_AT] != block.size:
-                raise CorruptLog(
-                    f"{self._topic}/{queue}: what {self._given[0]} sent arrived damaged: "
-                    f"{CAUSES.get(n, 'its tokens are out of order')}"
-                )
-            yield block, selector.rows[:n].tolist()
-
-    def close(self) -> None:
-        """See `Logs`."""
-        for client in (self._client, *self._readers.values()):
-            client.close()
-
+from tidecast.errors import ConfigError, NotFound
 
 _time = attrgetter("timestamp")
 
@@ -170,12 +50,12 @@ class LogReader:
                 return end
         return first
 
-    def round(self, until_ns: int | None = None) -> Iterator[LogMessage]:
+    def round(self, until_ns: int | None = None) -> Iterator[LogRecord]:
         """The records that are there now and were not read, merged by time.
 
         Each queue in the order of its tokens. ``until_ns``: only those that are older.
         """
-        parts: list[Iterator[LogMessage]] = []
+        parts: list[Iterator[LogRecord]] = []
         for queue, first, end in self._logs.bounds():
             start = self._next.setdefault(queue, first)
             if end > start:
@@ -190,25 +70,8 @@ class LogReader:
             if first_ns <= each.timestamp < end_ns:
                 yield each
 
-    def _records(self, queue: int, start: int, end: int) -> Iterator[LogMessage]:
-        topic = self.topic
-        for block, rows in self._logs.rows(queue, start, end):
-            raw = block.tobytes()
-            for at, token in rows:
-                key, time_ns, headers, payload = parts_at(raw, at)
-                yield LogMessage(payload, Token(topic, queue, token), key, headers, time_ns)
-
-
-def no_log(topic: str, modes: Mapping[str, str]) -> NotFound:
-    """The error for a topic whose log cannot be read here. ``modes``: by topic."""
-    mode = modes.get(topic)
-    if mode is None:
-        said = f"no topic {topic}{near(topic, modes)}: `tidecast topic list` shows those there are"
-    elif mode == "durable":
-        said = (
-            f"the queues of {topic} are kept by another node: read them there (--server), or with "
-            "--subscription NAME"
-        )
-    else:
-        said = f"topic {topic} is live, so nothing is kept: allowed are earliest and latest"
-    return NotFound(f"--from: {said}")
+    def _records(self, queue: int, start: int, end: int) -> Iterator[LogRecord]:
+        asked = QueueRange(queue=queue, start=start, end=end)
+        for block, rows in self._logs.blocks(asked):
+            if len(rows):
+                yield from batch_of(self.topic, queue, block, rows, None)

@@ -15,9 +15,10 @@ from tidecast.cli.pub import tell
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tidecast.cli.messages.logs import LogMessage, LogReader
+    from tidecast.cli.messages.logs import LogReader
     from tidecast.client.blocking import Connection, Subscription
     from tidecast.client.consumer.blocking import Consumer
+    from tidecast.client.log.records import LogRecord
 
 POLL_MESSAGES = 4096
 LOOK_S = 0.1
@@ -138,7 +139,7 @@ class LogFlow(Flow):
     ) -> None:  # fmt: skip
         self._client, self._reader, self._out, self._writer = client, reader, out, writer
         self._until_ns = until_ns
-        self._round: Iterator[LogMessage] = iter(())
+        self._round: Iterator[LogRecord] = iter(())
         self._pause = threading.Event()
 
     @property
@@ -160,7 +161,7 @@ class LogFlow(Flow):
             self._pause.wait(LOOK_S)
         return len(some)
 
-    def _some(self, limit: int) -> list[LogMessage]:
+    def _some(self, limit: int) -> list[LogRecord]:
         return list(islice(self._round, limit))
 
     def ended(self) -> bool:

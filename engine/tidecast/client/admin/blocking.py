@@ -63,14 +63,23 @@ class Topics:
         Safe to call from several programs at once. Raises Conflict, which names each setting that
         differs, and ConfigError.
         """
-        found = self._find(name)
-        if found is None:
-            try:
-                return self.create(name, **settings)
-            except Conflict:
-                found = self._find(name)
-                if found is None:
-                    raise  # it conflicts with another topic
+        try:
+            return self.check(name, **settings)
+        except NotFound:
+            pass
+        try:
+            return self.create(name, **settings)
+        except Conflict:
+            if self._find(name) is None:
+                raise  # it conflicts with another topic
+        return self.check(name, **settings)
+
+    def check(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+        """The topic, if it is there and ``settings`` hold: `ensure` that creates nothing.
+
+        Raises NotFound, Conflict, which names each setting that differs, and ConfigError.
+        """
+        found = self.get(name)
         differing = _differing(found, settings)
         if differing:
             raise Conflict(
@@ -179,17 +188,38 @@ class Subscriptions:
         Of one that is there the settings that are given must hold. Raises Conflict, which names
         each that differs, NotFound, ConfigError.
         """
-        wanted: dict[str, Any] = {
-            "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
-            "key_pattern": key, "headers": headers, "where": where,
-        }  # fmt: skip
         try:
             return self.create(
                 topic, name, start=start, ack_wait=ack_wait, max_deliver=max_deliver,
                 dead_letter=dead_letter, key=key, headers=headers, where=where,
             )  # fmt: skip
         except Conflict:
-            found = self.get(topic, name)
+            return self.check(
+                topic, name, ack_wait=ack_wait, max_deliver=max_deliver, dead_letter=dead_letter,
+                key=key, headers=headers, where=where,
+            )  # fmt: skip
+
+    def check(
+        self,
+        topic: str,
+        name: str,
+        *,
+        ack_wait: float | None = None,
+        max_deliver: int | None = None,
+        dead_letter: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        where: str | None = None,
+    ) -> SubscriptionInfo:
+        """The subscription, if it is there and the settings hold: `ensure` that creates nothing.
+
+        Raises NotFound, and Conflict, which names each setting that differs.
+        """
+        wanted: dict[str, Any] = {
+            "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
+            "key_pattern": key, "headers": headers, "where": where,
+        }  # fmt: skip
+        found = self.get(topic, name)
         differing = [
             f"{field} is {getattr(found, field)!r}, not {value!r}"
             for field, value in wanted.items()

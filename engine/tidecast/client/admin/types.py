@@ -6,6 +6,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from tidecast.api.start import Start
 from tidecast.config.topology import TopicConfig
 
 Size = int | str
@@ -44,6 +45,18 @@ class TopicSettings(TypedDict, total=False):
     producer_ttl_s: float
     labels: dict[str, str]
     description: str
+
+
+class SubscriptionSettings(TypedDict, total=False):
+    """Settings of a durable subscription: those of `Subscriptions.create`."""
+
+    start: Start | str
+    ack_wait: float | None
+    max_deliver: int | None
+    dead_letter: str | None
+    key: str | None
+    headers: dict[str, str] | None
+    where: str | None
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections.abc import AsyncIterator, Callable, Generator
-from functools import partial
 from typing import Any, Self
 
-from tidecast.api.start import Start
-from tidecast.api.words import AckWhen, StartWord
+from tidecast.api.words import AckWhen
 from tidecast.client.consumer.core import (
     ITERATE_MESSAGES,
     OnError,
@@ -27,6 +24,7 @@ from tidecast.client.consumer.message import DurableBatch, DurableMessage
 from tidecast.client.core.public import Public
 from tidecast.client.core.subscription import check_max_messages
 from tidecast.client.flows.consumer import ConsumerFlows
+from tidecast.client.flows.shells import awaits
 from tidecast.client.flows.steps import OnLoop
 from tidecast.client.waiting import Deadline
 
@@ -135,17 +133,7 @@ class Consumer(Public, OnLoop, ConsumerFlows):
             for message in list(dispatch.held.values()):
                 message.extend()
 
-    async def run_compiled(
-        self,
-        fn: Callable[..., Any],
-        state: Any,
-        *,
-        max_messages: int | None = None,
-        duration_s: float | None = None,
-        until: Callable[[], bool] | threading.Event | None = None,
-    ) -> int:
-        """Run a compiled function over every message, in a thread: see the blocking `Consumer`."""
-        return await self._drive(self.run_compiled_flow(fn, state, max_messages, duration_s, until))
+    run_compiled = awaits(ConsumerFlows.run_compiled_flow)
 
     async def _handle(
         self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
@@ -175,53 +163,13 @@ class Consumer(Public, OnLoop, ConsumerFlows):
 
     # --- control ----------------------------------------------------------------------------------
 
-    async def _call(self, action: str, **arguments: Any) -> Any:
-        return await asyncio.to_thread(partial(self._control, action, **arguments))
-
-    async def pause(self) -> None:
-        """Pause the subscription, for all its members; what was fetched is kept."""
-        await self._call("pause")
-
-    async def resume(self) -> None:
-        """Go on."""
-        await self._call("resume")
-
-    async def seek(
-        self, start: Start | StartWord, *, dry_run: bool = False
-    ) -> list[dict[str, Any]]:
-        """Move the subscription, for all its members. Returns what moves, a mapping a queue."""
-        return await asyncio.to_thread(self._seek, start, dry_run)
-
-    async def redrive(
-        self, *, dry_run: bool = False, reason: str | None = None,
-        key: str | bytes | None = None, where: str | None = None, limit: int = 10_000,
-        after: list[list[int]] | None = None, to: str | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Deliver dead letters of this subscription again: see the blocking `Consumer.redrive`."""
-        found: dict[str, Any] = await self._call(
-            "redrive",
-            dry_run=dry_run,
-            reason=reason,
-            key=key,
-            where=where,
-            limit=limit,
-            after=after,
-            to=to,
-        )
-        return found
-
-    async def info(self) -> dict[str, Any]:
-        """Position, lag, outstanding, pressure reason by queue; members."""
-        found: dict[str, Any] = await self._call("show")
-        return found
-
-    async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Take nothing new and wait for handlers. Raises Timeout."""
-        await self._drive(self.drain_flow(timeout))
-
-    async def close(self) -> None:
-        """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
-        await self._drive(self.close_flow())
+    pause = awaits(ConsumerFlows.pause_flow)
+    resume = awaits(ConsumerFlows.resume_flow)
+    seek = awaits(ConsumerFlows.seek_flow)
+    redrive = awaits(ConsumerFlows.redrive_flow)
+    info = awaits(ConsumerFlows.info_flow)
+    drain = awaits(ConsumerFlows.drain_flow)
+    close = awaits(ConsumerFlows.close_flow)
 
     async def __aenter__(self) -> Self:
         return self

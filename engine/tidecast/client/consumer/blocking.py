@@ -9,8 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Self
 
-from tidecast.api.start import Start
-from tidecast.api.words import AckWhen, StartWord
+from tidecast.api.words import AckWhen
 from tidecast.client.consumer.core import (
     ITERATE_MESSAGES,
     OnError,
@@ -24,6 +23,7 @@ from tidecast.client.core.outgoing import reject
 from tidecast.client.core.public import Public
 from tidecast.client.core.subscription import check_max_messages
 from tidecast.client.flows.consumer import ConsumerFlows
+from tidecast.client.flows.shells import waits
 from tidecast.client.flows.steps import Blocking
 from tidecast.client.waiting import Deadline
 
@@ -187,80 +187,17 @@ class Consumer(Public, Blocking, ConsumerFlows):
             raise problems[0]
         return n
 
-    def run_compiled(
-        self,
-        fn: Callable[..., Any],
-        state: Any,
-        *,
-        max_messages: int | None = None,
-        duration_s: float | None = None,
-        until: Callable[[], bool] | threading.Event | None = None,
-    ) -> int:
-        """Run a compiled function over every message, in place, and ack them; how many there were.
-
-        ``fn(data: uint8[:], state)``. Numba compiles it once. What it was given is acked, a frame
-        of deliveries at a time; an exception ends the run, and that frame comes again.
-        """
-        return self._drive(self.run_compiled_flow(fn, state, max_messages, duration_s, until))
+    run_compiled = waits(ConsumerFlows.run_compiled_flow)
 
     # --- control ----------------------------------------------------------------------------------
 
-    def pause(self) -> None:
-        """Pause the subscription, for all its members; what was fetched is kept."""
-        self._control("pause")
-
-    def resume(self) -> None:
-        """Go on."""
-        self._control("resume")
-
-    def seek(self, start: Start | StartWord, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Move the subscription, for all its members; what is outstanding is forgotten.
-
-        What is on its way to members is taken back, as is what `run` keeps for handlers that have
-        not begun. Only what a handler or a loop has in hands goes on: its acks count for nothing.
-
-        Returns one mapping a queue: topic, queue, before, after, records (that are passed over, or
-        come again: below 0), forgotten (they were outstanding). ``dry_run``: only that.
-        """
-        return self._seek(start, dry_run)
-
-    def redrive(
-        self, *, dry_run: bool = False, reason: str | None = None,
-        key: str | bytes | None = None, where: str | None = None, limit: int = 10_000,
-        after: list[list[int]] | None = None, to: str | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Deliver dead letters of this subscription again, each once; ``dry_run``: say which.
-
-        ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which
-        this filter holds, as in ``headers["dead-attempts"] > 3 and size < 1000``, of what lies in
-        the dead-letter topic (its ``timestamp``: when it was given up). At most ``limit``, 1 to
-        10,000; ``after``: what the page before called ``next`` (None: nothing is left).
-        ``to``: publish them to this durable topic instead. Raises ConfigError, NotFound.
-        """
-        found: dict[str, Any] = self._control(
-            "redrive",
-            dry_run=dry_run,
-            reason=reason,
-            key=key,
-            where=where,
-            limit=limit,
-            after=after,
-            to=to,
-        )
-        return found
-
-    def info(self) -> dict[str, Any]:
-        """Position, lag, outstanding, pressure reason by queue; members."""
-        found: dict[str, Any] = self._control("show")
-        return found
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Take nothing new and wait for handlers. Raises Timeout."""
-        self._drive(self.drain_flow(timeout))
-
-    def close(self) -> None:
-        """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
-        self._drive(self.close_flow())
+    pause = waits(ConsumerFlows.pause_flow)
+    resume = waits(ConsumerFlows.resume_flow)
+    seek = waits(ConsumerFlows.seek_flow)
+    redrive = waits(ConsumerFlows.redrive_flow)
+    info = waits(ConsumerFlows.info_flow)
+    drain = waits(ConsumerFlows.drain_flow)
+    close = waits(ConsumerFlows.close_flow)
 
     def __enter__(self) -> Self:
         return self

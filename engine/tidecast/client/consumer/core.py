@@ -65,23 +65,23 @@ the exception that returns one of them (or None: nak)."""
 _TAKEN, _MOVED = member_layout.MEM_TAKEN_AT // 8, member_layout.MEM_MOVED_AT // 8
 
 
-def start_options(start: Start | str) -> dict[str, Any]:
+def start_options(start: Start | str, field: str = "start") -> dict[str, Any]:
     """A start position as `ConsumerOptions` has it. Raises ConfigError."""
     start = start_of(start)
     if isinstance(start, Time):
         if not _whole(start.time_ns):
-            raise reject("start", start, "is Time(ns since 1970, a whole number)")
+            raise reject(field, start, "is Time(ns since 1970, a whole number)")
         return {"start": "time", "start_time_ns": start.time_ns}
     if isinstance(start, Tokens):
         given: Any = start.tokens
         numbers = [n for pair in given.items() for n in pair] if isinstance(given, dict) else [-1]
         if not all(_whole(n) for n in numbers):
-            raise reject("start", start, "is Tokens({queue: sequence}), whole numbers from 0 on")
+            raise reject(field, start, "is Tokens({queue: sequence}), whole numbers from 0 on")
         return {"start": "tokens", "start_tokens": dict(start.tokens)}
     if isinstance(start, Start):
         return {"start": start.word}
     allowed = "Earliest(), Latest(), Time(ns), Tokens({queue: sequence}) and Start.parse(TEXT)"
-    raise reject("start", start, f"are {allowed}")
+    raise reject(field, start, f"are {allowed}")
 
 
 def _whole(n: Any) -> bool:
@@ -107,7 +107,7 @@ class ConsumerCore:
         codec: codecs.Codec | str | None,
     ) -> None:  # fmt: skip
         self.pattern, self.name = pattern, name
-        self.codec = codecs.codec_of(codec)
+        self._codec = codecs.codec_of(codec)
         self.generation = 0
         self.running = 0
         """Handlers' runs in progress."""
@@ -137,6 +137,10 @@ class ConsumerCore:
         """What `moved` was when these were the subscription's cursors, as frames call them."""
         self._attach(self._ask())
         connection.add_consumer(self)
+
+    def codec_for(self, topic: str) -> codecs.Codec | None:
+        """What decodes records of a topic: of this consumer, else of the connection."""
+        return self._codec or self._connection.topic_codecs.of(topic)
 
     def _ask(self) -> ConsumerGrant:
         return self._connection.link.open_consumer(self.pattern, self.name, self._options)

@@ -15,17 +15,14 @@ import numpy as np
 
 from tidecast import codecs
 from tidecast.buffers import member_ring
-from tidecast.client.columns.received import Fields, HeaderForm
-from tidecast.client.core.message import SLICED_MAX, split
+from tidecast.client.columns.received import HeaderForm
+from tidecast.client.columns.records import StoredRecords
 from tidecast.client.core.metadata import HeaderValue
 from tidecast.client.core.outgoing import reject
-from tidecast.client.kernels import consumer as kernels
 from tidecast.client.kernels import objects
 from tidecast.errors import Closed
 from tidecast.layout import member as member_layout
-from tidecast.layout import segment
 from tidecast.native.memory import address
-from tidecast.native.packing import unpack_from
 
 if TYPE_CHECKING:
     from tidecast.client.consumer.core import ConsumerCore
@@ -34,7 +31,6 @@ COLLECTED_MAX = 256
 """Acks of single messages are sent when there are so many."""
 SECONDS_MAX = 7 * 24 * 3600
 """As `agents.puller.NAK_DELAY_NS_MAX`."""
-_headers = msgspec.msgpack.Decoder(dict[str, Any])
 
 
 def check_seconds(field: str, value: Any) -> float:
@@ -117,8 +113,12 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def value(self) -> Any:
-        """The payload decoded by the consumer's codec. Raises CodecError."""
-        return codecs.decode(self._batch.consumer.codec, self.data, self.topic)
+        """The payload, decoded by the codec of the consumer, or of its connection.
+
+        Raises CodecError.
+        """
+        topic = self.topic
+        return codecs.decode(self._batch.consumer.codec_for(topic), self.data, topic)
 
     def ack(self) -> _Done:
         """It is done with; sent together with others, see `consumer_acks`."""
@@ -166,34 +166,24 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
         return f"DurableMessage(token={self.token!r}, size={self.size}, attempts={self.attempts})"
 
 
-class DurableBatch:
+class DurableBatch(StoredRecords):
     """Deliveries taken together, in place. Valid until the next batch is taken."""
 
-    __slots__ = (
-        "_memory", "_n", "_rows", "_runs", "_starts", "_view", "acked", "consumer", "generation",
-        "moved", "noted",
-    )  # fmt: skip
+    __slots__ = ("_runs", "_starts", "acked", "consumer", "generation", "moved", "noted")
 
     def __init__(
         self, consumer: ConsumerCore, memory: np.ndarray[Any, Any], rows: Any, runs: Any, moved: int
     ) -> None:
+        super().__init__(memory, rows)
         self.moved = moved
         """What `ConsumerCore.moved` was before it was taken."""
-        self.consumer, self._memory, self._rows, self._runs = consumer, memory, rows, runs
-        self._view = memory.data
-        self._n = len(rows)
+        self.consumer, self._runs = consumer, runs
         self.generation = consumer.generation
         self._starts: list[int] | None = None
         self.acked: list[int] = []
         """Rows that are acked one by one and not sent, see `consumer.acks`. Any thread adds."""
         self.noted = False
         """The collector knows that there are some."""
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __bool__(self) -> bool:
-        return self._n > 0
 
     def __repr__(self) -> str:
         return f"<DurableBatch of {self._n} messages from {self.consumer.pattern}>"
@@ -206,32 +196,17 @@ class DurableBatch:
         """All messages. `to_arrow` is for who wants columns."""
         return list(map(DurableMessage, self.payloads(), repeat(self), range(self._n)))
 
-    @property
-    def nbytes(self) -> int:
-        """Payload bytes in all."""
-        return int(self._rows[:, member_ring.ROW_LENGTH].sum())
-
-    def payloads(self) -> list[bytes]:
-        """The payloads, copied."""
-        if self._n <= SLICED_MAX:
-            self._check()
-            view = self._view
-            return [bytes(view[at : at + n]) for at, n in self._rows[:, :2].tolist()]
-        data, offsets = self._gathered()
-        return split(data.tobytes(), offsets)
-
     def values(self) -> list[Any]:
-        """The payloads decoded by the consumer's codec. Raises CodecError."""
-        codec = self.consumer.codec
-        return [codecs.decode(codec, each, self.consumer.pattern) for each in self.payloads()]
+        """The payloads, decoded by the codec of the consumer or its connection.
 
-    def to_arrow(self) -> Any:
-        """An Arrow array (LargeBinary) of the payloads, made by one copy."""
-        import pyarrow as pa
-
-        data, offsets = self._gathered()
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-        return pa.Array.from_buffers(pa.large_binary(), self._n, buffers)
+        Raises CodecError.
+        """
+        topics = [each.topic for each in self.tokens()]
+        found = {topic: self.consumer.codec_for(topic) for topic in set(topics)}
+        return [
+            codecs.decode(found[topic], data, topic)
+            for topic, data in zip(topics, self.payloads(), strict=True)
+        ]
 
     def to_record_batch(self, *, headers: HeaderForm = "map") -> Any:
         """An Arrow record batch, a copy: payload, key, headers, timestamp, and where each was.
@@ -242,10 +217,7 @@ class DurableBatch:
         """
         import pyarrow as pa
 
-        self._check()
-        found = Fields(self._n)
-        if self._n:
-            found.of_records(self._memory, np.ascontiguousarray(self._rows))
+        found = self.fields()
         runs, rows = self._runs, np.arange(self._n)
         of = runs[np.searchsorted(runs[:, member_ring.RUN_ROW], rows, side="right") - 1]
         words, which = np.unique(of[:, member_ring.RUN_CURSOR], return_inverse=True)
@@ -381,34 +353,8 @@ class DurableBatch:
             topic, queue, int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])
         )
 
-    def _record(self, row: int) -> tuple[int, int, int, int, int]:
-        self._check()
-        at = int(self._rows[row, member_ring.ROW_RECORD_AT])
-        length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", self._view, at)
-        return at, length, stamp, key_n, headers_n
-
     def _key_hash(self, row: int) -> int:
         return int(self._rows[row, member_ring.ROW_KEY_HASH])
-
-    def key(self, row: int) -> bytes | None:
-        """Key of message ``row``."""
-        at, length, _, key_n, _ = self._record(row)
-        if not length & segment.REC_KEY:
-            return None
-        at += segment.RECORD_HEADER_BYTES
-        return bytes(self._view[at : at + key_n])
-
-    def headers(self, row: int) -> dict[str, HeaderValue]:
-        """Headers of message ``row``."""
-        at, _, _, key_n, headers_n = self._record(row)
-        if not headers_n:
-            return {}
-        at += segment.RECORD_HEADER_BYTES + key_n
-        return _headers.decode(self._view[at : at + headers_n])
-
-    def timestamp(self, row: int) -> int:
-        """Time-stamp of message ``row``."""
-        return self._record(row)[2]
 
     def copy_of(self, row: int) -> DurableMessage:
         """Message ``row`` with bytes of its own."""
@@ -422,15 +368,6 @@ class DurableBatch:
         kept = KeptBatch(self.consumer, memory, rows, run.reshape(1, -1), self.moved)
         kept.generation = self.generation  # it was delivered then
         return DurableMessage(memory[start - at : start - at + n].tobytes(), kept, 0)
-
-    def _gathered(self) -> tuple[Any, Any]:
-        self._check()
-        offsets = np.zeros(self._n + 1, dtype=np.int64)
-        np.cumsum(self._rows[:, member_ring.ROW_LENGTH], out=offsets[1:])
-        data = np.empty(int(offsets[-1]), dtype=np.uint8)
-        if self._n:
-            kernels.gather(self._memory, self._rows, offsets, data)
-        return data, offsets
 
     def _check(self) -> None:
         if self._n and self.generation != self.consumer.generation:

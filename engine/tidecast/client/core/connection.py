@@ -24,6 +24,7 @@ from tidecast.client.core.outgoing import checked
 from tidecast.client.core.publisher import PublisherCore
 from tidecast.client.core.subscription import ImageEvent, SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
+from tidecast.codecs import TopicCodecs
 from tidecast.config.internal import is_internal
 from tidecast.errors import (
     Closed,
@@ -103,8 +104,10 @@ class Requests(Protocol):
 class ConnectionCore:
     """One session with a node. Safe for use from any thread."""
 
-    def __init__(self, link: Link, name: str = "") -> None:
+    def __init__(self, link: Link, name: str = "", topic_codecs: TopicCodecs | None = None) -> None:
         self.link, self.name = link, name
+        self.topic_codecs = topic_codecs or TopicCodecs()
+        """Of what is published, subscribed, consumed and requested without a codec of its own."""
         self.bell = Bell(link)
         self.flusher = Flusher()
         self.status = CONNECTED

@@ -98,7 +98,8 @@ class PublisherCore:
         self.topic, self.options, self.on_full = topic, options, on_full or "block"
         self._on_full_chosen = on_full is not None
         self._connection = connection
-        self._codec = codecs.codec_of(codec)
+        found = connection.topic_codecs.of(topic, codec)
+        self._codec = None if type(found) is codecs.Raw else found  # bytes go the short way
         self._plain = bytes if self._codec is None else None
         """The type of payloads that go the short way."""
         self._lock = threading.Lock()

@@ -34,6 +34,7 @@ from tidecast.client.core.outgoing import check_text, checked, reject
 from tidecast.client.kernels import ports
 from tidecast.client.kernels.ports import Port
 from tidecast.client.kernels.warm import compile_reading
+from tidecast.config.topology import is_pattern
 from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
 from tidecast.events import Gap, ImageAvailable, ImageGone, SubscriptionEnded
 from tidecast.layout import ring as ring_layout
@@ -98,7 +99,8 @@ class SubscriptionCore:
         check_text("pattern", pattern)
         self.pattern, self.on_gap = pattern, on_gap
         self._connection = connection
-        self._codec = codecs.codec_of(codec)
+        one = codec is not None or not is_pattern(pattern)
+        self._codec = connection.topic_codecs.of(pattern, codec) if one else None
         self._options = checked(
             SubscriptionOptions, start=start.word, receive_bytes=receive_bytes, tethered=tethered
         )
@@ -453,7 +455,8 @@ class SubscriptionCore:
     def _take_in(self, event: ImageEvent) -> None:
         if isinstance(event, ImageAvailable):
             try:
-                made = Image(event, self.subscriber_id, self._codec)
+                codec = self._codec or self._connection.topic_codecs.of(event.topic)
+                made = Image(event, self.subscriber_id, codec)
                 before = [i for i in self._images if i.session == made.session]
                 made.after = before[-1] if before else None
                 if made.after is None:

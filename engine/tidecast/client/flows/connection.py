@@ -17,6 +17,7 @@ from tidecast.client.flows.consumer import ConsumerFlows
 from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
 from tidecast.client.flows.steps import Ask, BlockingDriver, Flow, LoopDriver, Pause, idle
 from tidecast.client.flows.subscription import SubscriptionFlows
+from tidecast.client.log.core import ReadCore
 from tidecast.client.waiting import Backoff, Deadline, InlinePace
 from tidecast.errors import TidecastError
 from tidecast.events import Event
@@ -25,10 +26,13 @@ PublisherT = TypeVar("PublisherT", bound=PublisherFlows)
 SubscriptionT = TypeVar("SubscriptionT", bound=SubscriptionFlows)
 ConsumerT = TypeVar("ConsumerT", bound=ConsumerFlows)
 OpenedT = TypeVar("OpenedT")
+RecordsT = TypeVar("RecordsT", bound=ReadCore)
 _T = TypeVar("_T")
 
 
-class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, ConsumerT, OpenedT]):
+class ConnectionFlows(
+    ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, ConsumerT, OpenedT, RecordsT]
+):
     """What a blocking and an asyncio connection share: opening, and the flows that the shells run.
 
     ``OpenedT``: what `consumer` returns, a consumer or something to await.
@@ -37,11 +41,12 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
     driver: BlockingDriver | LoopDriver
 
     def __init__(
-        self, link: Link, name: str, publisher: type[PublisherT],
-        subscription: type[SubscriptionT], consumer: type[ConsumerT],
+        self, link: Link, name: str, topic_codecs: codecs.TopicCodecs | None,
+        publisher: type[PublisherT], subscription: type[SubscriptionT],
+        consumer: type[ConsumerT], records: type[RecordsT],
     ) -> None:  # fmt: skip
-        super().__init__(link, name)
-        self._kinds = publisher, subscription, consumer
+        super().__init__(link, name, topic_codecs)
+        self._kinds = publisher, subscription, consumer, records
         self._kept: dict[str, PublisherT] = {}
 
     # --- opening ----------------------------------------------------------------------------------
@@ -145,6 +150,30 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
         )  # fmt: skip
         return self._joined(lambda: self._kinds[2](self, topic, name, options, codec))
 
+    def read(
+        self,
+        topic: str,
+        *,
+        start: Start | StartWord = Earliest(),  # noqa: B008 - immutable
+        end: Start | StartWord = Latest(),  # noqa: B008 - immutable
+        queues: Iterable[int] | None = None,
+        keys: Iterable[bytes | str] | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> RecordsT:
+        """Read a durable topic without a subscription: records, batches, or an Arrow table.
+
+        From ``start`` to ``end``, which is left out: positions as of `consumer`. `Latest` is the
+        end of each queue at the time of the call; with asyncio, when the first record is read.
+        ``queues``: None: all. ``keys``: only records of these, 64 at most. Records that this client
+        published are there once they are durable. Retention may delete records before they are
+        read: a `RecordsGone` event. Through a gateway it needs the right ``read_payloads``. Raises
+        NotFound (no such topic, a live topic, kept by another node), ConfigError, AuthError.
+        """
+        self.check()
+        return self._kinds[3](
+            self, topic, start=start, end=end, queues=queues, keys=keys, codec=codec
+        )
+
     def _subscribed(self, subscription: SubscriptionT) -> None:
         """Hook: open it now, if the shell does."""
 
@@ -174,14 +203,20 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
         self.pump()
         return None if self._events else word
 
-    def flush_flow(self, timeout: float | None) -> Flow[None]:
-        """Flush all publishers."""
+    def _drive(self, flow: Flow[Any]) -> Any:
+        return self.driver.run(flow)
+
+    def flush_flow(self, timeout: float | None = None) -> Flow[None]:
+        """Flush all publishers. Raises Timeout."""
         self.check()
         for publisher in _of(PublisherFlows, self._publishers):
             yield from publisher.flush_flow(timeout)
 
-    def drain_flow(self, timeout: float | None) -> Flow[None]:
-        """Send what was published, wait for handlers of what has arrived, then close."""
+    def drain_flow(self, timeout: float | None = 30.0) -> Flow[None]:
+        """Send what was published, wait for handlers of what has arrived, then close.
+
+        Raises Timeout, and closes all the same.
+        """
         self.check()
         deadline = Deadline(timeout, self.link.now_s)
         self.status = DRAINING
@@ -198,7 +233,7 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
             yield from self.close_flow()
 
     def close_flow(self) -> Flow[None]:
-        """Close publishers, subscriptions and consumers, then end the session."""
+        """Close publishers (what was collected is handed over) and subscriptions. Idempotent."""
         if self.status == CLOSED or os.getpid() != self._pid:
             return
         problem: TidecastError | None = None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from tidecast.api.start import Start
+from tidecast.api.words import StartWord
 from tidecast.client.consumer import compiled
 from tidecast.client.consumer.core import ITERATE_MESSAGES, ConsumerCore
 from tidecast.client.consumer.message import DurableBatch, DurableMessage, EmptyDurableBatch
@@ -17,7 +20,7 @@ from tidecast.errors import Timeout
 
 
 class ConsumerFlows(ConsumerCore):
-    """The flows of one durable consumer; the shells document what they do."""
+    """The flows of one durable consumer; see `tidecast.client.flows.shells`."""
 
     def batch_flow(
         self, limit: int, deadline: Deadline, *, mark: bool
@@ -63,21 +66,80 @@ class ConsumerFlows(ConsumerCore):
         return message
 
     def run_compiled_flow(
-        self, fn: Callable[..., Any], state: Any, max_messages: int | None,
-        duration_s: float | None, until: Callable[[], bool] | threading.Event | None,
-    ) -> Flow[int]:  # fmt: skip
-        """Run a compiled function over every message."""
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        *,
+        max_messages: int | None = None,
+        duration_s: float | None = None,
+        until: Callable[[], bool] | threading.Event | None = None,
+    ) -> Flow[int]:
+        """Run a compiled function over every message, in place, and ack them; how many there were.
+
+        ``fn(data: uint8[:], state)``. Numba compiles it once; with asyncio it runs in a thread. The
+        messages it was given are acked, a frame of deliveries at a time; an exception ends the run,
+        and that frame comes again.
+        """
         self.check()
         handler = compiled.CompiledConsumer(self, fn, state, max_messages, until)
         yield from run_handler(self, handler, Deadline(duration_s, self._connection.link.now_s))
         return handler.done
 
-    def drain_flow(self, timeout: float | None) -> Flow[None]:
-        """Take nothing new, then wait for handlers."""
+    def drain_flow(self, timeout: float | None = None) -> Flow[None]:
+        """Take nothing new and wait for handlers. Raises Timeout."""
         self._draining = True
         yield from await_handlers(self, timeout)
 
     def close_flow(self) -> Flow[None]:
-        """Leave the subscription."""
+        """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
         if (yield Ask(self._shut)) and not self._connection.closed:
             self._connection.bell.ring()
+
+    # --- control ----------------------------------------------------------------------------------
+
+    def pause_flow(self) -> Flow[None]:
+        """Pause the subscription, for all its members; what was fetched is kept."""
+        yield Ask(partial(self._control, "pause"))
+
+    def resume_flow(self) -> Flow[None]:
+        """Deliver again, to all members."""
+        yield Ask(partial(self._control, "resume"))
+
+    def seek_flow(
+        self, start: Start | StartWord, *, dry_run: bool = False
+    ) -> Flow[list[dict[str, Any]]]:
+        """Move the subscription, for all its members; what is outstanding is forgotten.
+
+        What is on its way to members is taken back, as is what `run` keeps for handlers that have
+        not begun. Only what a handler or a loop has in hands goes on: its acks count for nothing.
+
+        Returns one mapping a queue: topic, queue, before, after, records (that are passed over, or
+        come again: below 0), forgotten (they were outstanding). ``dry_run``: only that.
+        """
+        rows: list[dict[str, Any]] = yield Ask(partial(self._seek, start, dry_run))
+        return rows
+
+    def redrive_flow(
+        self, *, dry_run: bool = False, reason: str | None = None,
+        key: str | bytes | None = None, where: str | None = None, limit: int = 10_000,
+        after: list[list[int]] | None = None, to: str | None = None,
+    ) -> Flow[dict[str, Any]]:  # fmt: skip
+        """Deliver dead letters of this subscription again, each once; ``dry_run``: say which.
+
+        ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which
+        this filter holds, as in ``headers["dead-attempts"] > 3 and size < 1000``, of what lies in
+        the dead-letter topic (its ``timestamp``: when it was given up). At most ``limit``, 1 to
+        10,000; ``after``: what the page before called ``next`` (None: nothing is left).
+        ``to``: publish them to this durable topic instead. Raises ConfigError, NotFound.
+        """
+        arguments = {
+            "dry_run": dry_run, "reason": reason, "key": key, "where": where, "limit": limit,
+            "after": after, "to": to,
+        }  # fmt: skip
+        found: dict[str, Any] = yield Ask(partial(self._control, "redrive", **arguments))
+        return found
+
+    def info_flow(self) -> Flow[dict[str, Any]]:
+        """Position, lag, outstanding, pressure reason by queue; members."""
+        found: dict[str, Any] = yield Ask(partial(self._control, "show"))
+        return found

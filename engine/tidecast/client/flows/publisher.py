@@ -9,13 +9,21 @@ from typing import Any
 
 import msgspec
 
+from tidecast.api.words import Ack
 from tidecast.client import compiled
-from tidecast.client.columns.batch import Optional, needs_columns
+from tidecast.client.columns.batch import (
+    BatchHeaders,
+    Keys,
+    Messages,
+    Optional,
+    Timestamps,
+    needs_columns,
+)
 from tidecast.client.core.metadata import Headers
 from tidecast.client.core.outgoing import BatchResult, Outgoing, Refused, Run
 from tidecast.client.core.producer import check_ack
 from tidecast.client.core.publisher import COLLECTED_MAX, PublisherCore
-from tidecast.client.flows.steps import Ask, Flow, Pause, idle
+from tidecast.client.flows.steps import Ask, Begun, Done, Flow, Pause, idle
 from tidecast.client.kernels.warm import columns_compiled, compile_columns
 from tidecast.client.waiting import Backoff, Deadline, InlinePace
 from tidecast.errors import (
@@ -33,7 +41,7 @@ _SLICE_S = 0.1
 
 
 class PublisherFlows(PublisherCore):
-    """The flows of one publisher; the shells document what they do."""
+    """The flows of one publisher; see `tidecast.client.flows.shells`."""
 
     # --- one message ------------------------------------------------------------------------------
 
@@ -124,17 +132,45 @@ class PublisherFlows(PublisherCore):
     # --- many -------------------------------------------------------------------------------------
 
     def publish_batch_flow(
+        self,
+        messages: Messages,
+        *,
+        keys: Keys | None = None,
+        headers: BatchHeaders | None = None,
+        timestamps: Timestamps | None = None,
+        flush: bool = False,
+        timeout: float | None = None,
+        ack: Ack | None = None,
+    ) -> Begun[BatchResult]:
+        """Publish many messages: a list of bytes, a NumPy array, an Arrow array, column or frame.
+
+        Rows of a two-dimensional array are messages, items of a one-dimensional one. Arrow comes
+        from any library (PyCapsule interface): binary or string, of any width, as views, with a
+        dictionary; a frame has the columns ``payload`` (or ``value``), ``key``, ``headers``,
+        ``timestamp``. ``keys``: bytes or text of each message, None where it has none; a single one
+        is the key of all. ``headers``: a map for each message; or a map of names to values or
+        columns; or an Arrow map, struct, or binary of MessagePack. ``timestamps``: ns since 1970
+        of each; True: now. Columns are sequences, NumPy or Arrow arrays.
+
+        Returns the outcome: ``refused`` items are left out (null, too large, a key too long),
+        ``error`` ended the batch (no room). Other publishers' messages may come between.
+        ``ack="durable"``: return when all is on disk, else ``error`` has the reason. Raises
+        CodecError, ConfigError (field and item) before anything is published, Closed.
+        """
+        optional = Optional(keys, headers, timestamps)
+        return self._publish_batch(messages, optional, flush, timeout, ack)
+
+    def _publish_batch(
         self, messages: Any, optional: Optional, flush: bool, timeout: float | None,
         ack: str | None,
-    ) -> Flow[BatchResult] | BatchResult:  # fmt: skip
-        """Publish many messages; the result itself if that needed no waiting."""
+    ) -> Begun[BatchResult]:  # fmt: skip
         if ack is not None and check_ack(self, ack):
             return self._publish_batch_durable(messages, optional, flush, timeout)
         if not columns_compiled() and needs_columns(messages, optional):
             return self._compile_and_publish(messages, optional, flush, timeout)
         appended, runs = self.begin_batch(messages, optional, flush)
         if not runs:
-            return BatchResult(appended, appended)
+            return Done(BatchResult(appended, appended))
         return self._append_runs(appended, runs, flush, timeout)
 
     def _compile_and_publish(
@@ -142,14 +178,14 @@ class PublisherFlows(PublisherCore):
     ) -> Flow[BatchResult]:
         """The first columns of a process: their kernels take seconds where none are on disk."""
         yield Ask(compile_columns)
-        begun = self.publish_batch_flow(messages, optional, flush, timeout, None)
-        return begun if isinstance(begun, BatchResult) else (yield from begun)
+        begun = self._publish_batch(messages, optional, flush, timeout, None)
+        return begun.result if isinstance(begun, Done) else (yield from begun)
 
     def _publish_batch_durable(
         self, messages: Any, optional: Optional, flush: bool, timeout: float | None
     ) -> Flow[BatchResult]:
-        begun = self.publish_batch_flow(messages, optional, flush, timeout, None)
-        result = begun if isinstance(begun, BatchResult) else (yield from begun)
+        begun = self._publish_batch(messages, optional, flush, timeout, None)
+        result = begun.result if isinstance(begun, Done) else (yield from begun)
         try:
             yield from self.wait_durable_flow(None, timeout)
         except (Timeout, StorageError) as problem:
@@ -185,10 +221,22 @@ class PublisherFlows(PublisherCore):
         return BatchResult(requested, appended, dropped, error, tuple(refused))
 
     def run_compiled_flow(
-        self, fn: Callable[..., Any], state: Any, count: int, message_bytes_max: int, flush: bool,
-        timeout: float | None,
-    ) -> Flow[int]:  # fmt: skip
-        """Publish what a compiled function writes."""
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        count: int,
+        *,
+        message_bytes_max: int,
+        flush: bool = True,
+        timeout: float | None = None,
+    ) -> Flow[int]:
+        """Publish up to ``count`` messages that a compiled function writes in place.
+
+        ``fn(buf: uint8[:], i: int, state) -> int``: write message ``i`` into ``buf`` (at most
+        ``message_bytes_max`` bytes), return its length; 0 stops. Numba compiles it once. One
+        commit a packet; with asyncio it runs in a thread. Returns how many were published. Raises
+        ConfigError, Timeout, Closed.
+        """
         producer = compiled.CompiledPublisher(self, fn, state, count, message_bytes_max)
         while not (yield Ask(partial(producer.step, self.lock))):
             if not (yield from self._room(producer.may_go_on, timeout)):
@@ -199,18 +247,21 @@ class PublisherFlows(PublisherCore):
 
     # --- to the ring, to the disk, to the end -----------------------------------------------------
 
-    def flush_to_ring_flow(self, timeout: float | None) -> Flow[None]:
-        """Put what was collected into the ring."""
+    def flush_to_ring_flow(self, timeout: float | None = None) -> Flow[None]:
+        """Put what was collected into the ring. Raises Timeout, Closed."""
         yield from self._until(partial(self.attempt_flush, seal=False), timeout)
 
-    def flush_flow(self, timeout: float | None) -> Flow[None]:
-        """Hand over what was collected and send the open packet."""
+    def flush_flow(self, timeout: float | None = None) -> Flow[None]:
+        """Hand over what was collected and send the open packet. Raises Timeout, Closed."""
         yield from self._until(partial(self.attempt_flush, seal=True), timeout)
         if self._connection.link.inline:
             self._connection.link.work()
 
-    def close_flow(self, timeout: float | None) -> Flow[None]:
-        """Hand over what was collected, then end the publication."""
+    def close_flow(self, timeout: float | None = CLOSE_TIMEOUT_S) -> Flow[None]:
+        """Hand over what was collected, then end the publication. Idempotent.
+
+        Raises BackPressure when messages found no room within ``timeout`` seconds.
+        """
         if self._refusal is not None:
             return
         with contextlib.suppress(Timeout):
@@ -223,8 +274,12 @@ class PublisherFlows(PublisherCore):
                 f"for {timeout} s"
             )
 
-    def wait_durable_flow(self, seq: int | None, timeout: float | None) -> Flow[int]:
-        """Wait until ``seq`` (None: all that was published so far) is durable."""
+    def wait_durable_flow(self, seq: int | None = None, timeout: float | None = None) -> Flow[int]:
+        """Wait until ``seq`` (None: all that was published so far) is durable; how far it is then.
+
+        Raises Timeout (wait again), Fenced, Closed, StorageError (``on_full="error"``), ConfigError
+        on a live topic.
+        """
         check_ack(self, "durable")
         pace, connection = InlinePace(), self._connection
         deadline = Deadline(timeout, connection.link.now_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidecast.client.waiting import Bell, Deadline, InlinePace, LoopWaker
 
@@ -46,6 +46,15 @@ class Ask(NamedTuple):
 Step = Pause | Turn | Ring | Ask
 TURN = Turn()
 Flow = Generator[Step, Any, T]
+
+
+class Done(NamedTuple, Generic[T]):
+    """In place of a flow: there was no need to wait."""
+
+    result: T
+
+
+Begun = Flow[T] | Done[T]
 
 
 def idle(

@@ -18,6 +18,15 @@ from tidecast.errors import Timeout
 class SubscriptionFlows(SubscriptionCore):
     """The flows of one subscription; the shells document what they do."""
 
+    def poll(self, max_messages: int = 256) -> Batch:
+        """What is there now, up to ``max_messages``; an empty batch when nothing is. Never waits.
+
+        Raises GapError by policy, Closed, ConfigError.
+        """
+        if self._connection.link.inline:
+            self._connection.link.work()
+        return self._poll(max_messages)
+
     def open_flow(self) -> Flow[None]:
         """Subscribe now."""
         yield Ask(self._open)
@@ -66,10 +75,21 @@ class SubscriptionFlows(SubscriptionCore):
         return next(self.start_walk(batch))
 
     def run_compiled_flow(
-        self, fn: Callable[..., Any], state: Any, max_messages: int | None,
-        duration_s: float | None, until: Callable[[], bool] | threading.Event | None,
-    ) -> Flow[int]:  # fmt: skip
-        """Run a compiled function over every message."""
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        *,
+        max_messages: int | None = None,
+        duration_s: float | None = None,
+        until: Callable[[], bool] | threading.Event | None = None,
+    ) -> Flow[int]:
+        """Run a compiled function over every message, in place; how many there were.
+
+        ``fn(data: uint8[:], state)`` or ``fn(data, meta, state)`` with ``meta`` a
+        `tidecast.client.compiled.Meta`. Numba compiles it once; with asyncio it runs in a thread.
+        Ends after ``max_messages``, after ``duration_s`` seconds, when ``until`` returns True
+        (called between batches), when closed or drained. Raises GapError by policy, ConfigError.
+        """
         self.check()
         handler: compiled.CompiledHandler = yield Ask(
             partial(compiled.CompiledHandler, self, fn, state, max_messages, until)
@@ -78,13 +98,16 @@ class SubscriptionFlows(SubscriptionCore):
         self.finished()
         return handler.done
 
-    def drain_flow(self, timeout: float | None) -> Flow[None]:
-        """Take nothing new, then wait for handlers."""
+    def drain_flow(self, timeout: float | None = None) -> Flow[None]:
+        """Take nothing new: iteration ends behind what is in the rings; then waits for handlers.
+
+        Raises Timeout when handlers run on for longer than ``timeout`` seconds.
+        """
         self._start_drain()
         yield from await_handlers(self, timeout)
 
     def close_flow(self) -> Flow[None]:
-        """End the subscription; wake those who wait for it."""
+        """End the subscription; calls that wait for it return. Idempotent."""
         if self._opened or self._refusal is None:
             yield Ask(self._shut)
         if not self._connection.closed:

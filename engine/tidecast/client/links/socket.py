@@ -22,8 +22,10 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
+from tidecast.api.logs import Logs, Report
 from tidecast.client.kernels.ports import ring_line
 from tidecast.client.links.socket_session import EngineSession
+from tidecast.client.log.sources import LocalLogs
 from tidecast.native.mapped import Bytes, MappedFile
 
 
@@ -109,6 +111,10 @@ class SocketLink(EngineSession, Link):
     def administer(self, action: str, arguments: dict[str, Any]) -> Any:
         """Look at or change durable subscriptions."""
         return self.ask(frames.Administer(action=action, arguments=arguments))
+
+    def open_logs(self, topic: str, report: Report) -> Logs:
+        """See `Link`: the files of the data directory."""
+        return LocalLogs(self.data_dir, topic, report)
 
     def node_id_of(self, name: str) -> int:
         """Id of a node by name, for unicast. Raises NoResponders when it is not known."""

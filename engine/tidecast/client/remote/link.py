@@ -35,8 +35,10 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
+from tidecast.api.logs import Logs, Report
 from tidecast.api.rpc import Calls
 from tidecast.client.kernels import ports
+from tidecast.client.log.sources import RemoteLogs
 from tidecast.client.remote import frames
 from tidecast.client.remote.arrivals import Arrivals, Subscribed
 from tidecast.client.remote.consumers import RemoteConsumers, ReplicaRing
@@ -89,7 +91,7 @@ class RemoteLink(Link):
 
     def __init__(self, url: str, name: str, token: str | None, *, tls: bool = False) -> None:
         """``url``: ``HOST:PORT``. Raises EngineNotRunning, AuthError, ConfigError, Conflict."""
-        self._where = url
+        self._where, self._token, self._tls = url, token, tls
         self._dial = partial(dial, url, name, token or "", tls=tls)
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -576,6 +578,12 @@ class RemoteLink(Link):
 
     def sync(self) -> None:
         """See `Link`: it does not wait."""
+
+    def open_logs(self, topic: str, report: Report) -> Logs:
+        """See `Link`: over connections of their own, which need the right `read_payloads`."""
+        self._check()
+        scheme = "tidecast+tls" if self._tls else "tidecast"
+        return RemoteLogs(f"{scheme}://{self._where}", self._token, topic, report)
 
     def node_id_of(self, name: str) -> int:
         """See `Link`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -17,7 +18,7 @@ from tidecast.api.start import Earliest
 from tidecast.client.core.message import Batch, EmptyBatch, Message, Origin
 from tidecast.client.core.metadata import NONE, Headers
 from tidecast.client.core.outgoing import Outgoing, check_text, payload_bytes, reject
-from tidecast.client.core.subscription import ITERATE_MESSAGES
+from tidecast.client.core.subscription import ITERATE_MESSAGES, check_max_messages
 from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
 from tidecast.client.flows.steps import Ask, Flow
 from tidecast.client.flows.subscription import SubscriptionFlows
@@ -109,8 +110,11 @@ class Request(Message, frozen=True, gc=False, eq=False):
         return f"Request(topic={self.topic!r}, size={self.size}, node={self.node!r})"
 
 
-class ResponderFlows(SubscriptionFlows):
-    """A responder of one topic: the flows, and the steps that never wait."""
+class ResponderFlows(SubscriptionFlows, ABC):
+    """A responder of one topic: the flows, and the steps that never wait.
+
+    It is the `Replies` of its requests.
+    """
 
     def __init__(
         self, connection: ConnectionCore, topic: str, *, group: str | None = None,
@@ -189,7 +193,7 @@ class ResponderFlows(SubscriptionFlows):
         if replies is not None:
             replies.detach()
 
-    def drain_flow(self, timeout: float | None) -> Flow[None]:
+    def drain_flow(self, timeout: float | None = None) -> Flow[None]:
         """Get no new requests; wait for the handlers of those that have arrived."""
         yield Ask(self._withdraw)
         yield from super().drain_flow(timeout)
@@ -241,12 +245,17 @@ class ResponderFlows(SubscriptionFlows):
                 if fields is not NONE:
                     about = Origin(self.topic, image.node, image.session, image.codec, fields)
                 data = message.raw[message.lead :]
-                requests.append(Request(data, about, 0, Answering(self._sender(), to)))
+                requests.append(Request(data, about, 0, Answering(self, to)))
         self._walk = iter([*self._walk, *requests])
         return len(messages)
 
-    def _sender(self) -> Replies:
-        raise NotImplementedError
+    @abstractmethod
+    def reply(self, to: Return, payload: Any, headers: Headers | None) -> Any:
+        """Send a reply: see `Request.respond`."""
+
+    @abstractmethod
+    def refuse(self, to: Return, kind: str, text: str) -> Any:
+        """Send an error in place of a reply: see `Request.refuse`."""
 
     def rest(self) -> Iterator[Message] | None:
         """Requests that were taken and not handed out."""
@@ -268,7 +277,23 @@ class ResponderFlows(SubscriptionFlows):
                 raise Timeout(f"no request on {self.topic} within {timeout} s")
         return next(self._walk)
 
-    def refuse_batches(self) -> NoReturn:
+    def poll(self, max_messages: int = 256) -> list[Request]:  # type: ignore[override]
+        """Requests that have arrived, of up to ``max_messages`` messages. Raises Closed."""
+        if self._connection.link.inline:
+            self._connection.link.work()
+        return self.requests_now(check_max_messages(max_messages))
+
+    def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> NoReturn:
+        """Not of a responder. Raises ConfigError."""
+        del max_messages, max_wait
+        self._refuse_batches()
+
+    def run_compiled_flow(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not of a responder. Raises ConfigError."""
+        del arguments, options
+        self._refuse_batches()
+
+    def _refuse_batches(self) -> NoReturn:
         """Raise ConfigError: requests come one by one."""
         raise ConfigError(
             f"topic {self.topic}: a responder gives requests: iterate, next, poll or serve"

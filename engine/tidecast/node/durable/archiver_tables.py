@@ -169,6 +169,12 @@ class ArchiverTables:
             {"buffer_address": address(buffer), "buffer_bytes": size, "grow_bytes": 0},
         )
 
+    def note_suspect(self, topic: DurableTopic, queue: int, now_ns: int) -> None:
+        """A sync of a queue failed amid a cycle: the next one stores its segment again."""
+        record, number = self.state.topics[topic.slot], self.queue_numbers(topic)[queue]
+        self.state.queues[number]["dirty"] = record["suspect"] = 1
+        record["dirty_ns"] = record["dirty_ns"] or now_ns
+
     def remove_topic(self, topic: DurableTopic) -> None:
         """Forget a topic; its sources were removed before."""
         S, slot = self.state, topic.slot

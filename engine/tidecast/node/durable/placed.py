@@ -287,7 +287,13 @@ class PlacedAppends:
             if token != NEEDS_ROLL:
                 break
             durable.tables.note_acked(topic)
-            topic.roll(run.queue, time.time_ns(), {})
+            try:
+                topic.roll(run.queue, time.time_ns(), {})
+            except StorageError:
+                if not topic.logs[run.queue].suspect:
+                    raise
+                durable.tables.note_suspect(topic, run.queue, durable.ctx.clock_ns())
+                return None
             runtime.state.queues[number]["dirty"] = 1
             row = durable.rows[run.topic, run.queue]
             self._registry.ctx.counters.values[row, C.SEGMENTS_ROLLED] += 1

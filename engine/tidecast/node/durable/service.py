@@ -394,9 +394,8 @@ class Durable:
             topic.roll(queue, time.time_ns(), self.registry.tables.waiting_in(number))
         except StorageError as problem:
             record["retry_ns"] = self.ctx.clock_ns() + RETRY_NS
-            if topic.logs[queue].suspect:  # the next sync stores the segment again
-                queues[number]["dirty"] = record["suspect"] = 1
-                record["dirty_ns"] = record["dirty_ns"] or self.ctx.clock_ns()
+            if topic.logs[queue].suspect:
+                self.registry.tables.note_suspect(topic, queue, self.ctx.clock_ns())
             if not record["errno"]:
                 record["errno"] = problem.errno or 5
                 rows = [[ast.E_DISK, topic.slot, number, int(record["errno"])]]

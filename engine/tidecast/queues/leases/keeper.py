@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
+from tidecast.protocol.state_table import StateTable
 from tidecast.queues.leases.balancer import targets
 from tidecast.queues.leases.store import (
     Acquire,
@@ -254,8 +255,8 @@ class LeaseKeeper:
     # --- transitions ------------------------------------------------------------------------------
 
     def _on(self, entry: _Queue, event: Event, *, epoch: int = 0, reason: str = "") -> None:
-        """Do what `TRANSITIONS` says; an event that it does not list for the state does nothing."""
-        after = TRANSITIONS.get((entry.at, event))
+        """Do what `TRANSITIONS` lists for the state; it counts an event that it does not list."""
+        after = TRANSITIONS.after(entry.at, event)
         if after is not None:
             entry.at, action = after
             action(self, entry, epoch, reason)
@@ -337,18 +338,20 @@ class LeaseKeeper:
 
 Action = Callable[[LeaseKeeper, _Queue, int, str], None]
 """Gets the keeper, the queue, the epoch of a grant, and the reason of a loss."""
-TRANSITIONS: dict[tuple[State, Event], tuple[State, Action]] = {
-    (State.FREE, Event.CHOSEN): (State.ACQUIRING, LeaseKeeper.ask),
-    (State.ACQUIRING, Event.GRANTED): (State.HELD, LeaseKeeper.start),
-    (State.ACQUIRING, Event.REFUSED): (State.FREE, LeaseKeeper.ask),
-    (State.ACQUIRING, Event.LOST): (State.FREE, LeaseKeeper.ask),
-    (State.HELD, Event.GRANTED): (State.HELD, LeaseKeeper.keep),
-    (State.HELD, Event.SURPLUS): (State.FLUSHING, LeaseKeeper.flush),
-    (State.HELD, Event.LOST): (State.FREE, LeaseKeeper.fence),
-    (State.FLUSHING, Event.GRANTED): (State.FLUSHING, LeaseKeeper.keep),
-    (State.FLUSHING, Event.FLUSHED): (State.RELEASING, LeaseKeeper.ask),
-    (State.FLUSHING, Event.LOST): (State.FREE, LeaseKeeper.fence),
-    (State.RELEASING, Event.RELEASED): (State.FREE, LeaseKeeper.ask),
-    (State.RELEASING, Event.LOST): (State.FREE, LeaseKeeper.ask),
-}
-"""(state, event) -> (state, action). The diagram in docs/DURABLE.md is made from it."""
+TRANSITIONS: StateTable[State, Event, Action] = StateTable(
+    {
+        (State.FREE, Event.CHOSEN): (State.ACQUIRING, LeaseKeeper.ask),
+        (State.ACQUIRING, Event.GRANTED): (State.HELD, LeaseKeeper.start),
+        (State.ACQUIRING, Event.REFUSED): (State.FREE, LeaseKeeper.ask),
+        (State.ACQUIRING, Event.LOST): (State.FREE, LeaseKeeper.ask),
+        (State.HELD, Event.GRANTED): (State.HELD, LeaseKeeper.keep),
+        (State.HELD, Event.SURPLUS): (State.FLUSHING, LeaseKeeper.flush),
+        (State.HELD, Event.LOST): (State.FREE, LeaseKeeper.fence),
+        (State.FLUSHING, Event.GRANTED): (State.FLUSHING, LeaseKeeper.keep),
+        (State.FLUSHING, Event.FLUSHED): (State.RELEASING, LeaseKeeper.ask),
+        (State.FLUSHING, Event.LOST): (State.FREE, LeaseKeeper.fence),
+        (State.RELEASING, Event.RELEASED): (State.FREE, LeaseKeeper.ask),
+        (State.RELEASING, Event.LOST): (State.FREE, LeaseKeeper.ask),
+    }
+)
+"""The diagram in docs/DURABLE.md is made from it."""

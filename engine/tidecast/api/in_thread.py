@@ -1,0 +1,35 @@
+"""Asyncio calls that are made of blocking ones: each runs in a thread of its own.
+
+The blocking method is the one definition: its parameters, types and docstring are those of the
+asyncio method, for readers, for `help` and for type checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+BlockingT_co = TypeVar("BlockingT_co", covariant=True)
+
+
+class Threaded(Protocol[BlockingT_co]):
+    """An object whose calls are those of a blocking one."""
+
+    @property
+    def _blocking(self) -> BlockingT_co: ...
+
+
+def in_thread(
+    method: Callable[Concatenate[BlockingT_co, P], T],
+) -> Callable[Concatenate[Threaded[BlockingT_co], P], Coroutine[Any, Any, T]]:
+    """The asyncio method of an object with a ``_blocking`` one, whose ``method`` it runs."""
+
+    @functools.wraps(method)
+    async def call(self: Threaded[BlockingT_co], /, *given: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self._blocking, *given, **options)
+
+    return call

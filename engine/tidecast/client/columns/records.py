@@ -1,0 +1,103 @@
+"""Records as they lie in memory, with a table of where: payloads, fields, Arrow columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tidecast.buffers import member_ring
+from tidecast.client.columns.received import Fields
+from tidecast.client.core.message import SLICED_MAX, split
+from tidecast.client.core.metadata import HeaderValue
+from tidecast.client.kernels import consumer as kernels
+from tidecast.layout import segment
+from tidecast.native.packing import unpack_from
+
+_decode_headers = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+class StoredRecords:
+    """Records in place. ``rows``: int64[n, 5], see `member_ring.ROW_*`."""
+
+    __slots__ = ("_memory", "_n", "_rows", "_view")
+
+    def __init__(self, memory: np.ndarray[Any, Any], rows: Any) -> None:
+        self._memory, self._rows = memory, rows
+        self._view = memory.data
+        self._n = len(rows)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __bool__(self) -> bool:
+        return self._n > 0
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes in all."""
+        return int(self._rows[:, member_ring.ROW_LENGTH].sum())
+
+    def payloads(self) -> list[bytes]:
+        """The payloads, copied."""
+        if self._n <= SLICED_MAX:
+            self._check()
+            view = self._view
+            return [bytes(view[at : at + n]) for at, n in self._rows[:, :2].tolist()]
+        data, offsets = self._gathered()
+        return split(data.tobytes(), offsets)
+
+    def to_arrow(self) -> Any:
+        """An Arrow array (LargeBinary) of the payloads, made by one copy."""
+        import pyarrow as pa
+
+        data, offsets = self._gathered()
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.large_binary(), self._n, buffers)
+
+    def fields(self) -> Fields:
+        """Where keys, headers and times lie. Raises Closed."""
+        self._check()
+        found = Fields(self._n)
+        if self._n:
+            found.of_records(self._memory, np.ascontiguousarray(self._rows))
+        return found
+
+    def key(self, row: int) -> bytes | None:
+        """Key of record ``row``."""
+        at, length, _, key_n, _ = self._record(row)
+        if not length & segment.REC_KEY:
+            return None
+        at += segment.RECORD_HEADER_BYTES
+        return bytes(self._view[at : at + key_n])
+
+    def headers(self, row: int) -> dict[str, HeaderValue]:
+        """Headers of record ``row``."""
+        at, _, _, key_n, headers_n = self._record(row)
+        if not headers_n:
+            return {}
+        at += segment.RECORD_HEADER_BYTES + key_n
+        return _decode_headers(self._view[at : at + headers_n])
+
+    def timestamp(self, row: int) -> int:
+        """Time-stamp of record ``row``."""
+        return self._record(row)[2]
+
+    def _record(self, row: int) -> tuple[int, int, int, int, int]:
+        self._check()
+        at = int(self._rows[row, member_ring.ROW_RECORD_AT])
+        length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", self._view, at)
+        return at, length, stamp, key_n, headers_n
+
+    def _gathered(self) -> tuple[Any, Any]:
+        self._check()
+        offsets = np.zeros(self._n + 1, dtype=np.int64)
+        np.cumsum(self._rows[:, member_ring.ROW_LENGTH], out=offsets[1:])
+        data = np.empty(int(offsets[-1]), dtype=np.uint8)
+        if self._n:
+            kernels.gather(self._memory, self._rows, offsets, data)
+        return data, offsets
+
+    def _check(self) -> None:
+        """Raise Closed when the memory may have been overwritten."""

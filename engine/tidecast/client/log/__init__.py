@@ -1,0 +1,3 @@
+"""Reading durable topics without a subscription: `Connection.read`."""
+
+from __future__ import annotations

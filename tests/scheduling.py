@@ -1,0 +1,44 @@
+"""Which worker runs which tests: files as a whole, and suites with costly fixtures together.
+
+So a platform with a browser, a Spark session and a database server start once, not once a worker.
+Long groups go first: small ones fill the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+COSTLY = ("tests/e2e/", "tests/control/", "tests/spark/")
+"""Suites whose tests share what takes seconds to start: each is one group."""
+LONG = (*COSTLY, "tests/system/", "tests/test_")
+"""Where a group takes longer than its number of tests says, the longest first."""
+
+
+def group_of(test: str) -> str:
+    """What one worker runs as a whole: a costly suite, or a file."""
+    return next((suite for suite in COSTLY if test.startswith(suite)), test.partition("::")[0])
+
+
+def next_of(groups: Mapping[str, Mapping[str, Any]]) -> str:
+    """The group to begin next."""
+
+    def rank(group: str) -> tuple[int, int]:
+        kind = next((i for i, part in enumerate(LONG) if group.startswith(part)), len(LONG))
+        return kind, -len(groups[group])
+
+    return min(groups, key=rank)
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # without types
+    """Gives each worker group after group."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        self.workqueue.move_to_end(next_of(self.workqueue), last=False)
+        super()._assign_work_unit(node)
