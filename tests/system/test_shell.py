@@ -360,6 +360,27 @@ def test_top_from_afar(shell: Shell) -> None:
     assert "watched" in shell.run(*top, remote=True).stdout
 
 
+def test_queues_are_inspected_from_afar(shell: Shell) -> None:
+    shell.durable("seen.afar", *(f"k:{n}" for n in range(20)))
+    inspect = ("queue", "inspect", "seen.afar", "--json")
+    batches = json.loads(shell.run(*inspect, remote=True).stdout)
+    assert batches == json.loads(shell.run(*inspect).stdout)
+    assert sum(each["records"] for each in batches) == 20
+    (last,) = json.loads(shell.run(*inspect, "--offset", "19", remote=True).stdout)
+    assert last["token"] <= 19 < last["token"] + last["records"]
+    for number, text in (("7", "queue 7 of seen.afar: this node has the queues [0]"),):
+        assert (
+            text in shell.run("queue", "inspect", "seen.afar", number, remote=True, code=1).stderr
+        )
+    stderr = shell.run("queue", "inspect", "seen.afar", "--token", "19", code=2).stderr
+    assert "--token is that of a --server; --offset says which batches" in stderr
+    refused = shell.platform.lab.run(
+        "queue", "verify", "--server", shell.server, check=False
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "verify reads the files of queues: run it on their host" in refused.stderr
+
+
 def test_near_names(shell: Shell) -> None:
     shell.durable("billing")
     shell.run("subscription", "create", "billing", "invoices")
@@ -370,6 +391,7 @@ def test_near_names(shell: Shell) -> None:
         (("topic", "show", "biling"), "billing"),
         (("topic", "delete", "biling", "--yes"), "billing"),
         (("sub", "biling", "--from", "-1h"), "billing"),
+        (("sub", "biling", "--subscription", "invoices"), "billing"),
     ]:
         assert f"did you mean {meant}?" in shell.run(*arguments, code=1).stderr, arguments
     assert "did you mean topic?" in shell.run("topics", code=2).stderr

@@ -44,12 +44,14 @@ def test_inspect(data_dir: Path) -> None:
     newest = json.loads(tidecast(data_dir, "inspect", "orders", "1", "--json").output)
     assert [r["token"] for r in newest] == [3 * i for i in range(380, 400)]
     some = json.loads(
-        tidecast(data_dir, "inspect", "orders", "--token", "700", "--batches", "2", "--json").output
+        tidecast(
+            data_dir, "inspect", "orders", "--offset", "700", "--batches", "2", "--json"
+        ).output
     )
     assert [(r["token"], r["first_seq"], r["last_seq"], r["producer"]) for r in some] == [
         (699, 700, 702, 7), (702, 703, 705, 7),
     ]  # fmt: skip
-    assert "699" in tidecast(data_dir, "inspect", "orders", "--token", "700").output
+    assert "699" in tidecast(data_dir, "inspect", "orders", "--offset", "700").output
 
 
 def test_verify_says_that_all_is_sound(data_dir: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -60,6 +62,10 @@ def blocking(link: tidecast.Link) -> None:
         client.topics.create("t", mode="durably")  # wrong
         client.topics.create("t", queue=3)  # wrong
         client.subscribe("t").next().dat  # wrong
+        client.read("t", kyes=["k"])  # wrong
+        client.read("t").last_by_key()["k"]  # wrong
+        for batch in client.read("t").batches():
+            batch.to_record_batch(headers="text")  # wrong
         for message in client.subscribe("t"):
             message.key.decode()  # wrong
     tidecast.sync.conect()  # wrong
@@ -67,6 +73,14 @@ def blocking(link: tidecast.Link) -> None:
     tidecast.sync.connect("embedded://", topolgy={})  # wrong
     tidecast.testing.connect(durabel=["t"])  # wrong
     tidecast.testing.conect()  # wrong
+
+
+def app() -> None:
+    made = tidecast.App("a")
+    made.topic("t", quues=3)  # wrong
+    made.topic("t", mode="durably")  # wrong
+    made.subscription("t", "s", max_deliver="3")  # wrong
+    made.consumer("t", "s", concurency=8)  # wrong
 
 
 def names(client: tidecast.Client, other: tidecast.sync.Client) -> None:  # wrong
@@ -77,7 +91,9 @@ def names(client: tidecast.Client, other: tidecast.sync.Client) -> None:  # wron
 
 
 async def on_loop() -> None:
-    async with tidecast.connect(tokn="x") as client:  # wrong
+    tidecast.connect(tokn="x")  # wrong
+    tidecast.connect(codec=5)  # wrong
+    async with tidecast.connect() as client:
         await client.publish("t", b"x", kye="k")  # wrong
         await client.publish("t", b"x", ack="durabel")  # wrong
         await client.publish_batch("t", [b"x"], ack="disk")  # wrong
@@ -85,6 +101,10 @@ async def on_loop() -> None:
         async with client.consumer("t", "s") as consumer:
             await consumer.run(print, ack="never")  # wrong
             (await consumer.next()).dat  # wrong
+        async for record in client.read("t", start="newest"):  # wrong
+            record.ack()  # wrong
+        (await client.topics.ensure("t", mode="durable")).queue  # wrong
+        await client.subscriptions.ensure("t", "s", max_delivr=3)  # wrong
 
 
 def right(client: tidecast.sync.Connection, start: tidecast.Start) -> tidecast.BatchResult:
@@ -93,6 +113,9 @@ def right(client: tidecast.sync.Connection, start: tidecast.Start) -> tidecast.B
     client.subscribe("t", start=start)
     client.publisher("t", channel="large", on_full="error").try_publish(b"x")
     tidecast.sync.connect("embedded://", topology={"transports": []}, mode="inline")
+    for record in client.read("t", end=tidecast.Time(5), keys=["k", b"l"], codec="json"):
+        assert record.offset >= 0
+    tidecast.App("a").topic("t", mode="durable", queues=3)
     return client.publish_batch("t", [b"x"], keys=["k"], ack="durable")
 
 
@@ -133,6 +156,31 @@ def checked(directory: Path) -> dict[str, list[tuple[int, str]]]:
     return found
 
 
+def node() -> str | None:
+    """The Node that the page is built with."""
+    own = Path(sys.prefix) / "bin/node"
+    return shutil.which("node") or (str(own) if own.exists() else None)
+
+
+WRONG = {n for n, text in enumerate(MISTAKES.split("\n"), 1) if text.endswith("# wrong")}
+PYRIGHT = ROOT / "frontend/node_modules/pyright/index.js"
+
+
+@pytest.mark.skipif(node() is None or not PYRIGHT.exists(), reason="`make dashboard` installs it")
+def test_pyright_finds_mistakes(tmp_path: Path) -> None:
+    program = tmp_path / "mistakes.py"
+    program.write_text(MISTAKES, "utf-8")
+    done = subprocess.run(
+        [node() or "node", PYRIGHT, "--pythonpath", sys.executable, "--outputjson", program],
+        capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    problems = json.loads(done.stdout)["generalDiagnostics"]
+    lines = {each["range"]["start"]["line"] + 1 for each in problems if each["severity"] == "error"}
+    assert not WRONG - lines, "pyright does not see these"
+    assert not lines - WRONG, "pyright refuses what is right"
+
+
 @pytest.mark.long
 def test_mypy_finds_mistakes_and_accepts_the_examples(tmp_path: Path) -> None:
     (tmp_path / "mistakes.py").write_text(MISTAKES, "utf-8")
@@ -142,10 +190,9 @@ def test_mypy_finds_mistakes_and_accepts_the_examples(tmp_path: Path) -> None:
             (tmp_path / name).write_text(RELAXED + as_module(code), "utf-8")
     found = checked(tmp_path)
     lines = {line for line, _ in found.pop("mistakes.py", [])}
-    wrong = {n for n, text in enumerate(MISTAKES.split("\n"), 1) if text.endswith("# wrong")}
-    assert len(wrong) > 30
-    assert not wrong - lines, "mypy does not see these"
-    assert not lines - wrong, "mypy refuses what is right"
+    assert len(WRONG) > 40
+    assert not WRONG - lines, "mypy does not see these"
+    assert not lines - WRONG, "mypy refuses what is right"
     assert not found, "examples"
 
 

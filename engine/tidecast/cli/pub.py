@@ -246,7 +246,7 @@ def _of_new_topic(client: Connection, topic: str) -> str:
 
 
 def _report_while(client: Connection) -> None:
-    """Say why nothing goes on, while publishing waits for the engine."""
+    """Report why publishing waits: for the engine."""
     from tidecast.errors import TidecastError
 
     with contextlib.suppress(TidecastError):

@@ -81,13 +81,13 @@ def _pausing(name: str, about: str, *, paused: bool) -> None:
             echo_json({"topic": topic, **which, "paused": paused})
             return
         what = topic if number is None else f"queue {number} of {topic}"
-        console().print(f"{what} {'is paused until it is resumed' if paused else 'goes on'}")
+        console().print(f"{what} is {'paused until it is resumed' if paused else 'resumed'}")
 
 
 _pausing(
     "pause",
     "Pause TOPIC, or its queue NUMBER, for all subscriptions; what was fetched is kept. Publishers "
-    "go on. Until it is resumed: a start of the engine changes nothing.",
+    "continue. A start of the engine does not resume it.",
     paused=True,
 )
 _pausing("resume", "Resume TOPIC, or its queue NUMBER.", paused=False)
@@ -156,27 +156,38 @@ def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: b
 @click.argument("topic", type=TopicName(durable=True))
 @click.argument("number", type=int, default=0)
 @click.option("--batches", type=click.IntRange(1), default=20, show_default=True, help="How many.")
-@click.option("--token", type=click.IntRange(0), help="Begin with the batch that holds this token.")
+@click.option("--offset", type=click.IntRange(0), help="Begin with the batch that holds it.")
 @data_dir_option
+@token_option
+@server_kept_option
 @json_option
+@click.pass_context
 def inspect(
-    topic: str, number: int, batches: int, token: int | None, data_dir: Path, as_json: bool
-) -> None:
-    """Show batches of queue NUMBER of TOPIC: the newest, or those from a token on."""
+    ctx: click.Context, topic: str, number: int, batches: int, offset: int | None,
+    data_dir: Path, token: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show batches of queue NUMBER of TOPIC: the newest, or those from an offset on."""
+    from tidecast.cli.subscription import ask
     from tidecast.log.inspect import list_batches
 
-    ((_, _, directory),) = _queues(data_dir, topic, number)
-    rows = list_batches(directory, batches, token)
+    if server_of() is not None:
+        where = {"topic": topic, "queue": number, "count": batches, "offset": offset}
+        rows = ask(data_dir, token, "batches", **where)
+    elif ctx.get_parameter_source("token") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--token is that of a --server; --offset says which batches")
+    else:
+        ((_, _, directory),) = _queues(data_dir, topic, number)
+        rows = list_batches(directory, batches, offset)
     if as_json:
         echo_json(rows)
         return
     from rich.table import Table
 
     table = Table(
-        "token", "records", "bytes", "appended", "producer", "epoch", "sequences", "owner",
+        "offset", "records", "bytes", "appended", "producer", "epoch", "sequences", "owner",
         box=None,
     )  # fmt: skip
-    expected = token if token is not None else rows[0]["token"] if rows else 0
+    expected = offset if offset is not None else rows[0]["token"] if rows else 0
     for row in rows:
         if row["token"] > expected:
             what = "deleted, or damaged: tidecast queue verify"
@@ -194,6 +205,7 @@ def inspect(
 @click.argument("topic", type=TopicName(durable=True), required=False)
 @click.option("--queue", "number", type=click.IntRange(0), help="Only this queue.")
 @data_dir_option
+@server_kept_option
 @json_option
 @click.pass_context
 def verify(
@@ -201,8 +213,10 @@ def verify(
 ) -> None:
     """Read every batch of every segment, and the files beside them: indexes, producers, positions.
 
-    Exit code 1 when something is not sound.
+    Exit code 1 when something is not sound. It reads the files, so it runs on their host.
     """
+    if server_of() is not None:
+        raise click.UsageError("--server: verify reads the files of queues: run it on their host")
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
     from tidecast.log.verify import queue_bytes, verify_queue

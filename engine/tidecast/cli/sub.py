@@ -225,9 +225,18 @@ def _consumer(
     opened: contextlib.ExitStack, client: Connection, topic: str, name: str, start: Start | None
 ) -> Consumer:
     from tidecast.api.start import Earliest
+    from tidecast.config.near import near
+    from tidecast.config.topology import is_pattern
+    from tidecast.errors import NotFound
 
     begin = of_queue(start or Earliest(), [], "--from")
-    return opened.enter_context(client.consumer(topic, name, start=begin))
+    try:
+        return opened.enter_context(client.consumer(topic, name, start=begin))
+    except NotFound as problem:
+        known = {each.name for each in client.topics.list()}
+        if topic in known or is_pattern(topic):
+            raise
+        raise NotFound(f"{problem}{near(topic, known)}") from None
 
 
 # --- how they are written -------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def pause(topic: str, name: str, data_dir: Path, token: str | None, as_json: boo
 def resume(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Resume a subscription."""
     ask(data_dir, token, "resume", pattern=topic, name=name)
-    _done(as_json, {"paused": False}, f"subscription {name} of {topic} goes on")
+    _done(as_json, {"paused": False}, f"subscription {name} of {topic} is resumed")
 
 
 @subscription.command()
@@ -245,7 +245,7 @@ def redrive(
 def peek(
     topic: str, name: str, limit: int, data_dir: Path, token: str | None, as_json: bool
 ) -> None:
-    """The next records that are not settled; delivers nothing."""
+    """The next records that are not acked; delivers nothing."""
     rows = ask(data_dir, token, "peek", pattern=topic, name=name, limit=limit)
     if as_json:
         echo_json(rows)

@@ -463,7 +463,7 @@ def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:
          str(s["members"])]
         for s in sorted(found, key=lambda s: -int(s["lag"]))
     ]  # fmt: skip
-    columns = ["topic", "subscription", "lag", "settled/s", "outstanding", "again", "dead",
+    columns = ["topic", "subscription", "lag", "acked/s", "outstanding", "again", "dead",
                "members"]  # fmt: skip
     return _table("Durable subscriptions", columns, rows, 2)
 

@@ -48,7 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "queue list": ("tidecast queue list", "tidecast queue list orders --json"),
     "queue inspect": (
         "tidecast queue inspect orders 0",
-        "tidecast queue inspect orders 2 --token 1000 --batches 5",
+        "tidecast queue inspect orders 2 --offset 1000 --batches 5",
     ),
     "queue verify": ("tidecast queue verify", "tidecast queue verify orders --queue 0 --json"),
     "queue pause": ("tidecast queue pause orders", "tidecast queue pause orders 2"),

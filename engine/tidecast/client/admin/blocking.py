@@ -17,6 +17,7 @@ from tidecast.client.admin.types import (
 )
 from tidecast.client.consumer.core import start_options
 from tidecast.config.check import build, raise_problems
+from tidecast.config.near import near
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import Conflict, NotFound
 
@@ -49,7 +50,7 @@ class Topics:
         """A topic's settings. Raises NotFound."""
         found = self._find(name)
         if found is None:
-            raise NotFound(f"no topic {name}")
+            raise NotFound(f"no topic {name}{near(name, (each.name for each in self.list()))}")
         return found
 
     def create(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:

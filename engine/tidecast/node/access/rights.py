@@ -19,13 +19,13 @@ from tidecast.errors import AuthError
 from tidecast.events import AccessDenied, Event
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 
-LOOKS = frozenset({"attached", "list", "show", "lanes", "peek"})
+LOOKS = frozenset({"attached", "list", "show", "lanes", "peek", "batches"})
 """Actions on durable subscriptions that change nothing."""
 OF_WHAT_IS_COVERED = frozenset({"list", "topics", "queues"})
 """The answer holds only what the key covers, see `shown`."""
 TOPIC_ACTIONS = frozenset({"create_topic", "edit_topic", "delete_topic"})
 """See `tidecast.node.administration`."""
-OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"}) | TOPIC_ACTIONS
+OF_A_TOPIC = frozenset({"batches", "pause_queue", "pause_topic"}) | TOPIC_ACTIONS
 CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 
 

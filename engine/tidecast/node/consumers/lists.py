@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from tidecast.config.topology import check_pattern, matches
-from tidecast.errors import ConfigError
-from tidecast.log.inspect import queue_row
+from tidecast.config.topology import check_pattern, check_topic_name, matches
+from tidecast.errors import ConfigError, NotFound
+from tidecast.log.files import queue_directory
+from tidecast.log.inspect import list_batches, queue_row
 from tidecast.log.queue_files import queues_of, topics_of
 from tidecast.node import inspect
 from tidecast.node.consumers.service import DurableSubscriptions
@@ -50,6 +51,18 @@ def queues(
     names = [name for name in topics_of(data_dir) if topic in (None, name)]
     keys = [[name, number] for name in names for number in queues_of(data_dir, name)]
     return _page(keys, after, lambda key: queue_row(data_dir, *key))
+
+
+def batches(
+    subs: DurableSubscriptions, topic: str, queue: int, count: int = 20, offset: int | None = None
+) -> list[dict[str, int]]:
+    """Batches of a queue on disk: see `tidecast.log.inspect.list_batches`."""
+    if not 1 <= count <= ROWS_MAX:
+        raise ConfigError(f"count: {count!r}: allowed are 1 to {ROWS_MAX} batches")
+    there = queues_of(subs.ctx.data_dir, check_topic_name(topic))
+    if queue not in there:
+        raise NotFound(f"queue {queue} of {topic}: this node has the queues {there}")
+    return list_batches(queue_directory(subs.ctx.data_dir, topic, queue), count, offset)
 
 
 def counters(subs: DurableSubscriptions, after: int | None = None) -> Page:
