@@ -28,6 +28,7 @@ from tidecast.config.topology import NodeConfig, TopicConfig
 from tidecast.gateway import server
 from tidecast.layout import counters, packet, recorder, ring, segment
 from tidecast.layout.fields import Field, Layout
+from tidecast.node.durable import owner_side, publisher_side
 from tidecast.protocol.state_table import StateTable
 from tidecast.queues.leases import keeper
 
@@ -259,6 +260,31 @@ LEASE_STATES: tuple[Transition, ...] = (
     ("[*]", "FREE", "the topic is known", "queues.leases.keeper.LeaseKeeper.add"),
     *made_by(keeper.TRANSITIONS),
 )
+OWNER_STATES: tuple[Transition, ...] = (
+    ("[*]", "UNKNOWN", "a publisher opens a session", "node.durable.owner_side.OwnerSide.on_setup"),
+    *made_by(owner_side.TRANSITIONS),
+    (
+        "READ",
+        "UNKNOWN",
+        "a newer session of its producer begins",
+        "node.durable.session_order.Grants.fence",
+    ),
+    (
+        "READ",
+        "UNKNOWN",
+        "another node keeps the topic now",
+        "node.durable.publisher_side.PublisherSide.take_back",
+    ),
+)
+PUBLISHER_STATES: tuple[Transition, ...] = (
+    (
+        "[*]",
+        "NEW",
+        "the ring is made, its session is not begun",
+        "node.durable.publisher_side.PublisherSide.attach",
+    ),
+    *made_by(publisher_side.TRANSITIONS),
+)
 SESSION_STATES: tuple[Transition, ...] = (
     ("[*]", "SERVED", "a client connects without a session", "gateway.session.RemoteSession"),
     *made_by(server.TRANSITIONS),
@@ -266,6 +292,8 @@ SESSION_STATES: tuple[Transition, ...] = (
 MACHINES = {
     "lease-states": LEASE_STATES,
     "session-states": SESSION_STATES,
+    "owner-states": OWNER_STATES,
+    "publisher-states": PUBLISHER_STATES,
     "slot-states": SLOT_STATES,
     "image-slot-states": IMAGE_SLOT_STATES,
     "image-life": IMAGE_STATES,

@@ -249,20 +249,20 @@ def test_a_setup_of_before_a_session_began_changes_nothing_when_it_is_taken_late
 ) -> None:
     """Two that were reordered, and both taken once the conductor has time: the session goes on."""
     asked: list[Any] = []
-    ask = Openings.ask
+    ask = Openings.wait
 
     def noted(self: Openings, *setup: Any) -> None:
         asked.append(setup)
         ask(self, *setup)
 
-    monkeypatch.setattr(Openings, "ask", noted)
+    monkeypatch.setattr(Openings, "wait", noted)
     two = Pair(net)
     publisher = two.publisher(producer="billing")
     publisher.publish(b"a", ack="durable")
     runtime, setup, block, topic = asked[-1]
     assert block.epoch == 0
     [source] = two.a.engine.durable.sources.values()
-    two.a.engine.durable.on_setup(runtime, setup, topic.config)
+    two.a.engine.durable.on_setup(runtime, setup, two.a.engine.durable.topics[topic].config)
     assert list(two.a.engine.durable.sources.values()) == [source], "its image stays"
     net.run(5e6)
     publisher.publish(b"b", ack="durable")

@@ -10,7 +10,9 @@ was in the log already is dropped as duplicate. Called with the node's lock held
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from tidecast.node.live.setup import ProducerBlock, Setup
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Image
 from tidecast.protocol.dedup import Session
+from tidecast.protocol.state_table import StateTable
 
 NO_ROOM = errno.ENOMEM
 """What the ACK of a session that has to wait says."""
@@ -51,8 +54,33 @@ ASKED_S = 3.0
 """A session that waits to begin and was not announced for so long is given up."""
 
 
+class SessionState(Enum):
+    """Of a session of a publisher on another node, at the owner of its topic."""
+
+    UNKNOWN, WAITING, GRANTED, READ = range(4)
+
+
+class SessionEvent(Enum):
+    """Changes a session's state; the text stands in the docs."""
+
+    ASKED = "a SETUP without an epoch comes"
+    OVERTAKEN = "a newer session of its producer has begun"
+    GAP = "its first sequence is not the one that is due"
+    GRANTED = "no older session has to end first: its epoch is on disk"
+    SILENT = "no SETUP came for 3 s, or the topic is gone"
+    UNUSED = "it was not begun for 60 s"
+    OLDER = "a SETUP with an epoch comes, and a newer one is known"
+    NO_ROOM = "a SETUP with its epoch comes, and there is no memory for its ring"
+    CONFIRMED = "a SETUP with its epoch comes"
+    RESUMED = "a SETUP comes after a time-out, or after a restart of its node"
+    DRAINED = "its publisher is gone, and all that came is durable"
+    EVICTED = "the archiver was left behind by its ring"
+
+
 @dataclass(slots=True)
-class _Asked:
+class Asked:
+    """A SETUP of a session that waits to begin."""
+
     runtime: TransportRuntime
     setup: Setup
     block: ProducerBlock
@@ -61,95 +89,90 @@ class _Asked:
     heard_s: float
 
 
+@dataclass(slots=True)
+class Step:
+    """A session, and what an event brings: a SETUP, a grant, the image that is read."""
+
+    topic: str
+    session: int
+    setup: Setup | None = None
+    runtime: TransportRuntime | None = None
+    granted: Session | None = None
+    due_seq: int = 1
+    newest: int = 0
+    slots: int = 0
+    source: archiver_tables.Source | None = None
+
+    @property
+    def asked(self) -> tuple[TransportRuntime, Setup, ProducerBlock]:
+        """The SETUP: its transport, the packet, the producer's block."""
+        assert self.runtime is not None
+        assert self.setup is not None
+        assert self.setup.producer is not None
+        return self.runtime, self.setup, self.setup.producer
+
+
 class Openings:
     """Sessions that publishers on other nodes ask for: SETUPs with epoch 0, and the answers.
 
-    Granted is what may begin (see `session_order`); the same again when the answer was lost.
+    Granted is what may begin (see `session_order`).
     """
 
     def __init__(self, registry: SourceRegistry, pending: PendingSessions, grants: Grants) -> None:
         self._registry, self._pending, self._grants = registry, pending, grants
         self._ctx = registry.ctx
-        self._asked: dict[int, _Asked] = {}
+        self.asked: dict[int, Asked] = {}
         self._overtaken: dict[int, None] = {}
 
-    def ask(
-        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic
+    def wait(
+        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: str
     ) -> None:
-        """Somebody's session waits until it may begin."""
+        """A session waits until it may begin; its publisher's node repeats the SETUP."""
         now_s = self._ctx.now_s()
-        asked = self._asked.get(setup.session)
+        asked = self.asked.get(setup.session)
         if asked is None:
-            while len(self._asked) >= OPENED_MAX:
-                self._give_up(next(iter(self._asked)))
-            name, wall_ns = topic.config.name, self._ctx.wall_ns()
-            claim = claim_of_setup(setup, block, name, wall_ns)
-            asked = _Asked(runtime, setup, block, claim, now_s, now_s)
-            self._asked[setup.session] = asked
+            claim = claim_of_setup(setup, block, topic, self._ctx.wall_ns())
+            asked = self.asked[setup.session] = Asked(runtime, setup, block, claim, now_s, now_s)
         if setup.left and not asked.claim.left:
             asked.claim = replace(asked.claim, left=True)  # since
         self._pending.ask(asked.claim)
         asked.heard_s = now_s
-        self._open(asked, topic)
 
-    def _give_up(self, session: int) -> None:
-        asked = self._asked.pop(session, None)
+    def give_up(self, session: int) -> Asked | None:
+        """A session waits no more."""
+        asked = self.asked.pop(session, None)
         if asked is not None:
             self._pending.give_up(asked.claim)
+        return asked
 
-    def look(self, now_s: float) -> None:
-        """Grant what need not wait any more."""
-        for session, asked in list(self._asked.items()):
-            topic = self._registry.topics.get(asked.claim.topic)
-            if topic is None or now_s - asked.heard_s > ASKED_S:
-                self._give_up(session)
-            elif session in self._asked:
-                self._open(asked, topic)
-
-    def _open(self, asked: _Asked, topic: DurableTopic) -> None:
-        """Grant epoch and first sequence; the same again when the answer was lost."""
-        setup, block, claim = asked.setup, asked.block, asked.claim
-        opened = self._pending.opened.get(setup.session)
-        if opened is None:
-            if self._grants.overtaken(topic, claim):
-                self._refuse(asked, topic, lay.ACK_FENCED, 1)
-                self._report_overtaken(topic, claim)
-                return
-            waited_s = self._ctx.now_s() - asked.since_s
-            if not self._grants.ready(topic, claim, waited_s):
-                return
-            try:
-                self._grants.fence(topic, block.id, "")
-                session = topic.grant(
-                    block.id, block.first_seq or None, self._ctx.wall_ns(), claim.of_line
+    def outcome(self, asked: Asked, topic: DurableTopic) -> tuple[SessionEvent, Step] | None:
+        """Grant epoch and first sequence to a session that waits, or refuse it; None: not yet."""
+        block, claim = asked.block, asked.claim
+        step = Step(topic.config.name, claim.session, asked.setup, asked.runtime)
+        if self._grants.overtaken(topic, claim):
+            return SessionEvent.OVERTAKEN, step
+        if not self._grants.ready(topic, claim, self._ctx.now_s() - asked.since_s):
+            return None
+        try:
+            self._grants.fence(topic, block.id, "")
+            step.granted = topic.grant(
+                block.id, block.first_seq or None, self._ctx.wall_ns(), claim.of_line
+            )
+        except (Fenced, StorageError):
+            return None  # the archiver finds out and reports it; the publisher asks again
+        except SequenceGap as gap:
+            step.due_seq = gap.expected
+            return SessionEvent.GAP, step
+        except Conflict as problem:
+            self._registry.notify(
+                events.TopicConflict(
+                    topic=topic.config.name, node=asked.setup.node, detail=str(problem)
                 )
-            except (Fenced, StorageError):
-                return  # the archiver finds out and tells; the publisher asks again
-            except SequenceGap as gap:
-                self._refuse(asked, topic, lay.ACK_REFUSED, gap.expected)
-                return
-            except Conflict as problem:
-                self._registry.notify(
-                    events.TopicConflict(
-                        topic=topic.config.name, node=setup.node, detail=str(problem)
-                    )
-                )
-                return
-            while len(self._pending.opened) >= OPENED_MAX:
-                self._forget(next(iter(self._pending.opened)))
-            now_s = self._ctx.now_s()
-            opened = Opened(topic.config.name, session, now_s, claim.left)
-            self._pending.opened[setup.session] = opened
-        self._give_up(setup.session)
-        found = opened.session
-        self.answer(asked.runtime, setup, block, topic, found.epoch, found.first_seq, lay.ACK_OK)
+            )
+            return None
+        return SessionEvent.GRANTED, step
 
-    def _refuse(self, asked: _Asked, topic: DurableTopic, state: int, first_seq: int) -> None:
-        self._give_up(asked.setup.session)
-        newest = max(topic.producers.known[asked.block.id].epoch, 1)
-        self.answer(asked.runtime, asked.setup, asked.block, topic, newest, first_seq, state)
-
-    def _report_overtaken(self, topic: DurableTopic, claim: Claim) -> None:
+    def report_overtaken(self, topic: DurableTopic, claim: Claim) -> None:
         """Once a session, though its SETUPs may go on to come for a while."""
         if claim.session in self._overtaken:
             return
@@ -195,12 +218,8 @@ class Openings:
         newer = max(others, default=0)
         return max(known.epoch, newer + (newer == epoch))
 
-    def tick(self, now_s: float) -> None:
-        """Forget what was granted and never begun."""
-        for session in [s for s, o in self._pending.opened.items() if now_s - o.at_s > OPENED_S]:
-            self._forget(session)
-
-    def _forget(self, session: int) -> None:
+    def forget(self, session: int) -> None:
+        """A session was granted, and is never begun."""
         opened = self._pending.opened.pop(session)
         topic = self._registry.topics.get(opened.topic)
         if topic is not None:
@@ -271,40 +290,178 @@ class OwnerSide:
         self, registry: SourceRegistry, pending: PendingSessions, grants: Grants, images: Images
     ) -> None:
         self._registry, self._images, self._ctx = registry, images, registry.ctx
-        self._openings = Openings(registry, pending, grants)
+        self._openings, self._pending = Openings(registry, pending, grants), pending
         self._rings = PublisherRings(registry)
 
-    def look(self, now_s: float) -> None:
-        """Grant the sessions that need not wait any more."""
-        self._openings.look(now_s)
+    # --- events -----------------------------------------------------------------------------------
 
     def on_setup(self, runtime: TransportRuntime, setup: Setup, config: TopicConfig) -> bool:
         """A producer's session as its node announces it. True: an image of it is there now."""
-        topic = self._registry.topics.get(config.name)
+        topic, name = self._registry.topics.get(config.name), config.name
         block = setup.producer
         if topic is None or block is None or not self._sound(setup, block):
             return False
-        for source in self._sources(topic, setup.session):
+        step = Step(name, setup.session, setup, runtime)
+        for source in self._sources(name, setup.session):
             image = self._ctx.images_by_id[source.image]
             joined = not image.gone and image.incarnation == setup.incarnation
-            if joined or block.epoch == 0:
-                return True  # sent before it was joined, and taken late
-            self._finish(source)  # of before a time-out, or a restart
-        openings = self._openings
+            if block.epoch and not joined:
+                self._on(SessionEvent.RESUMED, Step(name, setup.session, source=source))
         if block.epoch == 0:
-            openings.ask(runtime, setup, block, topic)
-            return False
-        newest = openings.newest(topic, block.id, setup.session, block.epoch)
-        if newest > block.epoch:
-            openings.answer(runtime, setup, block, topic, newest, 1, lay.ACK_FENCED)
-            return False
-        slots = self._rings.slots_for(setup, config)
-        if not slots:
-            openings.answer(runtime, setup, block, topic, block.epoch, block.first_seq, NO_ROOM)
-            return False
-        session = openings.begin(topic, setup, block)
-        self._join(runtime, setup, block, topic, session, slots)
-        return True
+            self._on(SessionEvent.ASKED, step)
+        elif self.state_of(name, setup.session) is not SessionState.READ:
+            self._on(self._event_of(step, topic, block.epoch), step)
+        return self.state_of(name, setup.session) is SessionState.READ
+
+    def _event_of(self, step: Step, topic: DurableTopic, epoch: int) -> SessionEvent:
+        """A SETUP with an epoch."""
+        _, setup, block = step.asked
+        step.newest = self._openings.newest(topic, block.id, setup.session, epoch)
+        if step.newest > epoch:
+            return SessionEvent.OLDER
+        step.slots = self._rings.slots_for(setup, topic.config)
+        return SessionEvent.CONFIRMED if step.slots else SessionEvent.NO_ROOM
+
+    def look(self, now_s: float) -> None:
+        """Grant the sessions that need not wait any more."""
+        for session, asked in list(self._openings.asked.items()):
+            name = asked.claim.topic
+            if name not in self._registry.topics or now_s - asked.heard_s > ASKED_S:
+                self._on(SessionEvent.SILENT, Step(name, session))
+            elif session in self._openings.asked:
+                self._advance(asked)
+
+    def _advance(self, asked: Asked) -> None:
+        found = self._openings.outcome(asked, self._registry.topics[asked.claim.topic])
+        if found is not None:
+            self._on(*found)
+
+    def tick(self, now_s: float) -> None:
+        """Remove images that have ended, and sessions that were granted and never begun."""
+        for session, opened in list(self._pending.opened.items()):
+            if now_s - opened.at_s > OPENED_S:
+                self._on(SessionEvent.UNUSED, Step(opened.topic, session))
+        for source in [s for s in self._registry.sources.values() if s.image]:
+            if self._over(source, self._ctx.images_by_id[source.image], now_s):
+                self._on(SessionEvent.DRAINED, Step(source.topic, source.session, source=source))
+
+    def evicted(self, session: int) -> None:
+        """The archiver was left behind by an image: what it waits for never comes there."""
+        for source in [s for s in self._registry.sources.values() if s.image]:
+            if source.session == session:
+                self.rejoin(source)
+
+    def rejoin(self, source: archiver_tables.Source) -> None:
+        """Let go of an image; its publisher's next SETUP says from where it is acked."""
+        self._on(SessionEvent.EVICTED, Step(source.topic, source.session, source=source))
+
+    # --- states -----------------------------------------------------------------------------------
+
+    def state_of(self, topic: str, session: int) -> SessionState:
+        """The state of a session: each has a table of its own."""
+        if self._sources(topic, session):
+            return SessionState.READ
+        if session in self._pending.opened:
+            return SessionState.GRANTED
+        return SessionState.WAITING if session in self._openings.asked else SessionState.UNKNOWN
+
+    def _on(self, event: SessionEvent, step: Step) -> None:
+        """Do what `TRANSITIONS` lists for an event in the session's state."""
+        after = TRANSITIONS.after(self.state_of(step.topic, step.session), event)
+        if after is not None:
+            _, action = after
+            action(self, step)
+
+    def keep(self, step: Step) -> None:
+        """It was sent before the session was joined, and comes late."""
+
+    def wait(self, step: Step) -> None:
+        """It waits to begin, unless it may at once."""
+        runtime, setup, block = step.asked
+        asked = self._openings.asked
+        while len(asked) >= OPENED_MAX and step.session not in asked:
+            oldest = next(iter(asked))
+            self._on(SessionEvent.SILENT, Step(asked[oldest].claim.topic, oldest))
+        self._openings.wait(runtime, setup, block, step.topic)
+        self._advance(asked[step.session])
+
+    def grant(self, step: Step) -> None:
+        """Its publisher may begin, once it knows epoch and first sequence."""
+        opened = self._pending.opened
+        while len(opened) >= OPENED_MAX:
+            oldest = next(iter(opened))
+            self._on(SessionEvent.UNUSED, Step(opened[oldest].topic, oldest))
+        asked = self._openings.give_up(step.session)
+        assert asked is not None
+        assert step.granted is not None
+        opened[step.session] = Opened(step.topic, step.granted, self._ctx.now_s(), asked.claim.left)
+        self.repeat(step)
+
+    def repeat(self, step: Step) -> None:
+        """Send the grant; the answer before may be lost."""
+        granted = self._pending.opened[step.session].session
+        self._answer(step, granted.epoch, granted.first_seq, lay.ACK_OK)
+
+    def refuse(self, step: Step) -> None:
+        """Its first sequence leaves a gap."""
+        self._end_wait(step, step.due_seq, lay.ACK_REFUSED)
+
+    def fence(self, step: Step) -> None:
+        """It may never begin."""
+        asked = self._openings.asked[step.session]
+        self._end_wait(step, 1, lay.ACK_FENCED)
+        self._openings.report_overtaken(self._registry.topics[step.topic], asked.claim)
+
+    def _end_wait(self, step: Step, first_seq: int, state: int) -> None:
+        self._openings.give_up(step.session)
+        known = self._registry.topics[step.topic].producers.known[step.asked[2].id]
+        self._answer(step, max(known.epoch, 1), first_seq, state)
+
+    def give_up(self, step: Step) -> None:
+        """Its publisher does not ask any more."""
+        self._openings.give_up(step.session)
+
+    def forget(self, step: Step) -> None:
+        """It was granted, and is never begun."""
+        self._openings.forget(step.session)
+
+    def answer_older(self, step: Step) -> None:
+        """A newer session has fenced it."""
+        self._answer(step, step.newest, 1, lay.ACK_FENCED)
+
+    def answer_no_room(self, step: Step) -> None:
+        """It is sent again until there is room."""
+        block = step.asked[2]
+        self._answer(step, block.epoch, block.first_seq, NO_ROOM)
+
+    def _answer(self, step: Step, epoch: int, first_seq: int, state: int) -> None:
+        topic = self._registry.topics[step.topic]
+        self._openings.answer(*step.asked, topic, epoch, first_seq, state)
+
+    def join(self, step: Step) -> None:
+        """Receive it from where it is acked, and let the archiver read it."""
+        runtime, setup, block = step.asked
+        topic = self._registry.topics[step.topic]
+        self._openings.give_up(step.session)
+        session = self._openings.begin(topic, setup, block)
+        self._join(runtime, setup, block, topic, session, step.slots)
+
+    def finish(self, step: Step) -> None:
+        """Read what is there, then let go of the image; what was not acked comes again."""
+        source = step.source
+        assert source is not None
+        topic = self._registry.topics[source.topic]
+        self._registry.drain(topic, [source])
+        self._registry.remove(source.slot, topic, lay.ACK_ENDED)
+        self._images.discard(self._ctx.images_by_id[source.image])
+
+    def drop(self, step: Step) -> None:
+        """Let go of the image without reading it."""
+        source = step.source
+        assert source is not None
+        topic = self._registry.topics[source.topic]
+        self._registry.remove(source.slot, topic, lay.ACK_ENDED)
+        self._registry.drop(source, lay.ACK_ENDED)
 
     def _sound(self, setup: Setup, block: ProducerBlock) -> bool:
         sound = setup.oldest <= block.packet <= setup.next_seq + setup.slots and (
@@ -349,19 +506,11 @@ class OwnerSide:
             raise
         self._registry.sources[slot].receive(image.id, left=setup.left)
 
-    def _sources(self, topic: DurableTopic, session: int) -> list[archiver_tables.Source]:
+    def _sources(self, topic: str, session: int) -> list[archiver_tables.Source]:
         return [
             s for s in self._registry.sources.values()
-            if s.image and s.session == session and s.topic == topic.config.name
+            if s.image and s.session == session and s.topic == topic
         ]  # fmt: skip
-
-    def tick(self, now_s: float) -> None:
-        """Remove images that have ended, and sessions that were granted and never begun."""
-        self._openings.tick(now_s)
-        for source in [s for s in self._registry.sources.values() if s.image]:
-            image = self._ctx.images_by_id[source.image]
-            if self._over(source, image, now_s):
-                self._finish(source)
 
     def _over(self, source: archiver_tables.Source, image: Image, now_s: float) -> bool:
         record = self._registry.runtime.state.sources[source.slot]
@@ -373,21 +522,42 @@ class OwnerSide:
         unread = self._registry.unread(source)
         return bool(record["drained_reported"]) or not unread or now_s - image.gone_s > GONE_S
 
-    def _finish(self, source: archiver_tables.Source) -> None:
-        """Read what is there, then let go of an image; what was not acked comes again."""
-        topic = self._registry.topics[source.topic]
-        self._registry.drain(topic, [source])
-        self._registry.remove(source.slot, topic, lay.ACK_ENDED)
-        self._images.discard(self._ctx.images_by_id[source.image])
 
-    def evicted(self, session: int) -> None:
-        """The archiver was left behind by an image: what it waits for never comes there."""
-        for source in [s for s in self._registry.sources.values() if s.image]:
-            if source.session == session:
-                self.rejoin(source)
-
-    def rejoin(self, source: archiver_tables.Source) -> None:
-        """Let go of an image; its publisher's next SETUP says from where it is acked."""
-        topic = self._registry.topics[source.topic]
-        self._registry.remove(source.slot, topic, lay.ACK_ENDED)
-        self._registry.drop(source, lay.ACK_ENDED)
+Action = Callable[[OwnerSide, Step], None]
+TRANSITIONS: StateTable[SessionState, SessionEvent, Action] = StateTable(
+    {
+        (SessionState.UNKNOWN, SessionEvent.ASKED): (SessionState.WAITING, OwnerSide.wait),
+        (SessionState.WAITING, SessionEvent.ASKED): (SessionState.WAITING, OwnerSide.wait),
+        (SessionState.WAITING, SessionEvent.GRANTED): (SessionState.GRANTED, OwnerSide.grant),
+        (SessionState.WAITING, SessionEvent.OVERTAKEN): (SessionState.UNKNOWN, OwnerSide.fence),
+        (SessionState.WAITING, SessionEvent.GAP): (SessionState.UNKNOWN, OwnerSide.refuse),
+        (SessionState.WAITING, SessionEvent.SILENT): (SessionState.UNKNOWN, OwnerSide.give_up),
+        (SessionState.WAITING, SessionEvent.CONFIRMED): (SessionState.READ, OwnerSide.join),
+        (SessionState.WAITING, SessionEvent.NO_ROOM): (
+            SessionState.WAITING,
+            OwnerSide.answer_no_room,
+        ),
+        (SessionState.WAITING, SessionEvent.OLDER): (SessionState.WAITING, OwnerSide.answer_older),
+        (SessionState.GRANTED, SessionEvent.ASKED): (SessionState.GRANTED, OwnerSide.repeat),
+        (SessionState.GRANTED, SessionEvent.UNUSED): (SessionState.UNKNOWN, OwnerSide.forget),
+        (SessionState.GRANTED, SessionEvent.CONFIRMED): (SessionState.READ, OwnerSide.join),
+        (SessionState.GRANTED, SessionEvent.NO_ROOM): (
+            SessionState.GRANTED,
+            OwnerSide.answer_no_room,
+        ),
+        (SessionState.GRANTED, SessionEvent.OLDER): (SessionState.GRANTED, OwnerSide.answer_older),
+        (SessionState.UNKNOWN, SessionEvent.CONFIRMED): (SessionState.READ, OwnerSide.join),
+        (SessionState.UNKNOWN, SessionEvent.NO_ROOM): (
+            SessionState.UNKNOWN,
+            OwnerSide.answer_no_room,
+        ),
+        (SessionState.UNKNOWN, SessionEvent.OLDER): (SessionState.UNKNOWN, OwnerSide.answer_older),
+        (SessionState.READ, SessionEvent.ASKED): (SessionState.READ, OwnerSide.keep),
+        (SessionState.READ, SessionEvent.RESUMED): (SessionState.UNKNOWN, OwnerSide.finish),
+        (SessionState.READ, SessionEvent.DRAINED): (SessionState.UNKNOWN, OwnerSide.finish),
+        (SessionState.READ, SessionEvent.EVICTED): (SessionState.UNKNOWN, OwnerSide.drop),
+    }
+)
+"""A session that the owner reads or has granted also ends when a newer one fences it (see
+`Grants.fence`), and when another node gets the topic. The diagram in docs/DURABLE.md is made of it.
+"""

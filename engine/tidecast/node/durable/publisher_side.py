@@ -8,6 +8,8 @@ to know nothing about the queues. Called with the node's lock held.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from enum import Enum
 
 import numpy as np
 
@@ -32,9 +34,28 @@ from tidecast.node.live.publications import Publications
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Publication
 from tidecast.protocol.dedup import Producer, Session
+from tidecast.protocol.state_table import StateTable
 
 UNREACHABLE = errno.EHOSTUNREACH
 """State of a ring that can be sent to nobody."""
+
+
+class PublicationState(Enum):
+    """Of a publication at its node, whose session the topic's owner opens."""
+
+    NEW, HELD, SENT, READ, OVER = range(5)
+
+
+class PublicationEvent(Enum):
+    """Changes a publication's state; the text stands in the docs."""
+
+    BLOCKED = "older rings of its producer have to end first"
+    SENDABLE = "another node keeps the topic, and no older ring of its producer waits here"
+    READABLE = "this node keeps the topic, and the session may begin"
+    MOVED = "another node keeps the topic now"
+    CLOSED = "it was closed, and nothing of it is left"
+    ARRIVED = "the owner has all of an orphaned ring"
+    DROPPED = "the session of an orphaned ring is fenced or refused"
 
 
 class PublisherSide:
@@ -72,6 +93,8 @@ class PublisherSide:
         publication.await_acks(entry)
         publication.fix_constant()
 
+    # --- events -----------------------------------------------------------------------------------
+
     def announce(self, publication: Publication, channel: int) -> None:
         """Let a new publication be sent, once what its producer left on this node is acked.
 
@@ -83,8 +106,123 @@ class PublisherSide:
         """
         now_s = self._ctx.now_s()
         one = Held(publication, channel, now_s)
-        if not self._begun(one, now_s):
-            self._pending.held.append(one)
+        if publication.remote < 0:  # its session has begun, or its topic is live
+            self._add_to_sender(one)
+        else:
+            self._on(self._event_of(one, now_s), one, PublicationState.NEW)
+
+    def begin_held(self, now_s: float) -> None:
+        """Begin what need not wait any more, here and at those who asked."""
+        for one in list(self._pending.held):
+            self._on(self._event_of(one, now_s), one)
+
+    def _event_of(self, one: Held, now_s: float) -> PublicationEvent:
+        """What may happen to a publication whose session has not begun here."""
+        publication = one.publication
+        if publication.id not in self._ctx.pubs:
+            return PublicationEvent.CLOSED
+        topic = self._registry.topics.get(publication.topic.name)
+        if topic is None:
+            return (
+                PublicationEvent.BLOCKED if self._older(publication) else PublicationEvent.SENDABLE
+            )
+        ring, left = publication.mapped.array, publication.closing
+        may_begin = self._recovery.may_begin(topic, ring, now_s - one.since_s, left=left)
+        return PublicationEvent.READABLE if may_begin else PublicationEvent.BLOCKED
+
+    # --- states -----------------------------------------------------------------------------------
+
+    def state_of(self, publication: Publication) -> PublicationState:
+        """The state of a publication that was announced."""
+        if any(one.publication is publication for one in self._pending.held):
+            return PublicationState.HELD
+        if publication.source >= 0:
+            return PublicationState.READ
+        return PublicationState.OVER if publication.remote < 0 else PublicationState.SENT
+
+    def _on(
+        self, event: PublicationEvent, one: Held, state: PublicationState | None = None
+    ) -> None:
+        """Do what `TRANSITIONS` lists for an event in the publication's state."""
+        after = TRANSITIONS.after(state or self.state_of(one.publication), event)
+        if after is not None:
+            _, action = after
+            action(self, one)
+
+    def hold(self, one: Held) -> None:
+        """Its session may not begin yet."""
+        self._pending.held.append(one)
+
+    def keep_held(self, one: Held) -> None:
+        """It waits on."""
+
+    def release(self, one: Held) -> None:
+        """It waits no more."""
+        self._release(one.publication)
+
+    def send(self, one: Held) -> None:
+        """Let the sender announce it; ACKs of the owner move its entry."""
+        self._release(one.publication)
+        self._add_to_sender(one)
+
+    def read(self, one: Held) -> None:
+        """Let our archiver read it, if its session is not fenced or refused."""
+        publication = one.publication
+        self._release(publication)
+        ring, topic = publication.mapped.array, self._registry.topics[publication.topic.name]
+        entry = publication.take_entry()
+        if publication.leftover:
+            self._ctx.pubs.pop(publication.id)
+            if publication.slot >= 0:
+                agent_tables.remove_publication(self._ctx, publication)
+            self._recovery.read_on(topic, publication.mapped)
+            return
+        if publication.slot >= 0:
+            agent_tables.announce(self._ctx, publication)
+        session = self._recovery.session_of(topic, ring)
+        if session is not None:
+            slot = self._registry.add(topic, publication.mapped, session, entry)
+            publication.archive(slot)
+            self._registry.sources[slot].belong_to(publication.id)
+        self._add_to_sender(one)
+
+    def send_back(self, one: Held) -> None:
+        """Send what our archiver has not read to the node that keeps the topic now."""
+        publication = one.publication
+        source = self._registry.sources[publication.source]
+        topic = self._registry.topics[source.topic]
+        publication.await_acks(self._stop_reading(source, topic))
+        if publication.runtime is not None:
+            agent_tables.announce(self._ctx, publication, topic.owner)
+        self._publications.check(publication)
+
+    def end_orphan(self, one: Held) -> None:
+        """From now on it ends as any publication does."""
+        publication = one.publication
+        (count,) = unpack_from("<q", publication.mapped.array, lay.DURABLE_AT)
+        self._ctx.note(rec.LOW, rec.Code.RING_DRAINED, publication.session, count)
+        self._registry.notify(
+            events.RingDrained(
+                topic=publication.topic.name, session=publication.session, messages=count
+            )
+        )
+        publication.adopt()
+        self._release(publication)
+        self._publications.check(publication)
+
+    def drop_orphan(self, one: Held) -> None:
+        """Nobody will ever store the rest, which was reported."""
+        self._release(one.publication)
+        self._publications.forget(one.publication)
+
+    def _release(self, publication: Publication) -> None:
+        for one in [each for each in self._pending.held if each.publication is publication]:
+            self._pending.held.remove(one)
+
+    def _add_to_sender(self, one: Held) -> None:
+        publication = one.publication
+        if publication.runtime is not None and publication.slot < 0:
+            agent_tables.add_publication(self._ctx, publication, one.channel)
 
     def say_left(self, publication: Publication) -> None:
         """A publisher is gone: if its session has not begun it must not fence one that lives."""
@@ -92,26 +230,6 @@ class PublisherSide:
             return
         if not archiver_tables.ring_session(publication.mapped.array)[1]:
             agent_tables.announce(self._ctx, publication)
-
-    def begin_held(self, now_s: float) -> None:
-        """Begin what need not wait any more, here and at those who asked."""
-        for one in list(self._pending.held):
-            if one.publication.id not in self._ctx.pubs or self._begun(one, now_s):
-                self._pending.held.remove(one)
-
-    def _begun(self, one: Held, now_s: float) -> bool:
-        publication = one.publication
-        topic = self._registry.topics.get(publication.topic.name)
-        if publication.remote >= 0:
-            if topic is None:
-                wait = self._older(publication)
-            else:
-                wait = not self._take_ring(topic, publication, now_s - one.since_s)
-            if wait:
-                return False
-        if publication.runtime is not None and publication.slot < 0:
-            agent_tables.add_publication(self._ctx, publication, one.channel)
-        return True
 
     def _older(self, publication: Publication) -> bool:
         """Closed rings of its producer are to be sent first; for one in use the owner waits."""
@@ -201,85 +319,58 @@ class PublisherSide:
         ctx.pubs[publication.id] = publication
         return publication
 
-    def hold(self, mapped: MappedFile, config: TopicConfig) -> None:
+    def _hold_orphan(self, mapped: MappedFile, config: TopicConfig) -> None:
         """A dead engine's ring for a topic that is kept here; its session may not begin yet."""
         publication = self._orphan(mapped, config, None, 0)
-        self._pending.held.append(Held(publication, 0, publication.closed_s))
+        one = Held(publication, 0, publication.closed_s)
+        self._on(PublicationEvent.BLOCKED, one, PublicationState.NEW)
 
-    def _reap_orphans(self) -> None:
+    def _reap_orphans(self, now_s: float) -> None:
         for publication in [p for p in self._ctx.pubs.values() if p.leftover]:
+            one = Held(publication, 0, now_s)
             if self._is_over(publication) and self._recovery.report_dropped(publication.mapped):
-                self._publications.forget(publication)
+                self._on(PublicationEvent.DROPPED, one)
             elif self.has_arrived(publication):
-                (count,) = unpack_from("<q", publication.mapped.array, lay.DURABLE_AT)
-                self._ctx.note(rec.LOW, rec.Code.RING_DRAINED, publication.session, count)
-                self._registry.notify(
-                    events.RingDrained(
-                        topic=publication.topic.name, session=publication.session, messages=count
-                    )
-                )
-                publication.adopt()
-                self._publications.check(publication)
+                self._on(PublicationEvent.ARRIVED, one)
 
     # --- who keeps the topic changes --------------------------------------------------------------
 
     def take_back(self, source: archiver_tables.Source, topic: DurableTopic) -> None:
         """Another node keeps the topic now: send it what our archiver has read so far."""
-        registry, ctx = self._registry, self._ctx
         if source.image:
-            registry.remove(source.slot, topic, lay.ACK_ENDED)
-            registry.drop(source, lay.ACK_ENDED)
+            self._registry.remove(source.slot, topic, lay.ACK_ENDED)
+            self._registry.drop(source, lay.ACK_ENDED)
             return
-        record = registry.runtime.state.sources[source.slot]
-        entry = int(record["consumer"])
-        registry.remove(source.slot, topic, lay.ACK_OK, keep_entry=True)
-        publication = ctx.pubs.get(source.publication)
+        publication = self._ctx.pubs.get(source.publication)
         if publication is None:
+            self._stop_reading(source, topic)
             self.adopt(source.mapped, topic.config)
-            return
-        publication.await_acks(entry)
-        if publication.runtime is not None:
-            agent_tables.announce(ctx, publication, topic.owner)
-        self._publications.check(publication)
+        else:
+            self._on(PublicationEvent.MOVED, Held(publication, 0, self._ctx.now_s()))
+
+    def _stop_reading(self, source: archiver_tables.Source, topic: DurableTopic) -> int:
+        """Take a ring from our archiver; the entry that ACKs are to move."""
+        entry = int(self._registry.runtime.state.sources[source.slot]["consumer"])
+        self._registry.remove(source.slot, topic, lay.ACK_OK, keep_entry=True)
+        return entry
 
     def take_own(self, topic: DurableTopic) -> None:
         """This node keeps the topic now: its archiver reads the rings that it sent to others."""
         for mapped in self._waiting.pop(topic.config.name, []):
             self.take_over(mapped)
+        now_s = self._ctx.now_s()
         for publication in [
             p for p in self._ctx.pubs.values() if p.topic.name == topic.config.name
         ]:
-            held = any(one.publication is publication for one in self._pending.held)
-            if publication.remote < 0 or held or self._is_over(publication):
-                continue
-            if not self._take_ring(topic, publication, 0.0):
-                now_s = self._ctx.now_s()
-                self._pending.held.append(Held(publication, publication.about().channel, now_s))
+            if self.state_of(publication) is PublicationState.SENT and not self._is_over(
+                publication
+            ):
+                one = Held(publication, publication.about().channel, now_s)
+                self._on(self._event_of(one, now_s), one)
 
     def _is_over(self, publication: Publication) -> bool:
         (state,) = unpack_from("<q", publication.mapped.array, lay.ACK_STATE_AT)
         return state in archiver_tables.OVER
-
-    def _take_ring(self, topic: DurableTopic, publication: Publication, waited_s: float) -> bool:
-        """Let our archiver read a publication's ring. False: its session may not begin yet."""
-        ctx, ring = self._ctx, publication.mapped.array
-        if not self._recovery.may_begin(topic, ring, waited_s, left=publication.closing):
-            return False
-        entry = publication.take_entry()
-        if publication.leftover:
-            ctx.pubs.pop(publication.id)
-            if publication.slot >= 0:
-                agent_tables.remove_publication(ctx, publication)
-            self._recovery.read_on(topic, publication.mapped)
-            return True
-        if publication.slot >= 0:
-            agent_tables.announce(ctx, publication)
-        session = self._recovery.session_of(topic, ring)
-        if session is not None:
-            slot = self._registry.add(topic, publication.mapped, session, entry)
-            publication.archive(slot)
-            self._registry.sources[slot].belong_to(publication.id)
-        return True
 
     def take_over(self, mapped: MappedFile) -> None:
         """Read a dead engine's ring on, or send it to the topic's owner.
@@ -297,10 +388,75 @@ class PublisherSide:
         if self._recovery.may_begin(topic, mapped.array, 0.0, left=True):
             self._recovery.read_on(topic, mapped)
         else:
-            self.hold(mapped, config)
+            self._hold_orphan(mapped, config)
 
     def tick(self) -> None:
         """Reap orphaned rings, report fenced and unreachable publishers."""
-        self._reap_orphans()
+        self._reap_orphans(self._ctx.now_s())
         self._report_unreachable()
         self._report_fenced()
+
+
+Action = Callable[[PublisherSide, Held], None]
+TRANSITIONS: StateTable[PublicationState, PublicationEvent, Action] = StateTable(
+    {
+        (PublicationState.NEW, PublicationEvent.BLOCKED): (
+            PublicationState.HELD,
+            PublisherSide.hold,
+        ),
+        (PublicationState.NEW, PublicationEvent.SENDABLE): (
+            PublicationState.SENT,
+            PublisherSide.send,
+        ),
+        (PublicationState.NEW, PublicationEvent.READABLE): (
+            PublicationState.READ,
+            PublisherSide.read,
+        ),
+        (PublicationState.HELD, PublicationEvent.BLOCKED): (
+            PublicationState.HELD,
+            PublisherSide.keep_held,
+        ),
+        (PublicationState.HELD, PublicationEvent.SENDABLE): (
+            PublicationState.SENT,
+            PublisherSide.send,
+        ),
+        (PublicationState.HELD, PublicationEvent.READABLE): (
+            PublicationState.READ,
+            PublisherSide.read,
+        ),
+        (PublicationState.HELD, PublicationEvent.CLOSED): (
+            PublicationState.OVER,
+            PublisherSide.release,
+        ),
+        (PublicationState.HELD, PublicationEvent.ARRIVED): (
+            PublicationState.OVER,
+            PublisherSide.end_orphan,
+        ),
+        (PublicationState.HELD, PublicationEvent.DROPPED): (
+            PublicationState.OVER,
+            PublisherSide.drop_orphan,
+        ),
+        (PublicationState.SENT, PublicationEvent.BLOCKED): (
+            PublicationState.HELD,
+            PublisherSide.hold,
+        ),
+        (PublicationState.SENT, PublicationEvent.READABLE): (
+            PublicationState.READ,
+            PublisherSide.read,
+        ),
+        (PublicationState.SENT, PublicationEvent.ARRIVED): (
+            PublicationState.OVER,
+            PublisherSide.end_orphan,
+        ),
+        (PublicationState.SENT, PublicationEvent.DROPPED): (
+            PublicationState.OVER,
+            PublisherSide.drop_orphan,
+        ),
+        (PublicationState.READ, PublicationEvent.MOVED): (
+            PublicationState.SENT,
+            PublisherSide.send_back,
+        ),
+    }
+)
+"""A publication that was read or sent to its end is removed by `Publications.check`. The diagram in
+docs/DURABLE.md is made of it."""
