@@ -28,7 +28,7 @@ from tidecast.config.certificate import Certificate
 from tidecast.config.topology import dump_topology, matches, topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.engine.process import Engine
-from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
+from tidecast.errors import AuthError, ConfigError, Conflict, EngineNotRunning, TidecastError
 from tidecast.events import AccessDenied, EngineLost, GatewayLost
 from tidecast.gateway.consumers import RemoteConsumer
 from tidecast.gateway.publications import RemotePublication
@@ -397,12 +397,12 @@ def test_a_gateway_speaks_tls_and_loads_its_certificate_again(
     try:
         assert gateway.url.startswith("tidecast+tls://")
         url = f"tidecast+tls://127.0.0.1:{gateway.port}"
-        with pytest.raises(TidecastError):
-            remote(url, token=SECRET)  # nobody vouches for it
+        with pytest.raises(EngineNotRunning, match=r"not valid here \(self.signed.*SSL_CERT_FILE"):
+            remote(url, token=SECRET)
         monkeypatch.setenv("SSL_CERT_FILE", str(made))
         with remote(url, token=SECRET) as client:
             assert client.health().healthy
-        with pytest.raises(TidecastError):
+        with pytest.raises(EngineNotRunning, match=r"use tidecast\+tls://127.* if it speaks TLS"):
             remote(f"tidecast://127.0.0.1:{gateway.port}", token=SECRET)
     finally:
         gateway.stop()
@@ -418,6 +418,16 @@ def test_a_gateway_speaks_tls_and_loads_its_certificate_again(
     assert not certificate.reload()
     with pytest.raises(ConfigError, match="give both, or neither"):
         open_gateway(node.node, tmp_path, GatewaySettings("127.0.0.1:0", made))
+
+
+def test_a_gateway_without_tls_is_named_as_such(node: EmbeddedLink, tmp_path: Path) -> None:
+    gateway = open_gateway(node.node, tmp_path, GatewaySettings("127.0.0.1:0"))
+    try:
+        url = f"tidecast+tls://127.0.0.1:{gateway.port}"
+        with pytest.raises(EngineNotRunning, match=r"does not speak TLS .*: use tidecast://127"):
+            remote(url, token=SECRET)
+    finally:
+        gateway.stop()
 
 
 # --- patterns, files, the command --------------------------------------------------------------

@@ -64,9 +64,22 @@ def open_socket(
         raise ConnectionLost(f"{where}: answered {status}: is it a gateway?") from None
     except InvalidURI:
         raise ConfigError(f"url: {where!r}: allowed is tidecast://HOST:PORT") from None
+    except ssl.SSLError as problem:
+        raise EngineNotRunning(f"{where}: {_of_tls(where, problem)}") from None
     except (OSError, WebSocketException, EOFError) as problem:
         # ConnectionClosed too: a peer that goes amid the handshake is one that is not there.
+        tls_there = "" if tls else f", or use tidecast+tls://{where} if it speaks TLS"
         raise EngineNotRunning(
             f"no gateway at {where} ({problem}): start an engine with "
-            "`tidecast engine --gateway HOST:PORT`"
+            f"`tidecast engine --gateway HOST:PORT`{tls_there}"
         ) from None
+
+
+def _of_tls(where: str, problem: ssl.SSLError) -> str:
+    """What is wrong with the TLS of a gateway, and what to do."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate is not valid here ({problem.verify_message}): name the file of its "
+            "authority in SSL_CERT_FILE"
+        )
+    return f"does not speak TLS ({problem.reason or problem}): use tidecast://{where}"
