@@ -1,4 +1,7 @@
-"""The table of acceptance tests: what it names exists, no part is left out, long rows say so."""
+"""The tables of acceptance tests and of findings: what they name exists, no part is left out.
+
+A row that rests on long tests alone says so.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,32 @@ import functools
 import re
 from pathlib import Path
 
+from tests.mutation.entries import MUTATIONS
+from tests.project import ROOT as PROJECT
 from tidecast.bench.commands import HELP
 
 ROOT = Path(__file__).parent
 TABLE = (ROOT / "README.md").read_text()
+FINDINGS = (ROOT / "FINDINGS.md").read_text()
 PARTS = {
     "FC": 16, "AR": 17, "AE": 16, "PY": 10, "F": 9, "BM": 3, "A": 8, "C": 8, "R": 5, "D": 10,
     "G": 9, "L": 12, "Q": 7, "P": 5,
 }  # fmt: skip
 """How many ids each list of promises has. C: of streams and of the control service."""
 BENCHES = {*HELP, "spark"}
+REVIEWS = {
+    "kill-": 7, "host-D": 8, "host-F": 13, "user-B": 9, "control-F": 7, "control-S": 18,
+    "rest-H": 10, "rest-M": 9, "rest-L": 13, "page-H": 10, "page-M": 11, "page-L": 9,
+    "engine-": 13, "tests-4.": 12, "tests-6.": 4,
+}  # fmt: skip
+"""How many findings each part of a review has."""
+KEYS = {
+    "power-A", "power-B", "power-C", "power-D", "user-B0", "control-low", "page-generated",
+    "suite-lag", "suite-memory", "suite-load",
+    *(f"tests-M{n}" for n in
+      ("05", "06", "07", 10, 13, 15, 16, 17, 18, 25, 27, 28, 30, 31, 32, 33, 34, 43, 44, 45, 47)),
+}  # fmt: skip
+"""Findings without a number of their own, and faults that no test of then found."""
 
 
 def rows(table: str) -> list[list[str]]:
@@ -69,6 +88,62 @@ def complaints(table: str) -> list[str]:
     for part, n in PARTS.items():
         found += [f"{part}{i} is left out" for i in range(1, n + 1) if f"{part}{i}" not in ids]
     return found
+
+
+def of_the_page(proofs: str) -> list[str]:
+    """Tests of the dashboard in a cell: ``FILE: START OF THE TITLE``."""
+    return re.findall(r"`([\w-]+\.test\.tsx?: [^`]+)`", proofs)
+
+
+def findings_complaints(table: str) -> list[str]:
+    """What is wrong with a table of findings."""
+    found, mutations = [], {each.name for each in MUTATIONS}
+    for row in rows(table):
+        if row[0] == "key":
+            continue
+        key, proofs = row[0], row[-1]
+        named = re.findall(r"`(test_\w+)`", proofs)
+        found += [f"{key}: {name} does not exist" for name in named if name not in defined()]
+        for each in of_the_page(proofs):
+            file, _, title = each.partition(": ")
+            path = PROJECT / "frontend/test" / file
+            if not path.is_file() or f'("{title}' not in path.read_text():
+                found.append(f"{key}: {each} does not exist")
+        faults = re.findall(r"`mutation ([\w-]+)`", proofs)
+        found += [f"{key}: mutation {one} does not exist" for one in faults if one not in mutations]
+        none = proofs.startswith("none: ")
+        if not (named or none or of_the_page(proofs)):
+            found.append(f"{key}: no test and no reason")
+        alone = named and not none and not of_the_page(proofs)
+        long = bool(alone) and all(defined().get(name, False) for name in named)
+        if long != proofs.endswith("(long)"):
+            found.append(f"{key}: " + ("says not (long)" if long else "is not long"))
+    keys = {row[0] for row in rows(table)} - {"key"}
+    due = KEYS | {f"{part}{n}" for part, count in REVIEWS.items() for n in range(1, count + 1)}
+    found += [f"{key} is left out" for key in sorted(due - keys)]
+    return found + [f"{key} is no finding" for key in sorted(keys - due)]
+
+
+def test_every_finding_has_its_test() -> None:
+    assert len(rows(FINDINGS)) > 150
+    assert findings_complaints(FINDINGS) == []
+
+
+def test_the_rules_of_findings_bite() -> None:
+    for row, words in (
+        ("| host-D1 | x | `test_that_nobody_wrote` |", "host-D1: test_that_nobody_wrote does not"),
+        ("| host-D1 | x | `live.test.ts: nothing` |", "host-D1: live.test.ts: nothing does not"),
+        ("| host-D1 | x | `nowhere.test.ts: a` |", "host-D1: nowhere.test.ts: a does not exist"),
+        ("| host-D1 | x | `mutation nothing` |", "host-D1: mutation nothing does not exist"),
+        ("| host-D1 | x | by hand |", "host-D1: no test and no reason"),
+        ("| host-D1 | x | `test_pictures` |", "host-D1: says not (long)"),
+        ("| host-D1 | x | `test_the_rules_bite` (long) |", "host-D1: is not long"),
+        ("| host-D9 | x | none: a reason |", "host-D9 is no finding"),
+    ):
+        assert [each for each in findings_complaints(row) if each.startswith(words)], row
+        assert "host-D2 is left out" in findings_complaints(row)
+    good = "| host-D1 | x | `live.test.ts: draws a hole over a gap` |"
+    assert not [each for each in findings_complaints(good) if "host-D1" in each]
 
 
 def test_every_test_that_the_table_names_exists() -> None:

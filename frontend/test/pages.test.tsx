@@ -9,6 +9,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from "vitest
 import { queries } from "@/app/query-client";
 import { routeTree } from "@/app/router";
 import { live } from "@/live/store";
+import { SyncBadge } from "@/pages/topics/sync-badge";
 import { TipProvider } from "@/ui/tip";
 import "./dom";
 import { answer } from "../dev/answers";
@@ -102,5 +103,51 @@ describe("pages", () => {
     const { page } = await open(path);
     await screen.findByRole("heading", { level: 1, name: title }, { timeout: 8_000 });
     await waitFor(() => expect(page.container.textContent).toContain(part), { timeout: 8_000 });
+  });
+});
+
+describe("what a page says", () => {
+  it("of a limit: readers on the publisher's node are not limited", async () => {
+    const { page } = await open("/topics/md.us.equities");
+    await waitFor(() =>
+      expect(page.container.textContent).toContain("readers on its own node are not limited"),
+    );
+  });
+
+  it("of lag: packets of live readers and messages of durable ones apart", async () => {
+    await open("/topics");
+    await screen.findByText("Live lag (pkt)", {}, { timeout: 8_000 });
+    await screen.findByText("Durable lag (msg)");
+  });
+
+  it("of first steps: nothing on a platform that has topics", async () => {
+    const { page } = await open("/");
+    await screen.findByRole("heading", { level: 1, name: "Overview" }, { timeout: 8_000 });
+    await waitFor(() => expect(page.container.textContent).toContain("Bottlenecks"));
+    expect(screen.queryByRole("region", { name: "First steps" })).toBeNull();
+  });
+
+  it("of pipelines without Spark: that they cannot be started", async () => {
+    server.use(
+      http.get("*/api/v1/system", () => {
+        const found = answer("GET", new URL("http://x/api/v1/system"), null, topics, START_MS);
+        return HttpResponse.json({ ...(found?.body as object), spark: false });
+      }),
+    );
+    await open("/pipelines?name=rollup");
+    await screen.findByText(/^PySpark is not installed/, {}, { timeout: 8_000 });
+    const starts = await screen.findAllByRole("button", { name: /^Start / });
+    for (const start of starts) expect((start as HTMLButtonElement).disabled).toBe(true);
+    server.resetHandlers();
+  });
+
+  it("of a topic that was just changed: applying, and out of sync only later", () => {
+    const ago = (ms: number) => new Date(Date.now() - ms).toISOString();
+    const { container, rerender } = render(<SyncBadge drift since={ago(1_000)} />);
+    expect(container.textContent).toBe("applying");
+    rerender(<SyncBadge drift since={ago(60_000)} />);
+    expect(container.textContent).toBe("out of sync");
+    rerender(<SyncBadge drift={false} since={ago(1_000)} />);
+    expect(container.textContent).toBe("in sync");
   });
 });

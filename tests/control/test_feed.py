@@ -132,22 +132,45 @@ class _Hub:
         self.engines = [Engine("a", cast(Any, None), 0)]
         self.interval_ms = 0
         self.on_telemetry: Callable[[Engine], None]
+        self.answers: dict[str, Any] = {}
 
     def connected(self) -> list[str]:
         return [engine.name for engine in self.engines]
 
     async def samples(self, timeout_s: float = 2.0) -> dict[str, Any]:
-        return {}
+        return self.answers
 
     async def watch(self, interval_ms: int) -> None:
         self.interval_ms = interval_ms
 
     def tell(self, second: int) -> None:
         [engine] = self.engines
-        sample = {"at_ns": second * 10**9, "mono_ns": second * 10**9, "clients": second}
-        rows = ("publications", "images", "receivers", "durable_subscriptions", "queues")
-        engine.keep({**sample, "counters": {}, "subscriptions": {}, **{row: [] for row in rows}})
+        engine.keep(_sample(second))
         self.on_telemetry(engine)
+
+
+def _sample(second: int) -> dict[str, Any]:
+    sample = {"at_ns": second * 10**9, "mono_ns": second * 10**9, "clients": second}
+    rows = ("publications", "images", "receivers", "durable_subscriptions", "queues")
+    return {**sample, "counters": {}, "subscriptions": {}, **{row: [] for row in rows}}
+
+
+def test_a_channel_begins_with_figures_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody had watched, the first snapshot was up to a minute old."""
+    monkeypatch.setattr(facts_of, "read", lambda _db: Facts(nodes={"a": {"state": "up"}}))
+
+    async def watch() -> None:
+        hub = _Hub()
+        feed = Feed(cast(Any, None), cast(Any, hub), 50.0)
+        await feed._refresh_facts()
+        hub.tell(1)
+        hub.engines[0].sampled_s -= 56
+        hub.answers = {"a": _sample(57)}
+        channel = await feed.open("nodes")
+        assert channel.data["nodes"]["a"]["clients"] == 57
+        assert channel.data["nodes"]["a"]["heard"]
+
+    asyncio.run(asyncio.wait_for(watch(), 20.0))
 
 
 def test_who_asks_for_the_world_takes_nothing_from_those_who_watch(

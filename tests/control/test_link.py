@@ -256,6 +256,8 @@ def test_the_engine_runs_on_without_the_service_and_reconciles(
             _put(control, "topics/doomed", {})
             eventually(lambda: _settled(control, "topics/doomed"), "both topics")
             port = control.port
+            shown = link._socket.logger.logger  # by websockets, with tracebacks
+            assert (shown.name, shown.propagate) == ("tidecast.control_link.websockets", False)
             control.stop()
             eventually(lambda: not link.connected.is_set(), "the link to break")
             client = connect_inside(_node(engine), "alone")

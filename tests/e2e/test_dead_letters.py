@@ -27,9 +27,20 @@ def test_dead_letters_are_driven_again(page: Page, platform: Platform, api: Api)
         page.get_by_role("button", name="Dead letters").click()
         dialog = page.get_by_role("dialog", name="Dead letters")
         preview = dialog.get_by_role("region", name="Preview")
-        expect(preview).to_contain_text(f"{source.done} messages will be published to the topics")
+        expect(preview).to_contain_text(
+            f"{source.done} messages will be published to their original"
+        )
+        redrive = dialog.get_by_role("button", name="Re-drive", exact=True)
+        expect(redrive).to_be_enabled()
+        for field, wrong in (("Filter", "nonsense((("), ("At most", "abc")):
+            kept = dialog.get_by_label(field, exact=True).input_value()
+            dialog.get_by_label(field, exact=True).fill(wrong)
+            expect(preview).to_have_count(0)  # that of before is no preview of this
+            expect(redrive).to_be_disabled()
+            dialog.get_by_label(field, exact=True).fill(kept)
+            expect(redrive).to_be_enabled()
         assert worker.done == 0, "a preview delivers nothing"
-        dialog.get_by_role("button", name="Re-drive", exact=True).click()
+        redrive.click()
         expect(page.get_by_text("Dead letters are published again")).to_be_visible()
         expect(dialog.get_by_role("region", name="Result")).to_contain_text("were published to")
         page.keyboard.press("Escape")

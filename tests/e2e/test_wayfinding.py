@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.conftest import Api, Platform
 
@@ -54,6 +54,16 @@ def test_commands_name_this_platform(page: Page, platform: Platform, api: Api) -
     expect(page.get_by_role("main")).to_contain_text(
         f"tidecast pub wayfinding.empty --message hello --data-dir {platform.data_dir}"
     )
+
+
+def test_a_page_whose_script_has_not_run_says_that_it_loads(
+    browser: Browser, platform: Platform
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(platform.url + "/topics")
+    expect(page.get_by_role("status")).to_have_text("Loading Tidecast")
+    context.close()
 
 
 def test_every_page_fits_a_telephone(page: Page, platform: Platform, api: Api) -> None:
