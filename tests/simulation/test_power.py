@@ -22,7 +22,7 @@ from tests.support.kafka import batch_of
 
 from tidecast.agents.archiver import state as ast
 from tidecast.errors import BackPressure, StorageError, Timeout
-from tidecast.events import DiskBack, DiskRefused
+from tidecast.events import DiskBack, DiskRefused, TornTail
 from tidecast.kafka.records import Decoder
 from tidecast.layout import ring as lay
 from tidecast.log.files import segment_name
@@ -167,7 +167,7 @@ def trouble(one: Platform, rng: random.Random) -> None:
     """The disk is full, or its syncs fail, or the kernel's own writing, or all is well again."""
     what = rng.random()
     one.disk.errno = rng.choice([errno.EIO, errno.ENOSPC])
-    one.disk.drops = 0.0
+    one.disk.drops = rng.choice([0.0, 0.0, 0.1, 1.0])
     if what < 0.1:
         fill(one, errno.ENOSPC, room=rng.randrange(500))
     elif what < 0.2:
@@ -270,11 +270,12 @@ def test_a_seal_that_fails_leaves_no_hole_in_what_is_placed_next() -> None:
             )  # fmt: skip
             appends.work()
 
+        for _ in range(2):
+            place(30_000)
+        one.run(20)
         place(10, queue=0)
         run_to_sync(one)
         with open_sync(one, of=lambda path: "00000" in path.parts):
-            for _ in range(2):
-                place(30_000)
             one.disk.failing = lambda path: "00001" in path.parts
             place(30_000)  # it does not fit
             one.disk.failing = None
@@ -292,6 +293,47 @@ def test_a_seal_that_fails_leaves_no_hole_in_what_is_placed_next() -> None:
         one.lose_power(0.0)
         one.start()
         assert [len(row[3]) for row in rows_of(one.topic)] == [10, 30_000, 30_000, 30_000, 1000]
+
+
+def taken(consumer: Any) -> list[Any]:
+    """All that there is to be had, acked."""
+    found: list[Any] = []
+    while batch := list(consumer.fetch(100, 0.05)):
+        for message in batch:
+            message.ack()
+        found += batch
+    return found
+
+
+@pytest.mark.parametrize("policy", ["interval", "batch"])
+def test_bytes_that_the_kernel_dropped_come_back_from_the_rings(policy: str) -> None:
+    """It had accepted them, found no room, and forgot their pages; no engine is started anew."""
+    with powered(fsync=policy, queues=2, history_bytes=1 << 19) as one:
+        consumer: Any = one.connect().consumer("orders", "work")
+        publisher = one.publisher(producer="p", on_full="error")
+        sent = [b"%06d" % n + bytes(500) for n in range(400)]
+        publisher.publish_batch(sent[:200], ack="durable", timeout=5.0).check()
+        one.disk.errno, one.disk.drops = errno.ENOSPC, 1.0
+        one.disk.failing = lambda path: ".log" in path.name
+        publisher.publish_batch(sent[200:300]).check()
+        one.run(200)
+        assert publisher.durable_position == 200
+        seen = [bytes(message.data) for message in taken(consumer)]
+        assert len(seen) == (300 if policy == "interval" else 200)
+        one.disk.failing = None
+        one.run(4000)
+        assert publisher.durable_position == 300
+        publisher.publish_batch(sent[300:], ack="durable", timeout=5.0).check()
+        seen += [bytes(message.data) for message in taken(consumer)]
+        assert set(seen) == set(sent), "none is passed over; with `interval` some come twice"
+        events = one.connections[1]
+        events.pump()
+        kinds = [type(each) for each in events._events]
+        assert kinds.index(DiskRefused) < kinds.index(TornTail)
+        assert kinds[-1] is DiskBack
+        one.lose_power(0.0)
+        one.start()
+        assert payloads(one) == sent
 
 
 def test_a_device_that_fails_for_long_is_asked_less_and_less_often() -> None:

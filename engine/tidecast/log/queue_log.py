@@ -31,7 +31,7 @@ from tidecast.log.files import (
     unsynced_name,
 )
 from tidecast.log.read import CORRUPT, GONE, NEED_ROOM, close_reader, read_run, seek_time
-from tidecast.log.recovery import NOT_READ, Recovered, Rows, Segment, recover, rewrite_segment
+from tidecast.log.recovery import NotReadError, Recovered, Rows, Segment, recover, rewrite_segment
 from tidecast.log.scan import C_BASE_TOKEN, C_COUNT, C_POSITION, C_TIME_MAX, Scanner
 from tidecast.native.files import disk_table
 from tidecast.native.handles import State
@@ -69,6 +69,8 @@ class QueueLog:
         )
         self._unsynced = bytearray()
         """While suspect: the active segment's bytes behind what is durable."""
+        self.unreadable = False
+        """Bytes that no sync has stored are lost: only opening the log again finds its end."""
         self._lock = threading.Lock()
         """Held while the active segment is synced or replaced."""
         self._w: np.ndarray = self.state.w
@@ -287,6 +289,7 @@ class QueueLog:
                     self._replace_active()
                     return self.durable_token
             except OSError as problem:
+                self.unreadable = isinstance(problem, NotReadError)
                 raise StorageError(
                     f"{self.directory}: {problem.strerror}", problem.errno or 0
                 ) from problem
@@ -321,7 +324,7 @@ class QueueLog:
         while start and (left := end - start - len(self._unsynced)) > 0:
             some = os.pread(fd, min(left, 1 << 20), end - left)
             if not some:
-                raise OSError(errno.EIO, NOT_READ)
+                raise NotReadError
             self._unsynced += some
 
     def _sync_file(self, fd: int) -> None:
@@ -467,11 +470,11 @@ class QueueLog:
 
     def close(self) -> None:
         """Sync (unless the policy is `none`) and close. Idempotent."""
-        if self._w[log_state.L_FD] >= 0 and self.fsync != "none" and not self.suspect:
-            with self._lock:
+        with self._lock:
+            if self._w[log_state.L_FD] >= 0 and self.fsync != "none" and not self.suspect:
                 if sync_active(self.state.words) < 0:  # another sync would succeed: the next
                     self._doubt()  # engine has to know
-        self._close_active()
+            self._close_active()
         if self._w[log_state.L_DIRECTORY_FD] >= 0:
             os.close(int(self._w[log_state.L_DIRECTORY_FD]))
             self._w[log_state.L_DIRECTORY_FD] = -1

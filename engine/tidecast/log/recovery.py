@@ -39,7 +39,14 @@ from tidecast.log.scan import C_BASE_TOKEN, C_POSITION, C_TIME_MAX, Scanner
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _COPY_BYTES = 1 << 20
-NOT_READ = "what was not synced cannot be read back"
+
+
+class NotReadError(OSError):
+    """The kernel has dropped bytes that no sync has stored."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EIO, "what was not synced cannot be read back")
+
 
 Rows = Callable[[np.ndarray], None]
 
@@ -230,7 +237,7 @@ def rewrite_segment(
     write-back. ``sync``: waits until a descriptor's bytes are on the device. ``tail``: the last
     bytes, if they are known; they are stored first, so that a device that still fails is asked with
     these alone. ``sound_from``: where batches begin that must be sound, up to the end.
-    Raises OSError; the segment is as it was then.
+    Raises OSError, NotReadError; the segment is as it was then.
     """
     fresh = path.with_suffix(".log-new")
     fresh.unlink(missing_ok=True)  # of an engine that ended meanwhile
@@ -243,8 +250,8 @@ def rewrite_segment(
                 target.seek(end - len(tail))
                 target.write(tail)
                 target.flush()
-                _check_sound(target.fileno(), sound_from, end)
                 sync(target.fileno())
+                _check_sound(target.fileno(), sound_from, end)
                 target.seek(0)
             left = end - len(tail)
             while left > 0 and (some := source.read(min(left, _COPY_BYTES))):
@@ -252,7 +259,7 @@ def rewrite_segment(
                 left -= len(some)
             target.flush()
             if left:
-                raise OSError(errno.EIO, NOT_READ)
+                raise NotReadError
             if not tail:
                 _check_sound(target.fileno(), sound_from, end)
             sync(target.fileno())
@@ -272,7 +279,7 @@ def _check_sound(fd: int, position: int, end: int) -> None:
     while scanner.next_rows().shape[0]:
         pass
     if scanner.position < end:
-        raise OSError(errno.EIO, NOT_READ)
+        raise NotReadError
 
 
 def write_index(

@@ -58,6 +58,14 @@ MUTATIONS = (
         "A device that fails is asked to store what was not synced twenty times a second.",
     ),
     Mutation(
+        "archiver-lost-bytes-never-reopened",
+        "engine/tidecast/log/queue_log.py",
+        "                self.unreadable = isinstance(problem, NotReadError)\n",
+        "",
+        (_POWER + "test_bytes_that_the_kernel_dropped_come_back_from_the_rings",),
+        "A topic whose unsynced bytes the kernel dropped refuses messages until the next start.",
+    ),
+    Mutation(
         "archiver-placed-forgets-suspect",
         "engine/tidecast/node/durable/placed.py",
         "                durable.tables.note_suspect(topic, run.queue, durable.ctx.clock_ns())\n",

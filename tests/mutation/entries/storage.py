@@ -186,8 +186,8 @@ MUTATIONS = (
     Mutation(
         "storage-copies-while-device-fails",
         "engine/tidecast/log/recovery.py",
-        "                sync(target.fileno())\n                target.seek(0)",
-        "                target.seek(0)",
+        "                sync(target.fileno())\n                _check_sound",
+        "                _check_sound",
         (_POWER + "test_a_device_that_still_fails_is_asked_with_what_was_not_synced_alone",),
         "Each try to store a segment again copies all of it, also while the device fails.",
     ),

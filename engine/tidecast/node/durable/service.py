@@ -44,6 +44,8 @@ from tidecast.protocol.dedup import Session, producer_id
 from tidecast.queues.leases.store import LeaseStore
 
 TICK_S = 0.5
+REOPEN_S, REOPEN_S_MAX = 1.0, 30.0
+"""A topic whose disk refuses when it is opened is tried again so soon, and at last so rarely."""
 DRAIN_S = 10.0
 
 
@@ -70,6 +72,8 @@ class Durable:
         self._refused: dict[tuple[str, int], str] = {}
         """Why the last sync of a queue failed, until one succeeds."""
         self._next_tick = 0.0
+        self._unopened: dict[str, tuple[float, float]] = {}
+        """Topics whose disk refused when they were opened: (next try, seconds between two)."""
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -108,6 +112,43 @@ class Durable:
             self.open_topic(config)
         except TidecastError as problem:
             upkeep.report_broken(self.registry, config, problem)
+            if isinstance(problem, StorageError):
+                now_s = self.ctx.now_s()
+                self._unopened[config.name] = (now_s + REOPEN_S, REOPEN_S)
+
+    def _open_again(self, now_s: float) -> None:
+        """Open what could not be opened because of its disk, and what lost unsynced bytes.
+
+        These are cut off then, as after a crash; none was acked, and publishers' rings have them.
+        """
+        for topic in [t for t in self.topics.values() if any(log.unreadable for log in t.logs)]:
+            name = topic.config.name
+            if topic.config.owner == SHARED:
+                self.leases.lose(name, topic.owner, "what was not synced cannot be read back")
+            else:
+                self.release_topic(name, flush=False)
+                self._unopened[name] = (now_s, REOPEN_S)
+        for name, (due_s, wait_s) in list(self._unopened.items()):
+            config = self.ctx.topic_by_name.get(name)
+            if config is None or name in self.topics or not self.registry.keeps(config):
+                del self._unopened[name]
+            elif now_s >= due_s:
+                self._try_open(config, now_s, wait_s)
+
+    def _try_open(self, config: TopicConfig, now_s: float, wait_s: float) -> None:
+        name, broken = config.name, self.registry.broken
+        try:
+            self.open_topic(config)
+        except TidecastError as problem:
+            if str(problem) != str(broken.get(name)):
+                upkeep.report_broken(self.registry, config, problem)
+            self._unopened[name] = (now_s + wait_s, min(2 * wait_s, REOPEN_S_MAX))
+            return
+        del self._unopened[name]
+        broken.pop(name, None)
+        self.ctx.note(rec.ALERT, rec.Code.DISK_BACK, config.wire_id)
+        self.registry.notify(events.DiskBack(topic=name))
+        self.take_rings(name)
 
     def stop(self) -> None:
         """Let the archiver finish what is written, then close all logs."""
@@ -511,6 +552,7 @@ class Durable:
         self.publisher_side.tick()
         self.owner_side.tick(now_s)
         self.leases.tick()
+        self._open_again(now_s)
         if not self.registry.active:
             return
         now_ns = time.time_ns()
