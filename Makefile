@@ -37,7 +37,7 @@ PAGE := backend/tidecast_control/static/.built
 PAGE_SOURCES := backend/openapi.json $(shell find frontend -path frontend/node_modules -prune \
 	-o -path frontend/test -prune -o -type f ! -name schema.d.ts -print)
 
-.PHONY: help install install-spark up dashboard docs test test-fast test-dashboard test-checked test-long test-nightly test-changed mutation swarm bench lint format clean
+.PHONY: help install install-dev install-spark up dashboard docs test test-fast test-dashboard test-checked test-long test-nightly test-changed mutation swarm bench lint format clean
 
 help: ## this list
 	@echo "Tidecast: make TARGET [ARGS='...']"
@@ -46,6 +46,9 @@ help: ## this list
 	done
 
 install: $(BYTECODE) ## make .venv with an editable install: .venv/bin/tidecast
+	@:
+
+install-dev: $(BYTECODE) $(VENV)/.installed-dev ## and the tools that test and check the sources
 	@:
 
 # An editable install leaves this to the first import, and where Python is told to write nothing
@@ -57,14 +60,23 @@ $(BYTECODE): $(STAMP) $(SOURCES)
 install-spark: $(VENV)/.installed-spark ## and PySpark with a Java of its own (500 MB) into .venv
 	@:
 
-$(VENV)/.installed-spark: $(STAMP)
-	@echo "Installing PySpark into $(VENV) (2 minutes) ..."
+# $(call add,EXTRA): install one more extra, with the installer that made .venv.
+define add
 	if $(BIN)/python -m pip --version >/dev/null 2>&1; then
-		$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[spark]'
+		$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[$(1)]'
 	else
-		uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[spark]'
+		uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[$(1)]'
 	fi
 	touch $@
+endef
+
+$(VENV)/.installed-dev: $(STAMP)
+	@echo "Installing the developer's tools into $(VENV) ..."
+	$(call add,dev)
+
+$(VENV)/.installed-spark: $(STAMP)
+	@echo "Installing PySpark into $(VENV) ..."
+	$(call add,spark)
 
 dashboard: $(PAGE) ## build the dashboard that the control service serves (quick when nothing changed)
 	@:
@@ -76,12 +88,7 @@ $(PAGE): $(STAMP) $(PAGE_SOURCES)
 
 $(VENV)/.installed-docs: $(STAMP)
 	@echo "Installing the documentation's tools into $(VENV) ..."
-	if $(BIN)/python -m pip --version >/dev/null 2>&1; then
-		$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[docs]'
-	else
-		uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[docs]'
-	fi
-	touch $@
+	$(call add,docs)
 
 docs: $(VENV)/.installed-docs ## build the documentation site into site/, strictly: every link is checked
 	@$(BIN)/python -m mkdocs build --strict --quiet --clean
@@ -92,24 +99,24 @@ up: install dashboard ## start Tidecast on this machine (ARGS: options of `tidec
 
 test: lint test-dashboard test-fast test-checked ## lint, the fast tests, then the kernels' tests in a checked build
 
-test-fast: install dashboard ## the fast tests alone (ARGS: options of pytest)
+test-fast: install-dev dashboard ## the fast tests alone (ARGS: options of pytest)
 	@$(BIN)/python -m pytest $(FAST) $(ARGS)
 
 test-dashboard: install ## the dashboard's unit tests (its tests in a browser: tests/e2e, with the fast tests)
 	@frontend/with-node test
 
-test-checked: install ## the kernels' tests with every load and store checked
+test-checked: install-dev ## the kernels' tests with every load and store checked
 	@echo "Checked build: TIDECAST_BOUNDSCHECK=1"
 	TIDECAST_BOUNDSCHECK=1 $(BIN)/python -m pytest $(FAST) $(KERNEL_SUITES) $(ARGS)
 
-mutation: install ## faults put into the code, which tests must find (ARGS: names, --shard 1/8)
+mutation: install-dev ## faults put into the code, which tests must find (ARGS: names, --shard 1/8)
 	@exec $(BIN)/python -m tests.mutation $(ARGS)
 
-test-long: install ## the long tests: soak, fuzzing, big simulations
+test-long: install-dev ## the long tests: soak, fuzzing, big simulations
 	@$(LONG) $(ARGS)
 
 # Each shard is a process of its own, so that memory and platforms of one do not reach the next.
-test-nightly: install ## the long tests in shards, then new worlds (SHARDS=8, SECONDS=60)
+test-nightly: install-dev ## the long tests in shards, then new worlds (SHARDS=8, SECONDS=60)
 	@failed=
 	for number in $$(seq $(SHARDS)); do
 		echo "Shard $$number of $(SHARDS)"
@@ -118,16 +125,16 @@ test-nightly: install ## the long tests in shards, then new worlds (SHARDS=8, SE
 	$(BIN)/python -m tests.swarm --seconds $(SECONDS) || failed="$$failed swarm"
 	if [ -n "$$failed" ]; then echo "Failed:$$failed"; exit 1; fi
 
-test-changed: install ## the long tests and mutations that a change touches (SINCE=origin/main)
+test-changed: install-dev ## the long tests and mutations that a change touches (SINCE=origin/main)
 	@exec $(BIN)/python -m tests.changed --since $(SINCE) $(ARGS)
 
-swarm: install ## worlds by new seeds (SECONDS=60, SEED: the first one); failures are shrunk into .swarm
+swarm: install-dev ## worlds by new seeds (SECONDS=60, SEED: the first one); failures are shrunk into .swarm
 	@exec $(BIN)/python -m tests.swarm --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: install ## all benchmarks, one JSON object a line (ARGS: options of `tidecast bench`)
 	@exec $(BIN)/tidecast bench all --json $(ARGS)
 
-lint: install ## ruff, mypy --strict, import contracts; biome and tsc for the dashboard
+lint: install-dev ## ruff, mypy --strict, import contracts; biome and tsc for the dashboard
 	@$(BIN)/mypy & types=$$!
 	frontend/with-node lint & page=$$!
 	failed=
@@ -138,7 +145,7 @@ lint: install ## ruff, mypy --strict, import contracts; biome and tsc for the da
 	wait $$page || failed=1
 	test -z "$$failed"
 
-format: install ## rewrite sources as `make lint` wants them
+format: install-dev ## rewrite sources as `make lint` wants them
 	@$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	frontend/with-node format
@@ -183,8 +190,8 @@ $(STAMP): pyproject.toml $(wildcard backend/*/__init__.py)
 		fail "$$python cannot put pip into a virtual environment (it lacks ensurepip)." \
 			"On Debian or Ubuntu: apt-get install python3-venv. Elsewhere: install uv."
 	fi
-	echo "Installing Tidecast into $(VENV) (a minute or two the first time) ..."
-	$$installer --editable '.[dev,arrow,control]' || fail "could not install the dependencies (see above)." \
+	echo "Installing Tidecast into $(VENV) (half a minute the first time) ..."
+	$$installer --editable '.[arrow,control]' || fail "could not install the dependencies (see above)." \
 		"They come from PyPI: check the network, or the index that pip is set to use."
 	touch $@
 	echo "Done: $(BIN)/tidecast"

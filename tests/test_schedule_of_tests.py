@@ -94,6 +94,19 @@ def test_the_workflows_run_what_there_is() -> None:
     assert "make test-changed" in WORKFLOWS["submission.yml"]
 
 
+def test_users_need_no_tools_of_developers() -> None:
+    text = (ROOT / "Makefile").read_text()
+    needs = dict(re.findall(r"^([a-z-]+):([^#\n]*)##", text, re.MULTILINE))
+    recipes = dict(re.findall(r"^([a-z-]+):.*##.*\n((?:\t.*\n)+)", text, re.MULTILINE))
+    tools = re.compile(r"-m pytest|\$\(LONG\)|/ruff|/mypy|lint-imports|-m tests\.")
+    develops = {target for target, recipe in recipes.items() if tools.search(recipe)}
+    assert {"test-fast", "test-long", "lint", "swarm", "mutation"} <= develops
+    for target, needed in needs.items():
+        assert ("install-dev" in needed.split()) == (target in develops), f"make {target}"
+    installs = re.findall(r"--editable '\.\[([a-z,]+)\]'", text)
+    assert installs == ["arrow,control"], "make install: what users need; the rest by `add`"
+
+
 def with_long_tests() -> set[str]:
     """Files that have some."""
     mark = re.compile(r"^(?:@|pytestmark = \[?|    |.*marks=.*)pytest\.mark\.long\b", re.MULTILINE)
