@@ -97,6 +97,11 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/system/test_kills.py": (*_LIVE, *_PROCESSES),
     "tests/system/test_shapes.py": (*_LIVE, *_PROCESSES),
     "tests/system/test_up.py": (*_COMMANDS, f"{SERVICE}server.py", f"{ENGINE}engine/"),
+    "tests/unit/test_warmup.py": (
+        f"{ENGINE}agents/warmup.py",
+        f"{ENGINE}native/",
+        f"{ENGINE}client/kernels/",
+    ),
     "tests/test_bench_contract.py": (f"{ENGINE}bench/", "docs/BENCHMARKS.md"),
     "tests/test_doc_commands.py": (*_DOCS, *_COMMANDS),
     "tests/test_mutations.py": ("tests/mutation/run.py", "tests/mutation/__main__.py"),

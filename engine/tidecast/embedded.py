@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tidecast.sync
-from tidecast.agents.warmup import warm_up
+from tidecast.agents.warmup import needed, warm_up
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
@@ -93,7 +93,7 @@ class EmbeddedLink(Link):
             topology = load_topology(Path(topology))
         elif not isinstance(topology, Topology):
             topology = topology_from(topology)
-        warm_up()
+        warm_up(names=needed(topology, inline=mode == "inline"))
         scratch = None
         if data_dir is None:
             scratch = scratch_directory(_PREFIX)

@@ -1,294 +1,219 @@
-"""Compile every kernel of the engine before traffic: on all cores, with progress, once a build.
+"""Compile kernels before traffic: on all cores, in processes of their own, once a build.
 
 Compiled kernels are cached on disk (see `tidecast.native.jit`), so a warm start loads them in well
-under a second. The first start compiles the big ones in processes side by side.
+under a second. A first start waits for those that live topics need; an engine compiles the others
+in the background (`Background`), and the first durable topic waits for them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import atexit
+import functools
 import os
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any
 
-import numpy as np
-from numba import typeof
-
+from tidecast.config.topology import Topology
 from tidecast.errors import TidecastError
-from tidecast.layout import counters, recorder
-from tidecast.layout import ring as lay
 from tidecast.native.jit import build_directory
 
 Progress = Callable[[str, int, int], None]
-Task = tuple[str, list[Callable[[], None]]]
 COMPILE_TIMEOUT_S = 600.0
-_DONE = "complete"
 _LOOK_S = 0.2
-_KEPT: list[Any] = []
+_KERNELS = "tidecast.agents.kernels"
+_BACKGROUND_NICE = 10
 
-
-def _states() -> tuple[Any, Any, Any]:
-    from tidecast.agents.states import SCRATCH_BYTES, receiver_state, sender_state
-    from tidecast.transport.wire_io import KIND_MEMORY, receive_io, send_io
-
-    shared: Any = {
-        "counters": np.zeros((1, counters.COLUMNS), dtype=np.int64),
-        "recorder": np.zeros(recorder.FILE_BYTES, dtype=np.uint8),
-        "bells": np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8),
-    }
-    tx = send_io(KIND_MEMORY, -1, [], 1400, False)
-    rx = [receive_io(KIND_MEMORY, -1) for _ in range(4)]
-    sender = sender_state(tx, rx[3], **shared)
-    receiver = receiver_state(rx[:3], tx, name="", seed=1, **shared)
-    _KEPT.extend((sender, receiver))
-    return sender.words, receiver.words, np.zeros(SCRATCH_BYTES, dtype=np.uint8)
-
-
-def _compile(kernel: Any, *arguments: Any) -> None:
-    kernel.compile(tuple(typeof(a) for a in arguments))
-
-
-def _archiver() -> None:
-    from tidecast.agents.archiver import cycle as archiver_cycle
-    from tidecast.agents.archiver.state import archiver_state
-
-    raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
-    state = archiver_state(counters=np.zeros((1, counters.COLUMNS), dtype=np.int64), bells=raw)
-    _KEPT.append(state)
-    _compile(archiver_cycle.run_archiver, state.words, 0, words, raw, 0, 0)
-    _compile(archiver_cycle.topic_unread, state.words, 0)
-    _compile(archiver_cycle.wait_for_sync, state.words, 0, raw)
-    _compile(archiver_cycle.sync_done, state.words)
-    _compile(archiver_cycle.notify_ring, raw, raw, 0)
-
-
-def _log() -> None:
-    from tidecast.log import append, files, read, scan, select
-
-    raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
-    rows = np.zeros((1, 2), dtype=np.int64)
-    _compile(select.select_records, raw, 0, words, raw, words, words, rows)
-    _compile(select.keep_listed, raw, 0, 0, rows, 0, raw)
-    _compile(select.find_batch, raw, 0, 0, 0)
-    _compile(append.append_sealed, words, raw, 0)
-    _compile(append.sync_active, words)
-    _compile(read.read_run, words, 0, raw, 0, 0)
-    _compile(read.close_reader, words)
-    _compile(read.seek_time, words, 0, 0)
-    _compile(scan.scan_batches, words, 0, 0)
-    files.checksum(b"")
-
-
-def _puller_state() -> Any:
-    from tidecast.agents.puller.state import puller_state
-    from tidecast.layout.member import WAKES_BYTES
-
-    state = puller_state(
-        wakes=np.zeros(WAKES_BYTES, dtype=np.uint8),
-        bells=np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8),
-    )
-    _KEPT.append(state)
-    return state
-
-
-def _puller() -> None:
-    from tidecast.agents.puller import entries
-
-    _compile(entries.run_puller, _puller_state().words, 0, np.zeros(64, dtype=np.uint8), 0)
-
-
-def _puller_entries() -> None:
-    from tidecast.agents.puller import entries as puller_entries
-    from tidecast.buffers import member_ring
-    from tidecast.queues.cache import blocks, window
-    from tidecast.queues.filters import where_kernels
-
-    S, raw = _puller_state(), np.zeros(64, dtype=np.uint8)
-    words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
-    one = (
-        puller_entries.plan_fetch,
-        puller_entries.steal_block,
-        puller_entries.evict_block,
-        puller_entries.drop_queue_blocks,
-        puller_entries.cursor_ready,
-    )
-    for each in (
-        *one,
-        puller_entries.spare_block,
-        puller_entries.remove_cursor,
-        puller_entries.position_of,
-        puller_entries.refresh_owners,
-    ):
-        _compile(each, words, 0)
-    for each in (
-        puller_entries.drop_one_block,
-        puller_entries.pause_cursor,
-        puller_entries.drop_member,
-        puller_entries.seek_cursor,
-    ):
-        _compile(each, words, 0, 0)
-    _compile(puller_entries.end_fetch, words, 0, 0, 0, 0, 0, True)
-    _compile(puller_entries.jump_gap, words, 0, 0, 0, rows)
-    _compile(puller_entries.share_cursor, words, 0, np.zeros(1, dtype=np.uint16))
-    _compile(puller_entries.complete_dead, words, 0, 0, 0)
-    _compile(puller_entries.hurry_timers, words)
-    _compile(puller_entries.pass_hole, words, 0, 0, 0, rows)
-    _compile(blocks.entries_for, S.blocks, 0, 0)
-    _compile(blocks.add_batches, S.blocks, 0, 0)
-    _compile(window.move_window, S.cursors, 0, raw, np.zeros(1, dtype=np.int64))
-    _compile(window.export_window, S.cursors, 0, np.zeros((1, 6), dtype=np.int64))
-    _compile(member_ring.wake_queue, raw, raw, 0)
-    _compile(where_kernels.keeps_record, raw, raw, 0)
-
-
-def _tasks() -> dict[str, Callable[[], None]]:
-    """What to compile, by name."""
-    from tidecast.agents import run
-    from tidecast.agents.live import leave, remote_acks
-    from tidecast.buffers import reader, writer
-    from tidecast.buffers import recorder as rec
-
-    tx, rx, scratch = _states()
-    raw = np.zeros(64, dtype=np.uint8)
-    words = np.zeros(8, dtype=np.int64)
-    out = np.zeros((1, 4), dtype=np.int64)
-
-    def sender() -> None:
-        _compile(run.run_sender, tx, 0, scratch)
-
-    def receiver() -> None:
-        _compile(run.run_receiver, rx, 0, scratch, raw, 0, 0)
-        _compile(leave.leave_session, rx, 0, 0)
-        _compile(remote_acks.answer_setup, rx, words, 0, 0)
-
-    def inline() -> None:
-        _compile(run.inline_agents, (tx, rx, scratch), 0)
-
-    def rings() -> None:
-        _compile(writer.append, raw, raw, words, raw, 0, raw, 0, 0, 0, True)
-        _compile(writer.append_batch, raw, raw, words, raw, words, 0, 0, 0, True, words)
-        _compile(writer.flush_open, raw, raw, words)
-        _compile(writer.close_ring, raw, raw, words)
-        _compile(writer.close_abandoned, raw, raw, 0)
-        _compile(reader.poll, raw, words, raw, out, 0)
-        for each in (reader.arm, reader.drained, reader.still_held):
-            _compile(each, raw, words)
-        _compile(rec.record_from_python, raw, *([0] * 9))
-        _compile(run.ring_bell_line, raw, 0)
-
-    def queues() -> None:
-        from tidecast.queues import adapter, generator, mapper
-
-        _compile(mapper.hash_bytes, raw, 0, 0)
-        _compile(adapter.fit_run, raw, 0, 0, words)
-        _compile(adapter.restamp_run, raw, 0, 0, 0)
-        _compile(generator.generate_run, raw, *([0] * 11), words)
-        _compile(mapper.grow_table, np.zeros(mapper.SLOTS, dtype=np.uint16), 1, 1)
-
-    def client() -> None:
-        from tidecast.client.kernels.warm import compile_kernels
-
-        compile_kernels()
-
-    return {
-        "receiver": receiver, "sender": sender, "rings": rings, "inline": inline,
-        "client": client, "archiver": _archiver, "log": _log, "queues": queues,
-        "puller": _puller, "puller entries": _puller_entries,
-    }  # fmt: skip
-
-
+CPU_S = {
+    "receiver": 4.3, "sender": 3.1, "inline": 1.0, "rings": 2.8, "client": 4.6, "remote": 1.0,
+    "consumers": 0.7, "puller": 6.3, "puller entries": 1.8, "archiver": 2.1, "log": 1.5,
+    "queues": 0.7,
+}  # fmt: skip
+"""What there is to compile, and the CPU seconds that each takes in the order of its group."""
 _GROUPS = (
-    ("puller", "puller entries"), ("receiver", "sender", "inline"),
-    ("rings", "client"), ("archiver", "log", "queues"),
+    ("rings", "client", "remote", "consumers"), ("receiver", "sender", "inline"),
+    ("puller", "puller entries"), ("archiver", "log", "queues"),
 )  # fmt: skip
-"""What shares most, for one process to compile; the longest first."""
+"""What shares most, for one process to compile."""
+LIVE = ("receiver", "sender", "rings", "client")
+"""What a node needs for live topics."""
+INLINE = (*LIVE, "inline")
+"""And one whose agents run inline."""
+DURABLE = (*LIVE, "consumers", "puller", "puller entries", "archiver", "log", "queues")
+"""And one with durable topics."""
+REMOTE = ("rings", "client", "remote")
+"""What a client of a gateway needs."""
+ALL = tuple(CPU_S)
 
 
 def _silent(*_: object) -> None:
     """No progress to show."""
 
 
-def _marker() -> Path:
-    return build_directory(Path(__file__)) / _DONE
+@functools.cache
+def _directory() -> Path:
+    return build_directory(Path(__file__).with_name("kernels.py"))
 
 
-def is_warm() -> bool:
-    """Are all kernels of this build in the cache?"""
-    return _marker().exists()
+def marker(name: str) -> Path:
+    """The file that says that the kernels of a name are in the cache."""
+    return _directory() / f"{name.replace(' ', '-')}-complete"
 
 
-def warm_up(progress: Progress | None = None) -> None:
-    """Compile what is not cached yet. ``progress(name, done, total)`` is called as it goes.
+def needed(topology: Topology, *, inline: bool = False) -> tuple[str, ...]:
+    """What a node with this topology compiles before it starts."""
+    durable = any(topic.mode == "durable" for topic in topology.topics)
+    names = DURABLE if durable else LIVE
+    return (*names, "inline") if inline else names
+
+
+class _Child:
+    """A process that compiles kernels of these names, one after the other."""
+
+    def __init__(self, names: list[str], nice: int) -> None:
+        self.names = names
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `_follow`
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", _KERNELS, str(nice), *names], env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._words, text=True,
+        )  # fmt: skip
+        threading.Thread(target=self._follow, name="tidecast-compiling", daemon=True).start()
+
+    def _follow(self) -> None:
+        limit = threading.Timer(COMPILE_TIMEOUT_S, self.stop)
+        limit.daemon = True
+        limit.start()
+        with self._process as process, self._words as words:
+            assert process.stdout is not None
+            for line in process.stdout:
+                _COMPILING.compiled(line.strip())
+            code = process.wait()
+            limit.cancel()
+            words.seek(0)
+            problem = words.read().strip()[-2000:] or f"exit code {code}"
+        _COMPILING.ended(self, problem)
+
+    def stop(self) -> None:
+        """End the process. The kernels that it has compiled stay in the cache."""
+        self._process.terminate()
+
+
+class _Compiling:
+    """What this process has in its cache, and what its children compile just now. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._cached: set[str] = set()
+        self._children: list[_Child] = []
+        self._problems: dict[str, str] = {}
+        self._process_id = os.getpid()
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Those that are not in the cache."""
+        with self._changed:
+            left = [name for name in names if name not in self._cached]
+            self._cached.update(name for name in left if marker(name).exists())
+            return [name for name in left if name not in self._cached]
+
+    def begin(self, names: Iterable[str], nice: int) -> None:
+        """Start processes for those that are missing, and that no process compiles yet."""
+        missing = self.missing(names)
+        with self._changed:
+            coming = {name for child in self._children for name in child.names}
+            for hand in _dealt([name for name in missing if name not in coming]):
+                for name in hand:
+                    self._problems.pop(name, None)
+                self._children.append(_Child(hand, nice))
+
+    def wait(self, names: Iterable[str], progress: Progress) -> None:
+        """Until all are there. Raises TidecastError when one does not come."""
+        wanted = self.missing(names)
+        with self._changed:
+            told = -1
+            while True:
+                left = [name for name in wanted if name not in self._cached]
+                failed = [name for name in left if name in self._problems]
+                if failed:
+                    raise TidecastError(
+                        f"kernels {failed} do not compile: {self._problems[failed[0]]}"
+                    )
+                if len(left) != told:
+                    told = len(left)
+                    progress(left[0] if left else "", len(wanted) - told, len(wanted))
+                if not left:
+                    return
+                self._changed.wait(_LOOK_S)
+
+    def compiled(self, name: str) -> None:
+        """A child reports one."""
+        with self._changed:
+            self._cached.add(name)
+            self._changed.notify_all()
+
+    def ended(self, child: _Child, problem: str) -> None:
+        """A child has ended, with all of its names or not."""
+        with self._changed:
+            self._children.remove(child)
+            left = [name for name in child.names if name not in self._cached]
+            self._problems.update(dict.fromkeys(left, problem))
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End all children; who waits for them gets an error."""
+        if os.getpid() != self._process_id:
+            return  # a fork: they are its parent's
+        with self._changed:
+            children = list(self._children)
+        for child in children:
+            child.stop()
+
+
+_COMPILING = _Compiling()
+atexit.register(_COMPILING.stop)
+
+
+def is_warm(names: Iterable[str] = ALL) -> bool:
+    """Are these kernels of this build in the cache?"""
+    return not _COMPILING.missing(names)
+
+
+def warm_up(progress: Progress | None = None, names: Iterable[str] = ALL) -> None:
+    """Compile what is not cached yet. ``progress(next name, done, total)`` is called as it goes.
 
     Raises TidecastError with the compiler's words when a kernel does not compile.
     """
-    if is_warm():
-        return
-    progress = progress or _silent
-    total = sum(map(len, _GROUPS))
-    finished: SimpleQueue[str] = SimpleQueue()
-    progress("compiling", 0, total)
-    with ThreadPoolExecutor(len(_GROUPS)) as pool:
-        running = [pool.submit(_compile_in_process, names, finished.put) for names in _dealt()]
-        done = 0
-        while done < total and not any(each.done() and each.exception() for each in running):
-            with contextlib.suppress(Empty):
-                name = finished.get(timeout=_LOOK_S)
-                done += 1
-                progress(name, done, total)
-        for each in running:
-            each.result()
-    _marker().touch()
+    names = tuple(names)
+    if not is_warm(names):
+        _COMPILING.begin(names, 0)
+        _COMPILING.wait(names, progress or _silent)
 
 
-def _dealt() -> list[list[str]]:
-    """The groups, dealt to as many processes as there are cores."""
-    cores = min(len(os.sched_getaffinity(0)), len(_GROUPS))
+class Background:
+    """Compiles what an engine may need later, at low priority, while the engine runs."""
+
+    def start(self) -> None:
+        """Begin; nothing waits."""
+        _COMPILING.begin(DURABLE, _BACKGROUND_NICE)
+
+    def stop(self) -> None:
+        """End it. What is compiled stays; the next start compiles the rest."""
+        _COMPILING.stop()
+
+
+def _dealt(names: list[str]) -> list[list[str]]:
+    """Names by their groups, dealt to as many processes as there are cores: the longest first."""
+    groups = [[name for name in group if name in names] for group in _GROUPS]
+    cores = len(os.sched_getaffinity(0))
     hands: list[list[str]] = [[] for _ in range(cores)]
-    for k, names in enumerate(_GROUPS):
-        row, column = divmod(k, cores)
-        hands[column if row % 2 == 0 else cores - 1 - column].extend(names)
-    return hands
+    for group in sorted(groups, key=_cpu_s, reverse=True):
+        min(hands, key=_cpu_s).extend(group)
+    return [hand for hand in hands if hand]
 
 
-def _compile_in_process(names: list[str], report: Callable[[str], None]) -> None:
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-    command = [sys.executable, "-m", "tidecast.agents.warmup", *names]
-    with (
-        tempfile.TemporaryFile("w+") as words,
-        subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=words, text=True
-        ) as child,
-    ):
-        limit = threading.Timer(COMPILE_TIMEOUT_S, child.kill)
-        limit.start()
-        assert child.stdout is not None
-        for line in child.stdout:
-            report(line.strip())
-        code = child.wait()
-        limit.cancel()
-        if code != 0:
-            words.seek(0)
-            raise TidecastError(f"kernels {names} do not compile: {words.read().strip()[-2000:]}")
-
-
-def _main(names: list[str]) -> None:
-    gc.disable()  # what a compiler makes refers in circles and is kept to the end
-    tasks = _tasks()
-    for name in names:
-        tasks[name]()
-        sys.stdout.write(f"{name}\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1:])
+def _cpu_s(names: list[str]) -> float:
+    return sum(CPU_S[name] for name in names)

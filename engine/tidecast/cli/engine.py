@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +31,7 @@ from tidecast.cli.options.params import Duration
 if TYPE_CHECKING:
     from tidecast.cli.control import Linked, Service
     from tidecast.config.store import TopologyStore
+    from tidecast.config.topology import Topology
     from tidecast.engine.process import Companion, EngineState
     from tidecast.gateway.settings import GatewaySettings
     from tidecast.kafka.server import KafkaEndpoint
@@ -124,12 +125,11 @@ def kafka_options(command: F) -> F:
     return made
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[None]:
-    """Compile what needs compiling, with a progress bar on a terminal."""
+def _warm_up(topology: Topology) -> None:
+    """Compile what the topology needs, with a progress bar on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from tidecast.agents.warmup import warm_up
+    from tidecast.agents.warmup import needed, warm_up
 
     out = console(stderr=True)
     columns = (
@@ -149,13 +149,7 @@ def _progress() -> Iterator[None]:
                 told = True
                 click.echo("compiling kernels, first start only ...", err=True)
 
-        warm_up(step)
-    yield
-
-
-def _warm_up() -> None:
-    with _progress():
-        pass
+        warm_up(step, needed(topology))
 
 
 def _run(
@@ -169,6 +163,7 @@ def _run(
     adapters: tuple[str, ...] = (),
     kafka: dict[str, Any] | None = None,
 ) -> None:
+    from tidecast.agents.warmup import Background
     from tidecast.engine.process import make_node, no_fetch, run_engine
     from tidecast.node.consumers.adapters import Adapters
     from tidecast.telemetry.sampling import telemetry
@@ -203,7 +198,8 @@ def _run(
         run_engine(
             data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
             warm_up=_warm_up, keys_come=linked is not None,
-            companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s), serve_kafka),
+            companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s), serve_kafka,
+                        lambda *_: Background()),
             node_factory=partial(make_node, lease_store=linked and linked.leases),
             fetch=no_fetch if linked is None else linked.fetch,
         )  # fmt: skip

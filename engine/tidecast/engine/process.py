@@ -344,7 +344,7 @@ def run_engine(
     gateway: GatewaySettings | None = None,
     keys_come: bool = False,
     on_ready: Callable[[EngineState, float], None],
-    warm_up: Callable[[], None] = lambda: None,
+    warm_up: Callable[[Topology], None] = lambda _: None,
     node_factory: NodeFactory = make_node,
     companions: Sequence[CompanionFactory] = (),
     fetch: Fetch = no_fetch,
@@ -370,7 +370,7 @@ def run_engine(
             raise Conflict(f"an engine runs on {data_dir} already (pid {pid})")
         topology, path = choose_topology(data_dir, topology_file)
         topology = fetch(topology, data_dir, path)  # before transports are opened
-        warm_up()
+        warm_up(topology)
         engine = Engine(
             data_dir,
             topology,

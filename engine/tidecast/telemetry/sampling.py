@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidecast import events
+from tidecast.agents.warmup import DURABLE, is_warm
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.topology import MIB, TopicConfig, derive_topic_id
 from tidecast.errors import Closed, Conflict, TidecastError
@@ -64,6 +65,7 @@ class Telemetry:
         self.dropped = 0
         self._clock_ns, self._mono_ns = clock_ns, mono_ns
         self._waiting: list[bytes] = []
+        self._opened = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidecast-telemetry", daemon=True)
 
@@ -71,12 +73,9 @@ class Telemetry:
         """Begin, if it is wanted; what goes wrong is in ``problem``, and keeps no engine down."""
         if not self.interval_s:
             return
-        try:
-            self.open()
-        except TidecastError as problem:
-            self._fail(problem)
+        if is_warm(DURABLE) and not self._opens():
             return
-        self._thread.start()
+        self._thread.start()  # it waits for a compiler, the engine does not
 
     def open(self) -> None:
         """Make the topic and begin to count. Raises TidecastError."""
@@ -85,6 +84,14 @@ class Telemetry:
         self._publisher: Publisher = self._connection.publisher(TOPIC)
         self._collector = Collector(self.node, TOPIC)
         self._sampler = Sampler(self.node.name, self._mono_ns())
+        self._opened = True
+
+    def _opens(self) -> bool:
+        try:
+            self.open()
+        except TidecastError as problem:
+            self._fail(problem)
+        return self._opened
 
     def stop(self) -> None:
         """A last sample, then end. Idempotent."""
@@ -92,6 +99,8 @@ class Telemetry:
             return
         self._stopping.set()
         self._thread.join(PUBLISH_S + 5.0)
+        if not self._opened:
+            return
         self._collector.close()
         self._connection.close()
 
@@ -109,6 +118,8 @@ class Telemetry:
         self.node.notify_all(events.TopicConflict(topic=TOPIC, node=self.node.name, detail=detail))
 
     def _run(self) -> None:
+        if not self._opened and not self._opens():
+            return
         due_s = time.monotonic() + self.interval_s
         while not self._stopping.wait(max(0.0, due_s - time.monotonic())):
             due_s = max(due_s + self.interval_s, time.monotonic())

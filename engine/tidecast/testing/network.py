@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from tidecast.agents.live import images as image_table
 from tidecast.agents.live import publications as publication_table
 from tidecast.agents.puller.state import P_DUE_NS
+from tidecast.agents.warmup import needed, warm_up
 from tidecast.api.link import PublicationGrant, PublicationOptions
 from tidecast.api.logs import Logs, Report
 from tidecast.client import aio
@@ -121,6 +122,7 @@ class SimulatedNode:
         self.alive = True
         self._links: list[SimulatedLink] = []
         self._first: SimulatedLink | None = None
+        warm_up(names=needed(topology, inline=True))
         self.engine = Node(
             topology, data_dir, inline=True, memory=network.switch, seed=seed,
             clock_ns=network.clock, connect=connect_to,

@@ -23,53 +23,75 @@ from tidecast.client.kernels.consumer import gather
 
 def compile_kernels() -> None:
     """Compile, or load from the cache, what publishers and subscribers call message by message."""
-    writer = np.zeros(ports.PORT_FIELDS, dtype=np.int64)
-    out = np.zeros((1, OUT_FIELDS), dtype=np.int64)
-    columns = np.zeros((2, 1), dtype=np.int64)
-    words, raw = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint8)
-    state = np.zeros(member_ring.CLIENT_FIELDS, dtype=np.int64)
-    rows = np.zeros((1, member_ring.ROW_FIELDS), dtype=np.int64)
-    runs = np.zeros((1, member_ring.RUN_FIELDS), dtype=np.int64)
-    calls: list[tuple[Any, tuple[Any, ...]]] = [
-        (ports.put, (writer, b"", b"", 0, 0, 0)),
-        (ports.put_array, (writer, raw)),
-        (ports.put_many, (writer, 0, 0, words, 0, 0, 0, 0, words)),
-        (ports.seal_open, (writer,)),
-        (ports.finish, (writer,)),
-        (remote_kernels.message_bytes, (0, 0, out, out)),
-        (remote_kernels.fill_block, (0, 0, out, out, 0, 0, 0, raw)),
-        (remote_kernels.check_block, (0, 0, words, words, words)),
-        (remote_kernels.first_reserved, (0, 0, words, words, words)),
-        (remote_kernels.put_block, (writer, 0, 0, words, words, words, 0, words)),
-        (remote_kernels.put_gone, (writer, 0)),
-        (remote_kernels.receiver_run, (0, 0, columns, 0, 0, 0, words)),
-        (remote_kernels.report_durable, (raw, 0, 0)),
-        (remote_kernels.word, (raw, 0)),
-        (remote_kernels.set_word, (raw, 0, 0)),
-        (remote_kernels.mirror_out, (raw, 0, 0, 0, raw)),
-        (remote_kernels.mirror_in, (raw, 0, 0, 0, 0, 0)),
-        (remote_kernels.wake_if_armed, (raw, 0, raw, 0)),
-        (remote_kernels.arm_word, (raw, 0)),
-        (remote_kernels.taken_back, (raw, 0, 0, 0, words)),
-        (remote_kernels.take_back_at, (raw, 0, words)),
-        (durable_kernels.durable_count, (raw,)),
-        (durable_kernels.ack_state, (raw,)),
-        (durable_kernels.arm_ack, (raw,)),
-        (durable_kernels.begin_move, (raw, words)),
-        (durable_kernels.move_messages, (raw, words, writer, raw)),
-        (member_ring.take, (raw, state, raw, rows, runs, 0, True)),
-        (member_ring.put_ack, (raw, state, 0, 0, 0, 0, 0, raw, 0)),
-        (member_ring.ack_runs, (raw, state, runs, 0, 0, raw)),
-        (member_ring.arm_client, (raw, state)),
-        (member_ring.wake_member, (raw, raw, 0)),
-        (member_ring.note_member, (raw, 0)),
-        (gather, (raw, rows, words, raw)),
-    ]
-    _compile(calls)
+    writer, words = np.zeros(ports.PORT_FIELDS, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    raw = np.zeros(1, dtype=np.uint8)
+    _compile(
+        [
+            (ports.put, (writer, b"", b"", 0, 0, 0)),
+            (ports.put_array, (writer, raw)),
+            (ports.put_many, (writer, 0, 0, words, 0, 0, 0, 0, words)),
+            (ports.seal_open, (writer,)),
+            (ports.finish, (writer,)),
+            (ports.word_of, (raw, 0)),
+        ]
+    )
     compile_reading()
     ports.append_fn()
     object_kernels.compile_builtins()
     batch_kernels.compile_builtins()
+
+
+def compile_remote() -> None:
+    """What a gateway and its clients call beside it."""
+    writer = np.zeros(ports.PORT_FIELDS, dtype=np.int64)
+    out = np.zeros((1, OUT_FIELDS), dtype=np.int64)
+    columns, words = np.zeros((2, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    raw = np.zeros(1, dtype=np.uint8)
+    _compile(
+        [
+            (remote_kernels.message_bytes, (0, 0, out, out)),
+            (remote_kernels.fill_block, (0, 0, out, out, 0, 0, 0, raw)),
+            (remote_kernels.check_block, (0, 0, words, words, words)),
+            (remote_kernels.first_reserved, (0, 0, words, words, words)),
+            (remote_kernels.put_block, (writer, 0, 0, words, words, words, 0, words)),
+            (remote_kernels.put_gone, (writer, 0)),
+            (remote_kernels.receiver_run, (0, 0, columns, 0, 0, 0, words)),
+            (remote_kernels.report_durable, (raw, 0, 0)),
+            (remote_kernels.word, (raw, 0)),
+            (remote_kernels.set_word, (raw, 0, 0)),
+            (remote_kernels.mirror_out, (raw, 0, 0, 0, raw)),
+            (remote_kernels.mirror_in, (raw, 0, 0, 0, 0, 0)),
+            (remote_kernels.wake_if_armed, (raw, 0, raw, 0)),
+            (remote_kernels.arm_word, (raw, 0)),
+            (remote_kernels.taken_back, (raw, 0, 0, 0, words)),
+            (remote_kernels.take_back_at, (raw, 0, words)),
+        ]
+    )
+
+
+def compile_consumers() -> None:
+    """What publishers to durable topics and their consumers call beside it."""
+    writer, words = np.zeros(ports.PORT_FIELDS, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    raw = np.zeros(1, dtype=np.uint8)
+    state = np.zeros(member_ring.CLIENT_FIELDS, dtype=np.int64)
+    rows = np.zeros((1, member_ring.ROW_FIELDS), dtype=np.int64)
+    runs = np.zeros((1, member_ring.RUN_FIELDS), dtype=np.int64)
+    _compile(
+        [
+            (durable_kernels.durable_count, (raw,)),
+            (durable_kernels.ack_state, (raw,)),
+            (durable_kernels.arm_ack, (raw,)),
+            (durable_kernels.begin_move, (raw, words)),
+            (durable_kernels.move_messages, (raw, words, writer, raw)),
+            (member_ring.take, (raw, state, raw, rows, runs, 0, True)),
+            (member_ring.put_ack, (raw, state, 0, 0, 0, 0, 0, raw, 0)),
+            (member_ring.ack_runs, (raw, state, runs, 0, 0, raw)),
+            (member_ring.arm_client, (raw, state)),
+            (member_ring.wake_member, (raw, raw, 0)),
+            (member_ring.note_member, (raw, 0)),
+            (gather, (raw, rows, words, raw)),
+        ]
+    )
 
 
 @functools.cache

@@ -25,6 +25,7 @@ _SCHEMES = (
 )
 _EMBEDDED = "tidecast.embedded", "EmbeddedLink"
 _MEMORY = "tidecast.testing", "memory_link"
+_WARM_UP = "tidecast.agents.warmup", "warm_up"
 """Imported by name: the client knows nodes only as links."""
 
 
@@ -94,6 +95,7 @@ def _remote_link(url: str, name: str, token: str | None) -> Link:
         )
     from tidecast.client.remote.link import PORT, RemoteLink
 
+    _load(*_WARM_UP)(names=_load(_WARM_UP[0], "REMOTE"))
     where = f"[{host}]" if ":" in host else host
     token = token or os.environ.get("TIDECAST_TOKEN")
     tls = parts.scheme == "tidecast+tls"

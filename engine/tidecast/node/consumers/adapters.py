@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from tidecast.agents.warmup import DURABLE, warm_up
 from tidecast.config.topology import TopicConfig, check_topic_name
 from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
 from tidecast.log.queue_log import QueueLog
@@ -47,6 +48,7 @@ class Attached:
     def attach(self, topic: str, adapter: Adapter) -> None:
         """Let an adapter be a topic's queues. Raises ConfigError, Conflict, NotFound."""
         check_topic_name(topic)
+        warm_up(names=DURABLE)
         state = self._state
         if topic in state.topics or topic in state.ctx.topic_by_name:
             raise Conflict(f"topic {topic}: it is one of this engine's: give another name")

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tidecast import events
+from tidecast.agents.warmup import DURABLE, warm_up
 from tidecast.config.internal import PREFIXES, internal_topics, is_internal, served_topic
 from tidecast.config.topology import TopicConfig, check_topic_name
 from tidecast.errors import Closed, ConfigError, Conflict, NotFound, TidecastError
@@ -115,6 +116,8 @@ class Topics:
 
     def create_many(self, wanted: Sequence[TopicConfig]) -> dict[str, TidecastError]:
         """Add topics; by name, what kept some of them from being added."""
+        if any(topic.mode == "durable" for topic in wanted):
+            warm_up(names=DURABLE)  # with no lock held: it may wait for a compiler
         failed: dict[str, TidecastError] = {}
         for first in range(0, len(wanted), AT_ONCE_MAX):
             with self._ctx.lock:
