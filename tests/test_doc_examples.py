@@ -22,7 +22,7 @@ PAGES = (
     "README.md", "docs/QUICKSTART.md", "docs/COMING_FROM.md", "docs/CLIENT.md", "docs/DURABLE.md",
     "docs/CONSUMING.md", "docs/APPS.md", "docs/TESTING.md",
 )  # fmt: skip
-CREATING = ("docs/TUTORIAL.md", "docs/COOKBOOK.md")
+CREATING = ("docs/TUTORIAL.md", "docs/COOKBOOK.md", "docs/REFERENCE.md")
 """Pages whose programs create their topics; a recipe with Postgres reads DATABASE_URL."""
 DURABLE = ("invoices", "payments", "parcels", "orders", "orders.failed")
 """Durable topics that the examples presume."""

@@ -54,6 +54,33 @@ def write_number(buf: Any, i: int, state: Any) -> int:
     return 8 + i % 5
 
 
+@pytest.mark.parametrize("tethered", [True, False])
+@pytest.mark.parametrize("with_key", [False, True])
+def test_messages_that_were_taken_and_not_handed_out_come_first(
+    pair: Pair, tethered: bool, with_key: bool
+) -> None:
+    client, _ = pair
+    key = "key" if with_key else None
+    with client.subscribe("rest", tethered=tethered) as messages:
+        for n in range(10):
+            client.publish("rest", bytes([n]), key=key, timestamp=with_key)
+        client.flush()
+        assert messages.next(timeout=5.0).data == b"\0"
+        assert messages.poll(max_messages=2).payloads() == [b"\1", b"\2"]
+        state = np.zeros(6, dtype=np.int64)
+        handler = look_at_meta if with_key else count_bytes
+        assert messages.run_compiled(handler, state, max_messages=3, duration_s=20.0) == 3
+        if with_key:
+            assert (state[1], state[5]) == (9, 3 * sum(b"key"))
+            assert state[3] > 0
+        else:
+            assert state[:3].tolist() == [3, 3, 3 + 4 + 5]
+        assert messages.next(timeout=5.0).data == b"\6"
+        assert messages.run_compiled(handler, state, max_messages=3, duration_s=20.0) == 3
+        with pytest.raises(Timeout):
+            messages.next(timeout=0.0)
+
+
 def test_handler_sees_every_message_in_place(pair: Pair) -> None:
     client, _ = pair
     payloads = [bytes([i & 255]) * (i % 90) for i in range(2000)]

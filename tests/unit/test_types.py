@@ -26,6 +26,7 @@ import tidecast.testing
 from tidecast.client import aio, blocking
 from tidecast.client.consumer import aio as consumer_aio
 from tidecast.client.consumer import blocking as consumer_blocking
+from tidecast.client.log.blocking import Records
 
 RELAXED = (
     "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-any-generics, "
@@ -251,6 +252,43 @@ def test_the_types_of_public_signatures_can_be_imported(kind: type) -> None:
                 and not hasattr(tidecast.sync, each.__name__)
             }  # fmt: skip
     assert not missing
+
+
+REFERENCE = {
+    "Connection": (blocking.Connection, aio.Connection), "Publisher": (blocking.Publisher,),
+    "Subscription": (blocking.Subscription,), "Consumer": (consumer_blocking.Consumer,),
+    "Responder and Request": (blocking.Responder, tidecast.Request), "Records": (Records,),
+    "Batch and Message": (tidecast.Batch, tidecast.Message), "Topics": (tidecast.sync.Topics,),
+    "DurableMessage": (tidecast.DurableMessage,), "DurableBatch": (tidecast.DurableBatch,),
+    "LogBatch and LogRecord": (tidecast.LogBatch, tidecast.LogRecord),
+    "Subscriptions": (tidecast.sync.Subscriptions,),
+}  # fmt: skip
+"""Section of docs/REFERENCE.md -> what it shows."""
+INNER = {
+    "acked", "acknowledge", "acks_seen", "assembled", "codec", "consumer", "copy_of", "count",
+    "fields", "for_kernel", "generation", "head", "held_back", "image", "index", "lay_out",
+    "moved", "noted", "only", "optional", "part", "parts", "position", "positions", "run_of",
+    "runs", "start_walk", "still_valid", "tail", "take_acked", "taken_back", "token",
+}  # fmt: skip
+"""Of batches: what the client itself uses."""
+
+
+def public_names(kind: type) -> set[str]:
+    """Methods and properties of a class that programs use."""
+    if hasattr(kind, "PUBLIC"):
+        return set(kind.PUBLIC.split())
+    inner = INNER if "Batch" in kind.__name__ else set()
+    return {name for name in dir(kind) if not name.startswith("_")} - inner
+
+
+@pytest.mark.parametrize("section", REFERENCE)
+def test_the_reference_has_an_example_of_each_call(section: str) -> None:
+    page = (ROOT / "docs/REFERENCE.md").read_text("utf-8")
+    parts = re.split(r"^## ", page, flags=re.MULTILINE)
+    text = "\n".join(part for part in parts if re.match(rf"{section}(:.*)?\n", part))
+    for kind in REFERENCE[section]:
+        missing = {n for n in public_names(kind) if not re.search(rf"\.{n}\b", text)}
+        assert not missing, f"{kind.__name__}: docs/REFERENCE.md, section {section}"
 
 
 def test_completion_shows_what_programs_use() -> None:

@@ -36,6 +36,7 @@ from tidecast.native.syscalls import NOW
 
 if TYPE_CHECKING:
     from tidecast.client.core.image import Image
+    from tidecast.client.core.message import Batch
     from tidecast.client.core.publisher import PublisherCore
     from tidecast.client.core.subscription import SubscriptionCore
 
@@ -208,7 +209,8 @@ def _copy_whole(ring, port, out, kept):  # type: ignore[no-untyped-def]
     return -1
 
 
-def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
+def _make_call(fn: Callable[..., Any], with_meta: bool) -> Any:
+    """Calls a handler with one message of a ring, or of other memory."""
     handle = jitable(fn)
 
     def call_plain(memory, at, n, _meta, _flags, _port, state):  # type: ignore[no-untyped-def]
@@ -218,7 +220,24 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
         about = meta_at(memory, meta, flags, port[ports.Q_NODE], port[ports.Q_SESSION])
         handle(bytes_at(address_of(memory) + at, n), about, state)
 
-    call = users(call_meta if with_meta else call_plain)
+    return users(call_meta if with_meta else call_plain)
+
+
+def _make_rest(fn: Callable[..., Any], with_meta: bool) -> Any:
+    """A kernel for the messages of a batch that was taken before. ``rows``: poll's output."""
+    call = _make_call(fn, with_meta)
+
+    def consume_rows(base, size, rows, n, port, state):  # type: ignore[no-untyped-def]
+        memory = bytes_at(base, size)
+        for k in range(n):
+            call(memory, rows[k, 0], rows[k, 1], rows[k, 2], rows[k, 3], port, state)
+        return n
+
+    return closure_kernel(consume_rows)
+
+
+def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
+    call = _make_call(fn, with_meta)
 
     def consume(port, out, kept, state, limit, spins, done):  # type: ignore[no-untyped-def]
         ring, assembly = ports.read_ring_of(port), ports.assembly_of(port)
@@ -452,12 +471,16 @@ class CompiledHandler:
 
     def step(self) -> bool:
         """Handle what is there in one ring. False: nothing was. Raises GapError by policy."""
-        image, single = self._subscription.next_image()
-        if image is None:
-            return False
         left = (
             _STEP_MESSAGES if self._limit is None else min(_STEP_MESSAGES, self._limit - self.done)
         )
+        rest = self._subscription.take_rest(left)
+        if rest is not None:
+            self._handle_rest(rest)
+            return True
+        image, single = self._subscription.next_image()
+        if image is None:
+            return False
         inline, kept = self._subscription.inline, self._kept
         if not image.tethered and kept.size < image.port[reader.R_SLOT_BYTES]:
             kept = self._kept = np.empty(int(image.port[reader.R_SLOT_BYTES]), dtype=np.uint8)
@@ -477,6 +500,16 @@ class CompiledHandler:
             self.done += int(self._now[0])
         self._after(image, status)
         return bool(self._now[0] > 0 or status != 0)
+
+    def _handle_rest(self, rest: Batch) -> None:
+        """Messages that were taken before, and that nobody got."""
+        n = len(self._between)
+        kernel = kernel_of(self._fn, f"rest{n}", lambda: _make_rest(self._fn, n > 0))
+        base, size, rows, port = rest.for_kernel()
+        self.done += run_kernel(
+            self._fn, self._state, self._between, kernel, base, size, rows, len(rows), port,
+            self._state,
+        )  # fmt: skip
 
     def _after(self, image: Image, status: int) -> None:
         if status == reader.NEED_BUFFER:

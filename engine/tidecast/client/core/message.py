@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tidecast import codecs
+from tidecast.buffers import reader
 from tidecast.client.columns.received import Fields, HeaderForm
 from tidecast.client.core import metadata
 from tidecast.client.core.metadata import HeaderValue, Optional
@@ -157,6 +158,17 @@ class Batch(Origin):
         """Memory, starts and ends, poll's output (None: all plain), count: for who passes it on."""
         self._check()
         return self._memory, self._columns, self._rows, self._n
+
+    def for_kernel(self) -> tuple[int, int, ports.Port, ports.Port]:
+        """Address and size of its memory, rows as of poll, and the port of its ring."""
+        self._check()
+        rows = self._rows
+        if rows is None:
+            rows = np.zeros((self._n, reader.OUT_FIELDS), dtype=np.int64)
+            rows[:, 0] = self._columns[0, : self._n]
+            rows[:, 1] = self._columns[1, : self._n] - rows[:, 0]
+        rows = np.ascontiguousarray(rows[: self._n])
+        return self._base(), len(self._memory), rows, self._image.port
 
     def tail(self, start: int) -> Batch:
         """The same batch without its first ``start`` messages."""

@@ -245,7 +245,7 @@ class SubscriptionCore:
 
     def step(self, limit: int) -> Batch | None:
         """One look at the rings, in turn: what is there, or None. Raises GapError by policy."""
-        rest = self._take_rest(limit)
+        rest = self.take_rest(limit)
         if rest is not None:
             return rest
         if self._connection.rung or self._incoming or self._missed:
@@ -433,7 +433,8 @@ class SubscriptionCore:
         if batch is not None and 1 < len(batch) < _FEW_MESSAGES:
             self._await_more(batch, len(batch) + _FEW_MESSAGES, _KEEP_BACK_SPINS)
 
-    def _take_rest(self, limit: int) -> Batch | None:
+    def take_rest(self, limit: int) -> Batch | None:
+        """What was taken and not walked over, up to ``limit``."""
         if self._rest is None:
             return None
         batch, walk = self._rest
