@@ -127,6 +127,41 @@ class ForeignPackets(Event, frozen=True):
     address: str
 
 
+class WireKeyActive(Event, frozen=True):
+    """This node seals the packets of a transport under an epoch from now on."""
+
+    transport: str
+    epoch: int
+
+
+class WireKeyMissing(Event, frozen=True):
+    """A key of a sealed transport is missing; at most one each ten seconds of each node.
+
+    ``node_id`` 0: this node's own keys: it sends nothing (`required`), or plain packets until its
+    first epoch is active (`optional`). Else packets of that node, from ``address``, are refused.
+    """
+
+    transport: str
+    node_id: int
+    epoch: int
+    address: str
+    reason: str
+
+
+class WireForgery(Event, frozen=True):
+    """A packet at a sealed transport is not authentic, and was refused.
+
+    At most one a second of each agent; the counters TAG_FAILED and PLAIN_REFUSED have all.
+    ``node_id``: the node that it claims to be from. ``reason``: ``tag`` (forged, damaged, or sealed
+    with another secret), ``plain`` (not sealed, where `secure: required` is set).
+    """
+
+    transport: str
+    node_id: int
+    address: str
+    reason: str
+
+
 class TopicConflict(Event, frozen=True):
     """A peer uses this topic id for another topic, or another packet size or reliability."""
 
@@ -591,6 +626,7 @@ class KafkaThrottled(Event, frozen=True):
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | TopicConflict
+    | WireKeyActive | WireKeyMissing | WireForgery
     | MessagesDropped | RepliesDropped | RequestRefused
     | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced
     | ProducersExpired | RingDrained | RingDropped | SegmentsDeleted | QueuesTaken | QueuesReleased

@@ -26,7 +26,7 @@ from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
 from tidecast.config.topology import NodeConfig, TopicConfig
 from tidecast.gateway import server
-from tidecast.layout import counters, packet, recorder, ring, segment
+from tidecast.layout import counters, packet, recorder, ring, sealed, segment
 from tidecast.layout.fields import Field, Layout
 from tidecast.node.durable import owner_side, publisher_side
 from tidecast.protocol.state_table import StateTable
@@ -160,12 +160,27 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
     ),
     ("node.node", "TICK_S", "the conductor looks after stuck readers and drained rings"),
     ("protocol.rate_limit", "BURST_NS", "what a rate limit's bucket holds, or 64 packets if more"),
+    (
+        "node.sealing.transport_keys",
+        "REFUSED_PAUSE_NS",
+        "between two packets of strangers whose key is derived",
+    ),
+    (
+        "protocol.sealing.receiver",
+        "RECENT_NS",
+        "a sender heard since then makes no room for another start",
+    ),
+    ("node.wire_key_ring", "LOOK_S", "the key file is looked at"),
 )
 LIMITS: tuple[tuple[str, str, str], ...] = (
     ("layout.packet", "PACKET_BYTES_MIN", "smallest packet size"),
     ("layout.packet", "PACKET_BYTES_MAX", "largest packet size"),
     ("layout.packet", "CONTROL_BYTES_MAX", "longest control packet"),
     ("layout.packet", "NAK_RANGES_MAX", "ranges a NAK"),
+    ("layout.sealed", "SEAL_BYTES", "bytes that a sealed packet is longer"),
+    ("protocol.sealing.window", "WINDOW_NUMBERS", "packet numbers of a replay window"),
+    ("protocol.sealing.receiver", "SENDERS_A_NODE_MAX", "starts of a node that are known"),
+    ("protocol.sealing.sender", "TARGETS_MAX", "publishers' nodes that a receiver seals for"),
     ("layout.packet", "NAME_BYTES_MAX", "bytes of a topic's name"),
     ("layout.packet", "MESSAGE_BYTES_MAX", "payload bytes a message, whatever the history holds"),
     ("layout.packet", "KEY_BYTES_MAX", "bytes of a key"),
@@ -516,6 +531,7 @@ def requests() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "packet-header": lambda: record(packet.PACKET_HEADER),
+    "sealed-header": lambda: record(sealed.SEALED_HEADER),
     "packet-types": packet_types,
     "packet-flags": packet_flags,
     "message-header": lambda: record(packet.MESSAGE_HEADER),

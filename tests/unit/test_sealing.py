@@ -18,7 +18,11 @@ from tidecast.layout import sealed as lay
 from tidecast.native.crypto.libcrypto import SUITE_AES_128_GCM, SUITE_AES_256_GCM
 from tidecast.protocol.sealing.keys import Purpose, packet_key, root_of
 from tidecast.protocol.sealing.receiver import (
+    FORGED_PACKET,
+    LEARNED,
     MALFORMED,
+    NO_ROOM,
+    RECENT_NS,
     REPLAYED,
     SENDERS_A_NODE_MAX,
     TAG_FAILED,
@@ -169,7 +173,7 @@ def test_every_flipped_bit_is_refused_and_changes_nothing(sender: Node, receiver
         forged = bytearray(sealed)
         forged[bit // 8] ^= 1 << bit % 8
         codes.add(receiver.open(bytes(forged)))
-        assert not receiver.takes.learn(bytes(forged), 0)
+        assert receiver.takes.learn(bytes(forged), 0) != LEARNED
     assert codes == {MALFORMED, UNKNOWN_KEY, REPLAYED, TAG_FAILED}
     assert (receiver.opener.windows == before).all()
     assert receiver.open(sealed) == DATA
@@ -192,7 +196,7 @@ def test_numbers_out_of_range_are_refused(sender: Node, receiver: Node, number: 
     forged = bytearray(sender.seal(DATA))
     struct.pack_into("<q", forged, lay.NUMBER_AT, number)
     assert receiver.open(bytes(forged)) == MALFORMED
-    assert not receiver.takes.learn(bytes(forged), 0)
+    assert receiver.takes.learn(bytes(forged), 0) == FORGED_PACKET
 
 
 @pytest.mark.parametrize("length", [-1, 0, 31, wire.PACKET_BYTES_MAX + 1])
@@ -274,9 +278,9 @@ def test_an_unknown_sender_enters_by_an_authentic_packet_alone(sender: Node) -> 
     receiver, sealed = Node(1, boot=5), sender.seal(DATA)
     assert receiver.open(sealed) == UNKNOWN_KEY
     forged = sealed[:-1] + bytes([sealed[-1] ^ 1])
-    assert not receiver.takes.learn(forged, 0)
+    assert receiver.takes.learn(forged, 0) == FORGED_PACKET
     assert receiver.open(sealed) == UNKNOWN_KEY
-    assert receiver.takes.learn(sealed, 0)
+    assert receiver.takes.learn(sealed, 0) == LEARNED
     assert receiver.open(sealed) == DATA
 
 
@@ -297,10 +301,45 @@ def test_a_node_has_a_bounded_number_of_starts(receiver: Node, sender: Node) -> 
     """The one that was silent longest makes room."""
     starts = [Node(3, boot=100 + k) for k in range(SENDERS_A_NODE_MAX)]
     for k, each in enumerate(starts):
-        assert receiver.take(each.seal(DATA), now_ns=k + 1) == DATA
+        assert receiver.take(each.seal(DATA), now_ns=RECENT_NS + k) == DATA
     assert receiver.open(sender.seal(DATA)) == UNKNOWN_KEY
     assert [receiver.open(each.seal(DATA)) for each in starts] == [DATA] * len(starts)
     assert (receiver.opener.senders["source"] == 3).sum() == SENDERS_A_NODE_MAX
+
+
+def test_old_starts_that_are_replayed_push_no_sender_out_that_is_heard(
+    receiver: Node, sender: Node
+) -> None:
+    """Else its replay window would begin again, and what was recorded would open twice."""
+    old = [Node(3, boot=100 + k) for k in range(SENDERS_A_NODE_MAX)]
+    sealed = sender.seal(DATA)
+    for each in old:
+        receiver.take(each.seal(DATA), now_ns=RECENT_NS - 1)
+    assert receiver.takes.learn(old[-1].seal(DATA), RECENT_NS - 1) == NO_ROOM
+    assert receiver.open(sealed, RECENT_NS - 1) == DATA
+    assert receiver.take(sealed, RECENT_NS - 1) == REPLAYED
+
+
+@pytest.mark.parametrize("number", [1, 2, 63, 64, 65, 4095, 4096, 4097, 100_000])
+def test_what_came_before_a_sender_was_known_does_not_open(sender: Node, number: int) -> None:
+    """It was recorded, perhaps, and never opened here."""
+    receiver, old = Node(1, boot=5), sender.seal(DATA)
+    sender.skip_to(number)
+    first, later = sender.seal(DATA), [sender.seal(DATA) for _ in range(200)]
+    assert receiver.takes.learn(first, 0) == LEARNED
+    assert receiver.open(old) == (DATA if number == 1 else REPLAYED)
+    assert [receiver.open(each) for each in reversed(later)] == [DATA] * 200
+    assert receiver.open(first) == (REPLAYED if number == 1 else DATA)
+
+
+def test_each_channel_has_a_window(sender: Node, receiver: Node) -> None:
+    """Each has a socket of its own: one is read while packets wait at another."""
+    waits = sender.seal(DATA)
+    sender.skip_to(number_of(waits) + 10 * WINDOW_NUMBERS)
+    other = packets.data(packets.message(b"hello"), source=3, seq=9, channel=wire.CHANNEL_LARGE)
+    assert receiver.open(sender.seal(other)) == other
+    assert receiver.open(waits) == DATA
+    assert receiver.open(waits) == REPLAYED
 
 
 def test_lanes_have_numbers_of_their_own(receiver: Node) -> None:
@@ -378,6 +417,6 @@ def test_an_epoch_that_is_prepared_loses_no_packet(sender: Node, receiver: Node)
 def test_too_many_epochs_and_targets_are_refused(sender: Node) -> None:
     with pytest.raises(ValueError, match=r"^epochs: 3: allowed are 2 at most$"):
         sender.takes.update((1, 2, 3))
-    with pytest.raises(ValueError, match=r"^targets: 129: allowed are 1 to 128$"):
-        sender.sends.activate(1, tuple(range(129)))
+    with pytest.raises(ValueError, match=r"^targets: 513: allowed are 1 to 512$"):
+        sender.sends.activate(1, tuple(range(513)))
     assert number_of(sender.seal(DATA)) == 1

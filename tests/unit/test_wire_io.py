@@ -28,7 +28,7 @@ def sent(tx, memory, stride, packets, padded):  # type: ignore[no-untyped-def]
 
 @kernel
 def sent_to(tx, name, memory, n):  # type: ignore[no-untyped-def]
-    return wire_io.send_to_address(send_io_of(tx), name, memory, n)
+    return wire_io.send_to_address(send_io_of(tx), name, memory, n, 1)
 
 
 @kernel

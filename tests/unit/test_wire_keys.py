@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tidecast.errors import ConfigError, Conflict, NotFound
-from tidecast.node.wire_keys import (
+from tidecast.node.sealing.wire_keys import (
     FILE_BYTES_MAX,
     WireKeys,
     load_wire_keys,

@@ -28,6 +28,8 @@ class TransportSpec(Model):
     rate_bytes_per_s: Count = 0
     gso: bool = True
     allow_faults: bool = False
+    secure: Literal["off", "optional", "required"] = "off"
+    cipher: Literal["aes-128-gcm", "aes-256-gcm"] = "aes-128-gcm"
 
 
 class TransportStatus(Status):

@@ -10,6 +10,7 @@ from tidecast.agents.live import publications as publication_table
 from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX
 from tidecast.native.handles import State
 from tidecast.native.mapped import Bytes
+from tidecast.protocol.sealing.receiver import no_opener
 from tidecast.protocol.session_table import session_table
 from tidecast.transport.faults import no_faults
 
@@ -18,9 +19,13 @@ _BOUNCE_BYTES, _PACKET_BYTES, _RANGES = 64 * 1024, 2048, 64
 
 
 def sender_state(
-    tx: State, back: State, *, counters: np.ndarray, recorder: Bytes, bells: Bytes
-) -> State:
-    """State of a sender; ``back`` is where its control packets come back to."""
+    tx: State, back: State, *, counters: np.ndarray, recorder: Bytes, bells: Bytes,
+    opener: State | None = None,
+) -> State:  # fmt: skip
+    """State of a sender; ``back`` is where its control packets come back to.
+
+    ``opener``: of a sealed transport.
+    """
     pubs, receivers, resends, setups = publication_table.publication_tables(
         publication_table.PUBLICATIONS_MAX
     )
@@ -33,6 +38,7 @@ def sender_state(
         sessions=session_table(),
         tx=tx,
         rx=back,
+        opener=no_opener() if opener is None else opener,
         bounce=np.zeros(_BOUNCE_BYTES, dtype=np.uint8),
         events=event_ring(),
         attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
@@ -49,9 +55,12 @@ def sender_state(
 
 def receiver_state(
     rx: list[State], tx: State, *, name: str, counters: np.ndarray, recorder: Bytes, bells: Bytes,
-    seed: int,
+    seed: int, opener: State | None = None,
 ) -> State:  # fmt: skip
-    """State of a receiver: ``rx`` one a channel, ``tx`` for NAK and STATUS."""
+    """State of a receiver: ``rx`` one a channel, ``tx`` for NAK and STATUS.
+
+    ``opener``: of a sealed transport.
+    """
     images, gaps = image_table.image_tables(image_table.IMAGES_MAX)
     return image_table.RECEIVER.make(
         images=images,
@@ -65,6 +74,7 @@ def receiver_state(
         rx1=rx[1],
         rx2=rx[2],
         tx=tx,
+        opener=no_opener() if opener is None else opener,
         faults=no_faults(),
         events=event_ring(),
         attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),

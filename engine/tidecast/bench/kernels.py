@@ -30,7 +30,7 @@ def flood(tx_words, memory, stride, packets, run, duration_ns, scratch):
         store_u16(memory, i * stride + 10, stride)
     while sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began < duration_ns:
         n = min(run, packets - at)
-        done = send_run(tx, 0, 1, memory, at * stride, stride, n, True)
+        done = send_run(tx, 0, 1, memory, at * stride, stride, n, True, 0)
         if done > 0:
             sent += done
             at += done
@@ -55,7 +55,7 @@ def send_paced(tx_words, memory, stride, calls, packets, interval_ns, scratch):
         due += interval_ns
         n = packets * (i + 1) // calls - sent
         if n > 0:
-            sent += max(send_run(tx, 0, 1, memory, 0, stride, n, True), 0)
+            sent += max(send_run(tx, 0, 1, memory, 0, stride, n, True, 0), 0)
     return sent
 
 
@@ -92,7 +92,7 @@ def ping(tx_words, rx_words, packet, n, rounds, samples, scratch):
     lost = 0
     for i in range(rounds):
         began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
-        send_run(tx, 0, 1, packet, 0, n, 1, False)
+        send_run(tx, 0, 1, packet, 0, n, 1, False, 0)
         now = began
         while True:
             if receive(rx) > 0:
@@ -113,7 +113,7 @@ def pong(tx_words, rx_words, packet, n, rounds, scratch):
     done = 0
     while done < rounds:
         if receive(rx) > 0:
-            send_run(tx, 0, 1, packet, 0, n, 1, False)
+            send_run(tx, 0, 1, packet, 0, n, 1, False, 0)
             done += 1
             heard = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         elif sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - heard > 2_000_000_000:

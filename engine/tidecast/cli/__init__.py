@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pipeline": ("tidecast.cli.pipeline:pipeline", "Archive, replay, roll up: jobs on Spark."),
     "subscription": ("tidecast.cli.subscription:subscription", "Durable subscriptions: lag, seek."),
     "key": ("tidecast.cli.key:key", "Keys of remote clients for the topology file."),
+    "wire": ("tidecast.cli.sealing.wire:wire", "Secrets of sealed transports: new, rotate, show."),
     "bench": ("tidecast.bench:cli", "Measure this machine."),
     "doctor": ("tidecast.cli.doctor:doctor", "Look for what makes multicast fail."),
     "completion": (

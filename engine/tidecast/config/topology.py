@@ -100,6 +100,9 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     rate_bytes_per_s: Count = 0
     gso: bool = True
     allow_faults: bool = False
+    secure: Literal["off", "optional", "required"] = "off"
+    """``optional``: takes sealed and plain packets, seals once it has an active epoch."""
+    cipher: Literal["aes-128-gcm", "aes-256-gcm"] = "aes-128-gcm"
 
     @property
     def is_network(self) -> bool:
@@ -388,6 +391,10 @@ def _check_transports(transports: list[TransportConfig], problems: list[str]) ->
         if each.name in names:
             problems.append(f"{at}.name: {shown(each.name)}: used by another transport")
         names.add(each.name)
+        if each.kind == "ipc" and each.secure != "off":
+            problems.append(
+                f"{at}.secure: {each.secure}: allowed off: an ipc transport has no packets to seal"
+            )
         if each.is_network:
             _check_addresses(each, at, problems)
             for j, other in enumerate(transports[:i]):

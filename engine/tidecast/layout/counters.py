@@ -186,6 +186,20 @@ class Counter(IntEnum):
     """Named packets not sent again: their receiver has them, or asks for too many."""
     ENDS_CORRECTED = 66
     """Ends of sessions taken back: by a lower one, or by DATA from behind the end."""
+    SEALED = 67
+    """Packets sealed: encrypted and authenticated."""
+    OPENED = 68
+    """Sealed packets that were authentic and new."""
+    TAG_FAILED = 69
+    """Sealed packets that are forged or damaged."""
+    REPLAYED = 70
+    """Sealed packets that came before, or that are older than the replay window."""
+    UNKNOWN_KEY = 71
+    """Sealed packets of a sender or an epoch that is not known (yet)."""
+    PLAIN_REFUSED = 72
+    """Plain packets at a transport that requires sealed ones."""
+    KEYLESS = 73
+    """Packets held back: no key to seal them was ready."""
 
 
 GAUGES = frozenset(

@@ -97,6 +97,8 @@ class Code(IntEnum):
     FILE_DAMAGED = 44
     FOREIGN_ADDRESS = 45
     SETUP_REFUSED = 46
+    WIRE_FORGERY = 47
+    WIRE_KEY = 48
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -147,6 +149,8 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.ENGINE_FAULT: (ALERT, "engine fault", ("agent", "faults", "in_a_row")),
     Code.FOREIGN_ADDRESS: (ALERT, "packets from a foreign address refused", ("source", "type")),
     Code.SETUP_REFUSED: (ALERT, "SETUP of a living node refused", ("source", "incarnation")),
+    Code.WIRE_FORGERY: (ALERT, "packet that is not authentic refused", ("source", "plain")),
+    Code.WIRE_KEY: (LOW, "packets are sealed under a new epoch", ()),
     Code.PUBLICATION_CUT: (ALERT, "ended with messages unsent", ("packets", "messages", "bytes")),
     Code.SUBSCRIPTION_DAMAGED: (ALERT, "file of a subscription damaged", ()),
     Code.FILE_DAMAGED: (ALERT, "file beside a log damaged", ("queue",)),

@@ -51,6 +51,7 @@ from tidecast.node.live.topics import Topics
 from tidecast.node.live.transports import Memory, TransportRuntime
 from tidecast.node.shm_directory import clear_leftovers, dead_nodes
 from tidecast.node.state import Client, Image, Publication
+from tidecast.node.wire_key_ring import WireKeyRing
 from tidecast.queues.leases.store import LeaseStore
 
 CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
@@ -91,11 +92,14 @@ class Node:
         self.lease_store, self._memory = lease_store, memory
         self._faults = Faults(ctx)
         self.peers = Peers(ctx, self._faults.name_seen)
+        self.wire_keys = WireKeyRing(ctx, self.peers)
         self._publications = Publications(ctx)
         self._images = Images(ctx, SessionTables(ctx.images_by_id))
         self.durable = Durable(ctx, self._publications, self._images, lease_store)
         self._publications.serve(self.durable)
-        self.sessions = Sessions(ctx, self._publications, self._images, self.peers, self.durable)
+        self.sessions = Sessions(
+            ctx, self._publications, self._images, self.peers, self.durable, self.wire_keys
+        )
         self._subscriptions = Subscriptions(
             ctx, self._publications, self._images, self.durable.wanted, self.topic
         )
@@ -136,11 +140,12 @@ class Node:
         for index, config in enumerate(ctx.topology.transports):
             if config.kind == "ipc":
                 continue
+            sealed = self.wire_keys.open(config)
             self.runtimes[config.name] = TransportRuntime(
                 config, index, (ctx.id, ctx.name), ctx.incarnation, names=ctx.names,
                 bells=ctx.bells, counters=ctx.counters, recorder=ctx.recorder, inline=ctx.inline,
                 on_events=self._from_agent, on_fault=self.conductor.agent_failed,
-                memory=self._memory, seed=ctx.seed,
+                memory=self._memory, seed=ctx.seed, sealed=sealed, clock_ns=ctx.clock_ns,
             )  # fmt: skip
         for runtime in self.runtimes.values():
             set_quarantine(runtime, ctx.topology.node.quarantined)
@@ -190,6 +195,7 @@ class Node:
         for runtime in self.runtimes.values():
             runtime.stop()
         self.runtimes.clear()
+        self.wire_keys.stop()
         self.context.remove_files()
 
     # --- conductor --------------------------------------------------------------------------------
@@ -215,6 +221,7 @@ class Node:
         for image in list(self.images_by_id.values()):
             attempt(self._images.check, image, now)
         attempt(self.sessions.try_refused, now)
+        attempt(self.wire_keys.tick, now)
         attempt(self.durable.tick, now)
         attempt(self._topics.forget_internal)
 

@@ -39,6 +39,7 @@ from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter
 from tidecast.node.node import Node
+from tidecast.node.sealing.wire_keys import FILE_NAME, WireKeys, save_wire_keys
 from tidecast.node.state import Publication
 from tidecast.testing.switch import Packet, Switch
 
@@ -258,14 +259,17 @@ class Network:
         durable: Iterable[str] = (),
         node: dict[str, Any] | None = None,
         transport: dict[str, Any] | None = None,
+        wire_keys: WireKeys | None = None,
         **topic_settings: Any,
     ) -> SimulatedNode:
         """Start a node with ``topics``, and ``durable`` topics, whose records lie in its directory.
 
         ``topic_settings`` hold for the topics that are given by name: fields of `TopicConfig`.
 
-        ``node`` and ``transport``: further settings of `NodeConfig` and `TransportConfig`. Topics
-        that are not named are made on first use, as everywhere. Raises ConfigError.
+        ``node`` and ``transport``: further settings of `NodeConfig` and `TransportConfig`.
+        ``wire_keys``: the node's `wire-keys.json`, for transports with ``secure``; this one is
+        named ``memory``. Topics that are not named are made on first use, as everywhere. Raises
+        ConfigError.
         """
         with self._lock:
             node_id = next(self._ids)
@@ -281,9 +285,11 @@ class Network:
             carrier = TransportConfig(name=TRANSPORT, kind="memory", **settings)
             identity = NodeConfig(**{"id": node_id, "name": name, **(node or {})})
             topology = topology_from(Topology(node=identity, transports=[carrier], topics=made))
-            started = SimulatedNode(
-                self, topology, self._directory / str(node_id), next(self._seeds)
-            )
+            data_dir = self._directory / str(node_id)
+            if wire_keys is not None:
+                data_dir.mkdir(exist_ok=True)
+                save_wire_keys(wire_keys, data_dir / FILE_NAME)
+            started = SimulatedNode(self, topology, data_dir, next(self._seeds))
             self.nodes.append(started)
             return started
 

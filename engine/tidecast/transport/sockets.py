@@ -140,6 +140,43 @@ def open_multicast(
     return TransportSockets(opened[0], tuple(opened[1:]), (target,))
 
 
+_IP_MTU = 14
+_UDP_HEADERS_BYTES = 28
+
+
+def path_mtu(sockets: TransportSockets) -> int:
+    """Bytes of the largest IP packet to the first target that is not cut up; 0: not known."""
+    if not sockets.targets:
+        return 0
+    send = sockets.send
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        try:
+            probe.setsockopt(
+                socket.IPPROTO_IP, socket.IP_MULTICAST_IF,
+                send.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4),
+            )  # fmt: skip
+            probe.connect(_host_and_port(sockets.targets[0][0]))
+            return probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        except OSError:
+            return 0
+
+
+def _host_and_port(address: bytes) -> tuple[str, int]:
+    return socket.inet_ntoa(address[4:8]), int.from_bytes(address[2:4], "big")
+
+
+def check_packet_fits(sockets: TransportSockets, name: str, packet_bytes: int, extra: int) -> None:
+    """Raise ConfigError unless a packet that is longer by ``extra`` bytes passes in one piece."""
+    mtu = path_mtu(sockets)
+    most = (mtu - _UDP_HEADERS_BYTES - extra) // 8 * 8
+    if mtu and packet_bytes > most:
+        raise ConfigError(
+            f"transport {name}: packet_bytes: {packet_bytes}: allowed at most {most}: a sealed "
+            f"packet is {extra} bytes longer, its IP and UDP headers have {_UDP_HEADERS_BYTES}, "
+            f"and the MTU is {mtu}"
+        )
+
+
 def open_unicast(
     *, name: str, bind: str, port: int, peers: list[str], buffer_bytes: int, gro: bool
 ) -> TransportSockets:

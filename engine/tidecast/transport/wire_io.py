@@ -12,6 +12,7 @@ import mmap
 import numpy as np
 
 from tidecast.layout import packet as wire
+from tidecast.layout.sealed import SEAL_BYTES
 from tidecast.native import syscalls as sys
 from tidecast.native.handles import Kind, State
 from tidecast.native.jit import inlined
@@ -26,10 +27,13 @@ from tidecast.native.memory import (
     store_u16,
     store_u32,
 )
+from tidecast.protocol.sealing.keys import ALL
+from tidecast.protocol.sealing.sender import SEALER, no_sealer, seal_packet
 
 KIND_UDP, KIND_MEMORY = 0, 1
 IO_KIND, IO_FD, IO_TARGETS, IO_GSO, IO_SEGMENTS_MAX, IO_ERRNO, IO_SOURCE = 0, 1, 2, 3, 4, 5, 6
 IO_CALLS, IO_SHORT, IO_ERRORS, IO_GSO_REFUSED = 7, 8, 9, 10
+IO_SEALS, IO_SEALED, IO_KEYLESS = 11, 12, 13
 IO_FIELDS = 16
 MESSAGES_MAX = 64
 _ADDRESS = sys.SOCKADDR_IN_BYTES
@@ -45,6 +49,8 @@ SEND_IO = Kind(
         ("iovecs", np.uint8, ()),
         ("controls", np.uint8, ()),  # control messages
         ("addresses", np.uint8, ()),  # of targets: 16 bytes a (target, channel)
+        ("seal", SEALER, ()),  # used while IO_SEALS is not 0
+        ("sealed", np.uint8, ()),  # a run of packets, sealed
     ],
 )
 
@@ -67,11 +73,15 @@ INBOX_HEADER_BYTES, INBOX_SLOT_HEADER_BYTES = 64, 32
 
 
 def send_io(kind: int, fd: int, targets: list[list[bytes]], packet_bytes: int, gso: bool,
-            source: int = 0) -> State:  # fmt: skip
-    """State for sending to ``targets``: for each, three 16-byte addresses, one a channel."""
+            source: int = 0, seal: State | None = None) -> State:  # fmt: skip
+    """State for sending to ``targets``: for each, three 16-byte addresses, one a channel.
+
+    ``seal``: of a sealed transport. Packets go out plain until IO_SEALS is set.
+    """
+    stride = packet_bytes if seal is None else packet_bytes + SEAL_BYTES
     io = np.zeros(IO_FIELDS, dtype=np.int64)
     io[IO_KIND], io[IO_FD], io[IO_TARGETS], io[IO_GSO] = kind, fd, len(targets), int(gso)
-    io[IO_SEGMENTS_MAX] = max(1, min(SEND_BYTES_MAX // packet_bytes, _SEGMENTS_KERNEL_MAX))
+    io[IO_SEGMENTS_MAX] = max(1, min(SEND_BYTES_MAX // stride, _SEGMENTS_KERNEL_MAX))
     io[IO_SOURCE] = source
     flat = b"".join(b"".join(channels) for channels in targets)
     return SEND_IO.make(
@@ -80,6 +90,8 @@ def send_io(kind: int, fd: int, targets: list[list[bytes]], packet_bytes: int, g
         iovecs=np.zeros(MESSAGES_MAX * sys.IOVEC_BYTES, dtype=np.uint8),
         controls=np.zeros(MESSAGES_MAX * _CONTROL_BYTES, dtype=np.uint8),
         addresses=np.frombuffer(flat or bytes(_ADDRESS * 3), dtype=np.uint8).copy(),
+        seal=no_sealer() if seal is None else seal,
+        sealed=np.zeros(8 if seal is None else MESSAGES_MAX * stride, dtype=np.uint8),
     )
 
 
@@ -103,7 +115,7 @@ def make_inbox(slots: int, packet_bytes: int) -> np.ndarray:
 
     In front of each its length, the address of its source, and the number of the source's host.
     """
-    stride = INBOX_SLOT_HEADER_BYTES + (packet_bytes + 7) // 8 * 8
+    stride = INBOX_SLOT_HEADER_BYTES + (packet_bytes + SEAL_BYTES + 7) // 8 * 8
     # Pages of its own: the heap would touch all of them at once, and keep them when it is gone.
     pages = mmap.mmap(-1, INBOX_HEADER_BYTES + slots * stride)
     inbox = np.frombuffer(pages, dtype=np.uint8)
@@ -160,12 +172,20 @@ def _deliver_to_inbox(name, source, memory, at, n):
 
 
 @inlined
-def _send_run_udp(tx, name_address, memory, at, stride, packets, padded):
+def _packet_bytes(memory, at, stride, extra):
+    """A packet's length, ``extra`` included: never what lies behind its slot.
+
+    The ring's client could have changed it since.
+    """
+    return min(load_u16(memory, at + wire.LENGTH_AT) + extra, stride)
+
+
+@inlined
+def _send_run_udp(tx, name_address, memory, at, stride, packets, padded, extra):
     """One system call for a run. Returns packets sent, or ``-errno`` when none were."""
     io = tx.io
     base = address_of(memory) + at
-    # The ring's client could have changed a length since: never send what lies behind the slot.
-    last = min(load_u16(memory, at + (packets - 1) * stride + wire.LENGTH_AT), stride)
+    last = _packet_bytes(memory, at + (packets - 1) * stride, stride, extra)
     n = 0
     gso = padded and io[IO_GSO] != 0 and packets > 1 and io[IO_SEGMENTS_MAX] > 1
     per = io[IO_SEGMENTS_MAX] if gso else 1
@@ -176,7 +196,7 @@ def _send_run_udp(tx, name_address, memory, at, stride, packets, padded):
         if done + part == packets:
             tail = last
         elif not gso:
-            tail = min(load_u16(memory, at + done * stride + wire.LENGTH_AT), stride)
+            tail = _packet_bytes(memory, at + done * stride, stride, extra)
         size = (part - 1) * stride + tail
         _set_message(tx, n, name_address, base + done * stride, size, stride if part > 1 else 0)
         n += 1
@@ -191,11 +211,12 @@ def _send_run_udp(tx, name_address, memory, at, stride, packets, padded):
 
 
 @inlined
-def send_run(tx, target, channel, memory, at, stride, packets, padded):
+def send_run(tx, target, channel, memory, at, stride, packets, padded, extra):
     """Send ``packets`` packets that lie ``stride`` apart in ``memory`` from ``at`` on to a target.
 
-    Each packet's header holds its length. ``padded``: all but the last may go out with ``stride``
-    bytes, which is what segmentation offload needs; else each goes with just its length.
+    Each packet's header holds its length; ``extra``: bytes that it is longer, since it is sealed.
+    ``padded``: all but the last may go out with ``stride`` bytes, which is what segmentation
+    offload needs; else each goes with just its length.
     Returns packets sent; 0 when the socket is full; ``-errno`` on other errors.
     """
     io = tx.io
@@ -203,12 +224,12 @@ def send_run(tx, target, channel, memory, at, stride, packets, padded):
     if io[IO_KIND] == KIND_MEMORY:
         name = tx.addresses[name_at : name_at + _ADDRESS]
         for i in range(packets):
-            n = min(load_u16(memory, at + i * stride + wire.LENGTH_AT), stride)
+            n = _packet_bytes(memory, at + i * stride, stride, extra)
             _deliver_to_inbox(name, io[IO_SOURCE], memory, at + i * stride, n)
         io[IO_CALLS] += 1
         return packets
     name_address = address_of(tx.addresses) + name_at
-    result = _send_run_udp(tx, name_address, memory, at, stride, packets, padded)
+    result = _send_run_udp(tx, name_address, memory, at, stride, packets, padded, extra)
     if result >= 0:
         return result
     if result == -sys.EAGAIN or result == -sys.ENOBUFS:
@@ -230,24 +251,59 @@ def send_run(tx, target, channel, memory, at, stride, packets, padded):
 
 
 @inlined
+def _seal_run(tx, memory, at, stride, packets):
+    """Seal a run into the staging area. How many packets are; fewer when no key is ready."""
+    out_stride = stride + SEAL_BYTES
+    packets = min(packets, tx.sealed.size // out_stride)
+    done = 0
+    while done < packets:
+        packet = at + done * stride
+        length = load_u16(memory, packet + wire.LENGTH_AT)
+        length = max(min(length, stride), wire.PACKET_HEADER_BYTES)
+        if seal_packet(tx.seal, ALL, memory, packet, length, tx.sealed, done * out_stride) < 0:
+            break
+        done += 1
+    tx.io[IO_SEALED] += done
+    return done
+
+
+@inlined
 def send_run_to_all(tx, channel, memory, at, stride, packets, padded):
     """`send_run` to every target; the first one decides how many packets count as sent.
 
-    What another target's socket refuses is lost for it and repaired by its NAK.
+    What another target's socket refuses is lost for it and repaired by its NAK. A sealed transport
+    seals the run once for all; without a key nothing is sent, and the result is ``-ENOKEY``.
     """
     if tx.io[IO_TARGETS] == 0:
         return packets  # nobody to send to: peers may be added later
-    sent = send_run(tx, 0, channel, memory, at, stride, packets, padded)
+    extra = 0
+    if tx.io[IO_SEALS] != 0:
+        packets = _seal_run(tx, memory, at, stride, packets)
+        if packets == 0:
+            tx.io[IO_KEYLESS] += 1
+            return -sys.ENOKEY
+        memory, at, stride, extra = tx.sealed, 0, stride + SEAL_BYTES, SEAL_BYTES
+    sent = send_run(tx, 0, channel, memory, at, stride, packets, padded, extra)
     if sent > 0:
         for target in range(1, tx.io[IO_TARGETS]):
-            send_run(tx, target, channel, memory, at, stride, sent, padded)
+            send_run(tx, target, channel, memory, at, stride, sent, padded, extra)
     return sent
 
 
 @inlined
-def send_to_address(tx, name, memory, n):
-    """Send one packet of ``n`` bytes to a 16-byte address (a NAK or STATUS to its publisher)."""
+def send_to_address(tx, name, memory, n, node):
+    """Send one packet of ``n`` bytes to a 16-byte address (a NAK or STATUS to its publisher).
+
+    ``node``: the id of the node there: a sealed packet is for it alone.
+    """
     io = tx.io
+    if io[IO_SEALS] != 0:
+        n = seal_packet(tx.seal, node, memory, 0, n, tx.sealed, 0)
+        if n < 0:
+            io[IO_KEYLESS] += 1
+            return -sys.ENOKEY
+        io[IO_SEALED] += 1
+        memory = tx.sealed
     if io[IO_KIND] == KIND_MEMORY:
         _deliver_to_inbox(name, io[IO_SOURCE], memory, 0, n)
         return 1

@@ -10,6 +10,7 @@ _RECEIVER = "engine/tidecast/protocol/sealing/receiver.py"
 _WINDOW = "engine/tidecast/protocol/sealing/window.py"
 _GCM_UNIT = "tests/unit/test_aes_gcm.py::"
 _UNIT = "tests/unit/test_sealing.py::"
+_NETWORK = "tests/simulation/test_sealed_transport.py::"
 _NONCES = "tests/property/test_sealed_nonces.py::"
 
 MUTATIONS = (
@@ -80,12 +81,44 @@ MUTATIONS = (
     Mutation(
         "seal-stranger-is-learned",
         _RECEIVER,
-        "if made is None or not self._opens(raw, suite, made):",
-        "if made is None:",
+        "        if not self._opens(raw, suite, made):\n",
+        "        if made is None:\n",
         (
             f"{_UNIT}test_an_unknown_sender_enters_by_an_authentic_packet_alone",
             f"{_UNIT}test_a_stranger_with_another_secret_is_not_learned",
         ),
         "Forged packets throw known senders out of the table.",
+    ),
+    Mutation(
+        "seal-old-starts-push-senders-out",
+        _RECEIVER,
+        '            if now_ns - int(state.senders[silent]["heard_ns"]) < RECENT_NS:\n',
+        "            if now_ns < 0:\n",
+        (f"{_UNIT}test_old_starts_that_are_replayed_push_no_sender_out_that_is_heard",),
+        "Recorded packets of old starts empty the replay window of a living sender.",
+    ),
+    Mutation(
+        "seal-plain-passes-where-sealed-is-required",
+        "engine/tidecast/agents/live/receiver.py",
+        "    elif mode == MODE_REQUIRED and is_plain(buffer, at, n):\n",
+        "    elif mode == MODE_OFF and is_plain(buffer, at, n):\n",
+        (f"{_NETWORK}test_plain_packets_are_refused_where_sealed_ones_are_required",),
+        "A plain packet is delivered by a transport that requires sealed ones.",
+    ),
+    Mutation(
+        "seal-plain-control-passes",
+        "engine/tidecast/agents/live/sender.py",
+        "    elif mode == MODE_REQUIRED and is_plain(buffer, at, n):\n",
+        "    elif mode == MODE_OFF and is_plain(buffer, at, n):\n",
+        (f"{_NETWORK}test_a_forged_packet_changes_nothing",),
+        "A plain ACK, NAK or STATUS is taken where sealed ones are required.",
+    ),
+    Mutation(
+        "seal-sends-plain-without-a-key",
+        "engine/tidecast/transport/wire_io.py",
+        "            tx.io[IO_KEYLESS] += 1\n            return -sys.ENOKEY\n        memory, at",
+        "            tx.io[IO_SEALS] = 0\n            return 0\n        memory, at",
+        (f"{_NETWORK}test_without_a_key_packets_are_held_back_and_never_sent_plain",),
+        "A sender without a key sends plain packets.",
     ),
 )

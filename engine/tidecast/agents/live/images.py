@@ -9,6 +9,7 @@ from tidecast.layout.counters import COLUMNS
 from tidecast.layout.packet import CONTROL_BYTES_MAX
 from tidecast.native.handles import Kind
 from tidecast.protocol.loss import GAP, GAPS_MAX
+from tidecast.protocol.sealing.receiver import OPENER
 from tidecast.transport.faults import FAULTS
 from tidecast.transport.wire_io import RECEIVE_IO, SEND_IO
 
@@ -94,6 +95,7 @@ RECEIVER = Kind(
         ("rx1", RECEIVE_IO, ()),
         ("rx2", RECEIVE_IO, ()),
         ("tx", SEND_IO, ()),  # for NAK and STATUS
+        ("opener", OPENER, ()),  # of packets that are sealed
         ("faults", FAULTS, ()),
         ("events", np.int64, (EVENT_FIELDS,)),
         ("attention", np.int64, ()),

@@ -9,6 +9,7 @@ from tidecast.layout.counters import COLUMNS
 from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX
 from tidecast.native.handles import Kind
 from tidecast.protocol.flow_control import RECEIVER, RECEIVERS_MAX
+from tidecast.protocol.sealing.receiver import OPENER
 from tidecast.transport.wire_io import RECEIVE_IO, SEND_IO
 
 PUBLICATIONS_MAX = 4608
@@ -92,6 +93,7 @@ SENDER = Kind(
         ("sessions", np.int64, (2,)),  # session -> publication
         ("tx", SEND_IO, ()),
         ("rx", RECEIVE_IO, ()),  # where control packets come back
+        ("opener", OPENER, ()),  # of control packets that are sealed
         ("bounce", np.uint8, ()),  # repairs, gathered
         ("events", np.int64, (EVENT_FIELDS,)),
         ("attention", np.int64, ()),

@@ -34,6 +34,15 @@ from tidecast.agents.live.images import (
     SESSION_PENDING,
     SETUPS_KEPT_MAX,
 )
+from tidecast.agents.live.opening import (
+    FORGED_PLAIN,
+    is_plain,
+    is_sealed,
+    name_of_learned,
+    open_first,
+    report_forged,
+    take_learned,
+)
 from tidecast.agents.live.receiving import (
     AHEAD_MAX,
     UNREPORTED_NS,
@@ -55,10 +64,12 @@ from tidecast.buffers.slots import wake_armed
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import Counter as C
+from tidecast.layout.sealed import MODE_OFF, MODE_REQUIRED
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32, store_i64
 from tidecast.protocol.check import check_packet
 from tidecast.protocol.packets import put_status
+from tidecast.protocol.sealing.receiver import O_MODE
 from tidecast.protocol.session_table import ABSENT, find_session, put_session
 from tidecast.transport.faults import (
     DELIVER_TWICE,
@@ -71,6 +82,8 @@ from tidecast.transport.faults import (
     packet_passed,
 )
 from tidecast.transport.wire_io import (
+    IO_KEYLESS,
+    IO_SEALED,
     RECEIVE_BUFFER_BYTES,
     bundle_bytes,
     bundle_segment_bytes,
@@ -112,16 +125,16 @@ def _ask_for_setup(S, buffer, at, name, now_ns):
     S.misc[M_WANT_NS] = now_ns + WANT_INTERVAL_NS
     _want_setup(
         S, load_u8(buffer, at + wire.CHANNEL_AT), load_u32(buffer, at + wire.SESSION_AT),
-        load_u16(buffer, at + wire.TOPIC_AT), name,
+        load_u16(buffer, at + wire.TOPIC_AT), name, load_u16(buffer, at + wire.SOURCE_AT),
     )  # fmt: skip
 
 
 @inlined
-def _want_setup(S, channel, session, topic, name):
+def _want_setup(S, channel, session, topic, name, node):
     n = put_status(
         S.packet, wire.FLAG_WANT_SETUP, channel, session, topic, S.misc[M_NODE], 1, 0, 0, 0, 0, 0, 0
     )
-    send_to_address(S.tx, name, S.packet, n)
+    send_to_address(S.tx, name, S.packet, n, node)
 
 
 @inlined
@@ -254,13 +267,33 @@ def on_packet(S, buffer, at, n, name, now_ns):
 
 
 @inlined
-def _through_faults(S, buffer, at, n, name, now_ns):
+def _on_datagram(S, mode, buffer, at, n, name, now_ns):
+    """A packet as it came: opened first, where the transport is sealed."""
+    if mode == MODE_OFF:
+        on_packet(S, buffer, at, n, name, now_ns)
+        return
+    row = S.misc[M_ROW]
+    if is_sealed(buffer, at, n):
+        if load_u16(buffer, at + wire.SOURCE_AT) == S.misc[M_NODE]:
+            return  # our own, looped back
+        n = open_first(S, rec.WRITER_RECEIVER, row, buffer, at, n, name, now_ns)
+        if n > 0:
+            on_packet(S, S.opener.plain, 0, n, name, now_ns)
+    elif mode == MODE_REQUIRED and is_plain(buffer, at, n):
+        S.counters[row, C.PLAIN_REFUSED] += 1
+        report_forged(S, rec.WRITER_RECEIVER, row, buffer, at, name, FORGED_PLAIN, now_ns)
+    else:
+        on_packet(S, buffer, at, n, name, now_ns)
+
+
+@inlined
+def _through_faults(S, mode, buffer, at, n, name, now_ns):
     verdict = fault_verdict(S.faults, S.counters, S.misc[M_ROW], buffer, at, n, name, now_ns)
     if verdict == SWALLOWED:
         return
-    on_packet(S, buffer, at, n, name, now_ns)
+    _on_datagram(S, mode, buffer, at, n, name, now_ns)
     if verdict == DELIVER_TWICE:
-        on_packet(S, buffer, at, n, name, now_ns)
+        _on_datagram(S, mode, buffer, at, n, name, now_ns)
     packet_passed(S.faults)
 
 
@@ -273,7 +306,8 @@ def _release_held(S, now_ns):
         n = S.faults.held[i, 2]
         store_i64(S.packet, 1040, S.faults.held[i, 4])
         store_i64(S.packet, 1048, S.faults.held[i, 5])
-        on_packet(S, S.faults.held_bytes[i], 0, n, S.packet[1040:1056], now_ns)
+        mode = S.opener.control[O_MODE]
+        _on_datagram(S, mode, S.faults.held_bytes[i], 0, n, S.packet[1040:1056], now_ns)
         forget_held(S.faults, i)
 
 
@@ -281,7 +315,7 @@ def _release_held(S, now_ns):
 def _drain_socket(S, rx, now_ns):
     """Receive one batch of bundles and handle every packet. Returns bundles."""
     bundles = receive(rx)
-    faulty = S.faults.settings[F_ON] != 0
+    faulty, mode = S.faults.settings[F_ON] != 0, S.opener.control[O_MODE]
     for i in range(bundles):
         total = bundle_bytes(rx, i)
         size = bundle_segment_bytes(rx, i)
@@ -291,9 +325,9 @@ def _drain_socket(S, rx, now_ns):
         while at < total:
             n = min(size, total - at)
             if faulty:
-                _through_faults(S, rx.buffers, base + at, n, name, now_ns)
+                _through_faults(S, mode, rx.buffers, base + at, n, name, now_ns)
             else:
-                on_packet(S, rx.buffers, base + at, n, name, now_ns)
+                _on_datagram(S, mode, rx.buffers, base + at, n, name, now_ns)
             at += n
     S.counters[S.misc[M_ROW], C.DATAGRAMS_RECEIVED] += max(bundles, 0)
     return max(bundles, 0)
@@ -311,7 +345,8 @@ def _image_timers(S, image, now_ns):
     work += report_durable(S, image, ring)
     if image.want_setup_ns != 0 and now_ns >= image.want_setup_ns:
         image.want_setup_ns = now_ns + WANT_AGAIN_NS
-        _want_setup(S, image.channel, image.session, image.topic, address_of_publisher(S, image))
+        _want_setup(S, image.channel, image.session, image.topic,
+                    address_of_publisher(S, image), image.source)  # fmt: skip
     if image.gaps > 0 and now_ns >= image.nak_ns:
         work += send_naks(S, image, now_ns)
     if image.contiguous - image.contiguous_reported >= (image.buffer_slots >> 2):
@@ -382,6 +417,10 @@ def receive_cycle(S, now_ns):
         n = _drain_socket(S, S.rx2, now_ns)
         S.misc[M_SKIP2] = 0 if n > 0 else QUIET_SOCKET_SKIP
         work += n
+    n = take_learned(S)
+    if n > 0:
+        _on_datagram(S, S.opener.control[O_MODE], S.opener.unknown, 0, n, name_of_learned(S),
+                     now_ns)  # fmt: skip
     if S.faults.settings[F_HELD] > 0:
         _release_held(S, now_ns)
     count = S.misc[M_COUNT]
@@ -395,4 +434,6 @@ def receive_cycle(S, now_ns):
             work += _image_timers(S, S.images[S.index[S.misc[M_CURSOR]]], now_ns)
         S.misc[M_UNREPORTED] = 1
     S.counters[S.misc[M_ROW], C.DUTY_CYCLES] += 1
+    S.counters[S.misc[M_ROW], C.SEALED] = S.tx.io[IO_SEALED]
+    S.counters[S.misc[M_ROW], C.KEYLESS] = S.tx.io[IO_KEYLESS]
     return work

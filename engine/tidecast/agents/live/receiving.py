@@ -449,7 +449,7 @@ def send_status(S, image, ring, flags, now_ns):
     )  # fmt: skip
     n = put_name(S.packet, S.name)
     image.echo_ns = 0
-    send_to_address(S.tx, address_of_publisher(S, image), S.packet, n)
+    send_to_address(S.tx, address_of_publisher(S, image), S.packet, n, image.source)
     image.reported, image.contiguous_reported = slowest, image.contiguous
     # The first ones follow each other quickly: until one arrives the publisher does not know us,
     # and `min` flow control does not wait for us.
@@ -503,7 +503,7 @@ def send_naks(S, image, now_ns):
         S.packet, image.channel, image.session, image.topic, S.misc[M_NODE], image.receiver,
         S.ranges, count, now_ns,
     )  # fmt: skip
-    send_to_address(S.tx, address_of_publisher(S, image), S.packet, n)
+    send_to_address(S.tx, address_of_publisher(S, image), S.packet, n, image.source)
     S.counters[image.row, C.NAKS_SENT] += 1
     S.counters[image.row, C.NAK_RANGES_SENT] += count
     record(S.recorder, rec.WRITER_RECEIVER, rec.HIGH, now_ns, rec.Code.NAK_SENT, image.session,

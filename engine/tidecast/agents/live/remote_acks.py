@@ -168,7 +168,7 @@ def send_ack(S, image, ring, name):
         S.packet, image.channel, image.session, image.topic, S.misc[M_NODE], image.producer,
         image.epoch, image.first_seq, packet, offset, count, max(state, 0), image.owner,
     )  # fmt: skip
-    send_to_address(S.tx, name, S.packet, n)
+    send_to_address(S.tx, name, S.packet, n, image.source)
     image.acked, image.ack_state = version, state
     S.counters[image.row, C.ACKS] += 1
 
@@ -178,7 +178,7 @@ def answer_setup(words, answer, a, b):
     """Answer a producer's SETUP without an image: opened, refused or fenced.
 
     ``answer``: channel, session, topic, producer, epoch, first_seq, packet, offset, count, state,
-    owner; ``a``, ``b``: the address's 16 bytes.
+    owner, publisher's node; ``a``, ``b``: the address's 16 bytes.
     """
     S = _receiver_of(words)
     n = put_ack(
@@ -187,4 +187,4 @@ def answer_setup(words, answer, a, b):
     )  # fmt: skip
     store_i64(S.packet, 1024, a)
     store_i64(S.packet, 1032, b)
-    send_to_address(S.tx, S.packet[1024:1040], S.packet, n)
+    send_to_address(S.tx, S.packet[1024:1040], S.packet, n, answer[11])

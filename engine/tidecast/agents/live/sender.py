@@ -17,6 +17,15 @@ from tidecast.agents.events import (
     E_RECEIVER_TIMEOUT,
     emit,
 )
+from tidecast.agents.live.opening import (
+    FORGED_PLAIN,
+    is_plain,
+    is_sealed,
+    name_of_learned,
+    open_first,
+    report_forged,
+    take_learned,
+)
 from tidecast.agents.live.publications import (
     M_BUSY,
     M_COUNT,
@@ -37,6 +46,7 @@ from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter as C
+from tidecast.layout.sealed import MODE_OFF, MODE_REQUIRED
 from tidecast.native.atomics import load_acquire
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import (
@@ -66,11 +76,14 @@ from tidecast.protocol.flow_control import (
 )
 from tidecast.protocol.loss import FEW_RECEIVERS
 from tidecast.protocol.packets import put_packet_header
+from tidecast.protocol.sealing.receiver import O_MODE
 from tidecast.protocol.session_table import ABSENT, find_session
 from tidecast.transport.wire_io import (
     IO_CALLS,
     IO_ERRNO,
     IO_GSO_REFUSED,
+    IO_KEYLESS,
+    IO_SEALED,
     IO_SHORT,
     RECEIVE_BUFFER_BYTES,
     bundle_bytes,
@@ -498,6 +511,24 @@ def _on_control(S, now_ns, buffer, at, n, name):
 
 
 @inlined
+def _on_datagram(S, mode, buffer, at, n, name, now_ns):
+    """A control packet as it came: opened first, where the transport is sealed."""
+    if mode == MODE_OFF:
+        _on_control(S, now_ns, buffer, at, n, name)
+        return
+    row = S.misc[M_ROW]
+    if is_sealed(buffer, at, n):
+        n = open_first(S, rec.WRITER_SENDER, row, buffer, at, n, name, now_ns)
+        if n > 0:
+            _on_control(S, now_ns, S.opener.plain, 0, n, name)
+    elif mode == MODE_REQUIRED and is_plain(buffer, at, n):
+        S.counters[row, C.PLAIN_REFUSED] += 1
+        report_forged(S, rec.WRITER_SENDER, row, buffer, at, name, FORGED_PLAIN, now_ns)
+    else:
+        _on_control(S, now_ns, buffer, at, n, name)
+
+
+@inlined
 def make_busy(S, p):
     """Move a publication to the busy front of the index."""
     place = S.pubs[p].place
@@ -544,10 +575,14 @@ def send_cycle(S, now_ns):
         S.misc[M_POLL_SKIP] -= 1
     else:
         bundles = receive(S.rx)
+        mode = S.opener.control[O_MODE]
+        n = take_learned(S)
+        if n > 0:
+            _on_datagram(S, mode, S.opener.unknown, 0, n, name_of_learned(S), now_ns)
         for i in range(bundles):
             at = i * RECEIVE_BUFFER_BYTES
             name = S.rx.names[i * 16 : i * 16 + 16]
-            _on_control(S, now_ns, S.rx.buffers, at, bundle_bytes(S.rx, i), name)
+            _on_datagram(S, mode, S.rx.buffers, at, bundle_bytes(S.rx, i), name, now_ns)
         work += max(bundles, 0)
         S.misc[M_POLL_SKIP] = 0 if bundles > 0 else POLL_SKIP_MAX
     k = 0
@@ -580,6 +615,8 @@ def send_cycle(S, now_ns):
     S.counters[row, C.DUTY_CYCLES] += 1
     S.counters[row, C.SYSTEM_CALLS_SENT] = S.tx.io[IO_CALLS]
     S.counters[row, C.SHORT_SENDS] = S.tx.io[IO_SHORT]
+    S.counters[row, C.SEALED] = S.tx.io[IO_SEALED]
+    S.counters[row, C.KEYLESS] = S.tx.io[IO_KEYLESS]
     if S.tx.io[IO_GSO_REFUSED] != S.counters[row, C.GSO_REFUSED]:
         S.counters[row, C.GSO_REFUSED] = S.tx.io[IO_GSO_REFUSED]
         record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.GSO_OFF, 0,

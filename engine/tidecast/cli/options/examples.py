@@ -146,6 +146,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast key new shop --allow 'publish:orders.*' --allow 'subscribe:orders.>'",
         "tidecast key new report --allow 'read_payloads:>' --expires 90d",
     ),
+    "wire keys new": (
+        "tidecast wire keys new multicast",
+        "tidecast wire keys new multicast --activate-after 30m --data-dir /tmp/demo",
+    ),
+    "wire keys rotate": (
+        "tidecast wire keys rotate multicast",
+        "tidecast wire keys rotate multicast --activate-after 1h --retire-after 5m",
+    ),
+    "wire keys show": ("tidecast wire keys show", "tidecast wire keys show --json"),
     "bench all": ("tidecast bench all --json", "tidecast bench all --peers"),
     "bench spark": ("tidecast bench spark", "tidecast bench spark --only source --rows 1000000"),
     "doctor": ("tidecast doctor", "tidecast doctor --topology topology.yaml --json"),

@@ -188,7 +188,8 @@ class Openings:
         """Answer a SETUP that gets no image."""
         answer = np.array(
             [setup.channel, setup.session, setup.topic_id, block.id, epoch, first_seq,
-             block.packet, block.offset, block.count, state, topic.owner], dtype=np.int64,
+             block.packet, block.offset, block.count, state, topic.owner, setup.source],
+            dtype=np.int64,
         )  # fmt: skip
         a, b = setup.address_words
         words = runtime.inline_arguments[1]

@@ -272,8 +272,8 @@ class SourceRegistry:
         topic = self.topics[source.topic]
         answer = np.array(
             [record["channel"], image.session, record["topic"], source.producer.id,
-             source.epoch + 1, 1, 0, wire.PACKET_HEADER_BYTES, 0, lay.ACK_FENCED, topic.owner],
-            dtype=np.int64,
+             source.epoch + 1, 1, 0, wire.PACKET_HEADER_BYTES, 0, lay.ACK_FENCED, topic.owner,
+             image.node_id], dtype=np.int64,
         )  # fmt: skip
         a, b = int(record["address_a"]), int(record["address_b"])
         words = image.runtime.inline_arguments[1]

@@ -51,24 +51,39 @@ def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]
     return setups
 
 
+class Seals(Protocol):
+    """What is reported of packets at sealed transports."""
+
+    def forgery(
+        self, runtime: TransportRuntime, source: int, words: tuple[int, int], cause: int
+    ) -> None:
+        """An agent refused a packet that is not authentic."""
+
+    def not_learned(
+        self, runtime: TransportRuntime, source: int, words: tuple[int, int], epoch: int,
+        outcome: int,
+    ) -> None:  # fmt: skip
+        """The sender of a packet was not taken in."""
+
+
 class Sessions:
     """See module."""
 
     def __init__(
         self, ctx: NodeContext, publications: Publications, images: Images, peers: Peers,
-        owner: QueueOwner,
+        owner: QueueOwner, seals: Seals,
     ) -> None:  # fmt: skip
-        self._ctx, self._publications, self._images = ctx, publications, images
+        self._ctx, self._publications, self._images, self._seals = ctx, publications, images, seals
         self._peers, self._owner, self._known = peers, owner, images.known
 
     def handle(self, runtime: TransportRuntime, rows: list[list[int]], setups: list[Setup]) -> None:
         """Handle the events of an agent."""
         for row in rows:
-            self._ctx.conductor.attempt(self._handle_row, runtime, *row[:5])
+            self._ctx.conductor.attempt(self._handle_row, runtime, *row[:6])
         self._handle_setups(runtime, setups)
 
     def _handle_row(
-        self, runtime: TransportRuntime, kind: int, a: int, b: int, c: int, d: int
+        self, runtime: TransportRuntime, kind: int, a: int, b: int, c: int, d: int, e: int
     ) -> None:
         if kind == agent_events.E_SESSION_ENDED:
             self._end_images(runtime, a, "closed")
@@ -82,6 +97,10 @@ class Sessions:
             self._evicted(a, b, c)
         elif kind == agent_events.E_FOREIGN:
             self._peers.foreign(runtime, a, b, (c, d))
+        elif kind == agent_events.E_FORGERY:
+            self._seals.forgery(runtime, a, (b, c), d)
+        elif kind == agent_events.E_KEY:
+            self._seals.not_learned(runtime, a, (b, c), d, e)
         elif kind == agent_events.E_RECEIVER_NAME:
             self._peers.name_seen(self._ctx.names.get(a, ""))
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tidecast.agents.events import A_EVENTS, E_RECEIVER_NAME, EVENTS_MAX
+from tidecast.agents.events import A_EVENTS, E_KEY, E_RECEIVER_NAME, EVENTS_MAX
 from tidecast.agents.guard import OnFault
 from tidecast.agents.idle import IDLE_NAMES
 from tidecast.agents.live import images as image_table
@@ -32,12 +32,20 @@ from tidecast.buffers.counters import CountersFile
 from tidecast.config.topology import TransportConfig
 from tidecast.layout import counters as counters_layout
 from tidecast.layout.packet import CHANNELS, SOURCE_AT
+from tidecast.layout.sealed import SEAL_BYTES
 from tidecast.native.filters import drop_own_packets
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 from tidecast.native.syscalls import NOW
+from tidecast.node.sealing.transport_keys import SealedTransport
+from tidecast.protocol.sealing.receiver import LEARNED
 from tidecast.transport import wire_io
-from tidecast.transport.sockets import TransportSockets, open_multicast, open_unicast
+from tidecast.transport.sockets import (
+    TransportSockets,
+    check_packet_fits,
+    open_multicast,
+    open_unicast,
+)
 
 T = TypeVar("T")
 
@@ -113,11 +121,16 @@ class TransportRuntime:
         inline: bool,
         on_events: Callable[[TransportRuntime, list[list[int]]], None],
         on_fault: OnFault,
+        clock_ns: Callable[[], int],
         memory: Memory | None = None,
         seed: int | None = None,
+        sealed: SealedTransport | None = None,
     ) -> None:
-        """``node``: our id and name. ``names``: where names of receivers' nodes go, by id."""
-        self._on_fault = on_fault
+        """``node``: our id and name. ``names``: where names of receivers' nodes go, by id.
+
+        ``sealed``: keys, where packets are sealed.
+        """
+        self._on_fault, self.sealed, self._clock_ns = on_fault, sealed, clock_ns
         self.config, self.index, self.inline = config, index, inline
         self.node_id, self._node_name = node
         self.sender_bell, self.receiver_bell = 2 * index, 2 * index + 1
@@ -180,6 +193,8 @@ class TransportRuntime:
         for one in self.sockets.receive:
             with contextlib.suppress(OSError):  # no filters here: the receiver drops them itself
                 drop_own_packets(one, SOURCE_AT, self.node_id)
+        if c.secure != "off":
+            check_packet_fits(self.sockets, c.name, c.packet_bytes, SEAL_BYTES)
         fds = [s.fileno() for s in self.sockets.receive]
         targets = [list(t) for t in self.sockets.targets]
         return self.sockets.send.fileno(), fds, targets, wire_io.KIND_UDP
@@ -192,10 +207,16 @@ class TransportRuntime:
         self._kind = kind
         source = address(self.memory.control[self.node_id]) if self.memory else 0
         inbox = address(self.memory.data[self.node_id]) if self.memory else 0
-        tx = wire_io.send_io(kind, send_fd, targets, c.packet_bytes, c.gso, source)
+        sealed = self.sealed
+        tx = wire_io.send_io(
+            kind, send_fd, targets, c.packet_bytes, c.gso, source,
+            None if sealed is None else sealed.sender.sealer,
+        )  # fmt: skip
         back = wire_io.receive_io(kind, send_fd, source)
         shared: Any = {"counters": counters.values, "recorder": recorder, "bells": self.bells}
-        self.tx_state = sender_state(tx, back, **shared)
+        self.tx_state = sender_state(
+            tx, back, opener=None if sealed is None else sealed.sender.opener, **shared
+        )
         misc = self.tx_state.misc
         misc[publication_table.M_NODE], misc[publication_table.M_ROW] = (
             self.node_id,
@@ -214,9 +235,18 @@ class TransportRuntime:
         control_fd = send_fd if c.kind == "udp-multicast" else receive_fds[1]
         self.rx_state = receiver_state(
             [wire_io.receive_io(kind, receive_fds[i], inboxes[i]) for i in range(CHANNELS)],
-            wire_io.send_io(kind, control_fd, [], c.packet_bytes, False, source),
+            wire_io.send_io(
+                kind,
+                control_fd,
+                [],
+                c.packet_bytes,
+                False,
+                source,
+                None if sealed is None else sealed.receiver.sealer,
+            ),
             name=self._node_name,
             seed=start,
+            opener=None if sealed is None else sealed.receiver.opener,
             **shared,
         )
         self.rx_state.misc[image_table.M_NODE], self.rx_state.misc[image_table.M_ROW] = (
@@ -224,6 +254,8 @@ class TransportRuntime:
             self.receiver_row,
         )
         self._take_handles()
+        if sealed is not None:
+            sealed.serve(self)
         if self.memory is not None:
             self.memory.retarget()
 
@@ -237,18 +269,10 @@ class TransportRuntime:
         tx = self.tx_state.tx
         flat = np.frombuffer(b"".join(b"".join(t) for t in targets), dtype=np.uint8)
         if flat.size > tx.addresses.size:
-            fresh = wire_io.send_io(
-                self._kind,
-                -1,
-                targets,
-                self.config.packet_bytes,
-                False,
-                int(tx.io[wire_io.IO_SOURCE]),
-            )
-            self.tx_state.replace("tx", fresh)
-            return
-        tx.addresses[:] = 0
-        tx.addresses[: flat.size] = flat
+            tx.replace("addresses", flat.copy())
+        else:
+            tx.addresses[:] = 0
+            tx.addresses[: flat.size] = flat
         tx.io[wire_io.IO_TARGETS] = len(targets)
 
     # --- running ----------------------------------------------------------------------------------
@@ -308,7 +332,18 @@ class TransportRuntime:
         state.attention[A_EVENTS] = 0
         if state is self.tx_state:
             self._take_names(rows)
+        if self.sealed is not None:
+            rows = self._learn_sender(self.sealed, state is self.tx_state, rows)
         self._on_events(self, rows)
+
+    def _learn_sender(
+        self, sealed: SealedTransport, of_sender: bool, rows: list[list[int]]
+    ) -> list[list[int]]:
+        """Now, in the agent's thread: keys change between two duty cycles. What to report of it."""
+        outcome = sealed.learn(of_sender, self._clock_ns())
+        if outcome in (0, LEARNED):
+            return [row for row in rows if row[0] != E_KEY]
+        return [[*row[:5], outcome, *row[6:]] if row[0] == E_KEY else row for row in rows]
 
     def _take_names(self, rows: list[list[int]]) -> None:
         """Now, while the sender stands still: it uses their places again."""
@@ -345,6 +380,25 @@ class TransportRuntime:
     def on_receiver(self, command: Callable[[], T]) -> T:
         """Run a command between two duty cycles of the receiver."""
         return command() if self._receiver is None else self._receiver.call(command)
+
+    def post_sender(self, command: Callable[[], object]) -> None:
+        """Run a command between two duty cycles of the sender, soon."""
+        if self._sender is None:
+            command()
+        else:
+            self._sender.post(command)
+
+    def post_receiver(self, command: Callable[[], object]) -> None:
+        """Run a command between two duty cycles of the receiver, soon."""
+        if self._receiver is None:
+            command()
+        else:
+            self._receiver.post(command)
+
+    def set_seals(self, sender: bool) -> None:
+        """Seal what the sender, or else the receiver, sends from now on. In its thread."""
+        state = self.tx_state if sender else self.rx_state
+        state.tx.io[wire_io.IO_SEALS] = 1
 
     def release(self) -> None:
         """Give the memory of stopped agents back now: what refers to this may live for long."""

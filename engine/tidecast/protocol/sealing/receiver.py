@@ -28,7 +28,12 @@ from tidecast.protocol.sealing.keys import (
     generation_of,
 )
 from tidecast.protocol.sealing.sender import mask_words, put_nonce
-from tidecast.protocol.sealing.window import WINDOW_WORDS, is_new, note_number
+from tidecast.protocol.sealing.window import (
+    WINDOW_WORDS,
+    is_new,
+    note_number,
+    refuse_before,
+)
 
 SENDERS_MAX = 1024
 SENDERS_A_NODE_MAX = 4
@@ -36,13 +41,23 @@ EPOCHS_MAX = 2
 OPEN_KEYS_MAX = 3 * EPOCHS_MAX
 """Of a sender: last generation (its packets may be on their way), this one and the next."""
 MALFORMED, UNKNOWN_KEY, REPLAYED, TAG_FAILED, CIPHER_FAILED = -1, -2, -3, -4, -5
+"""Why `open_packet` refuses a packet."""
+LEARNED, NOT_A_MEMBER, FORGED_PACKET, NO_ROOM = 1, 2, 3, 4
+"""What `ReceiverKeys.learn` makes of a packet."""
+RECENT_NS = 1_000_000_000
+"""A sender that was heard since then makes no room: old starts that are replayed push none out."""
+O_MODE, O_KEPT, O_READY, O_WANT_NS, O_REPORT_NS = range(5)
+"""Words of `Opener.control`: MODE_*; bytes of the packet kept for `learn`, and of the one that was
+learned and waits to be opened (0: none); when the next one is kept, and a forgery reported."""
+CONTROL_FIELDS = 8
+UNKNOWN_NAME_AT = wire.PACKET_BYTES_MAX + lay.SEAL_BYTES
+"""Where the kept packet came from: 16 bytes behind it."""
 _HEADER = wire.PACKET_HEADER_BYTES
 _UNSIGNED = (1 << 64) - 1
 
 OPENED_SENDER = np.dtype([
     ("source", np.int64),  # node id; 0: the entry is free
     ("boot", np.int64), ("lane", np.int64), ("pair", np.int64),
-    ("highest", np.int64),  # packet number that was authentic
     ("heard_ns", np.int64),
 ])  # fmt: skip
 OPEN_KEY = np.dtype([
@@ -54,26 +69,54 @@ OPENER = Kind(
     "Opener",
     [
         ("senders", OPENED_SENDER, ()),
-        ("windows", np.int64, (WINDOW_WORDS,)),  # of each sender
+        # By sender and channel: each channel has a socket, and one is read before the other.
+        ("windows", np.int64, (wire.CHANNELS, WINDOW_WORDS)),
+        ("highest", np.int64, (wire.CHANNELS,)),  # packet number that was authentic
         ("keys", OPEN_KEY, (OPEN_KEYS_MAX,)),  # of each sender
         ("places", np.int32, (SENDERS_A_NODE_MAX,)),  # a node's senders, by node id; -1: none
         ("evp", np.int64, ()),
         ("nonce", np.uint8, ()),
         ("scratch", np.uint8, ()),
+        ("control", np.int64, ()),  # O_*
+        ("plain", np.uint8, ()),  # the packet that was opened last
+        ("unknown", np.uint8, ()),  # a packet of an unknown sender, kept for `learn`; its source
     ],
 )
 
 
-def opener_state(library: Libcrypto) -> State:
-    """State of one agent that opens packets. It knows no sender yet."""
+def opener_state(library: Libcrypto, mode: int = lay.MODE_REQUIRED) -> State:
+    """State of one agent that opens packets. It knows no sender yet. ``mode``: MODE_*."""
+    control = np.zeros(CONTROL_FIELDS, dtype=np.int64)
+    control[O_MODE] = mode
     return OPENER.make(
         senders=np.zeros(SENDERS_MAX, dtype=OPENED_SENDER),
-        windows=np.zeros((SENDERS_MAX, WINDOW_WORDS), dtype=np.int64),
+        windows=np.zeros((SENDERS_MAX, wire.CHANNELS, WINDOW_WORDS), dtype=np.int64),
+        highest=np.zeros((SENDERS_MAX, wire.CHANNELS), dtype=np.int64),
         keys=np.zeros((SENDERS_MAX, OPEN_KEYS_MAX), dtype=OPEN_KEY),
         places=np.full((1 << 16, SENDERS_A_NODE_MAX), -1, dtype=np.int32),
         evp=library.functions,
         nonce=np.zeros(16, dtype=np.uint8),
         scratch=np.zeros(16, dtype=np.uint8),
+        control=control,
+        plain=np.zeros(wire.PACKET_BYTES_MAX, dtype=np.uint8),
+        unknown=np.zeros(UNKNOWN_NAME_AT + 16, dtype=np.uint8),
+    )
+
+
+def no_opener() -> State:
+    """State of an agent whose transport is not sealed: nothing in it is looked at but the mode."""
+    return OPENER.make(
+        senders=np.zeros(1, dtype=OPENED_SENDER),
+        windows=np.zeros((1, wire.CHANNELS, WINDOW_WORDS), dtype=np.int64),
+        highest=np.zeros((1, wire.CHANNELS), dtype=np.int64),
+        keys=np.zeros((1, OPEN_KEYS_MAX), dtype=OPEN_KEY),
+        places=np.full((1, SENDERS_A_NODE_MAX), -1, dtype=np.int32),
+        evp=np.zeros(1, dtype=np.int64),
+        nonce=np.zeros(16, dtype=np.uint8),
+        scratch=np.zeros(16, dtype=np.uint8),
+        control=np.zeros(CONTROL_FIELDS, dtype=np.int64),
+        plain=np.zeros(8, dtype=np.uint8),
+        unknown=np.zeros(8, dtype=np.uint8),
     )
 
 
@@ -92,6 +135,8 @@ def check_sealed(buffer, at, n):
         return MALFORMED
     number = load_i64(buffer, at + lay.NUMBER_AT)
     if number < 1 or number > lay.NUMBER_MAX or load_u16(buffer, at + wire.SOURCE_AT) == 0:
+        return MALFORMED
+    if load_u8(buffer, at + wire.CHANNEL_AT) >= wire.CHANNELS:
         return MALFORMED
     flags = lay.FLAG_PAIR if _is_pair(load_u8(buffer, at + wire.TYPE_AT)) else 0
     if load_u16(buffer, at + lay.SEAL_FLAGS_AT) != flags:
@@ -142,8 +187,8 @@ def open_packet(state, buffer, at, n, out, out_at, now_ns):
     if i < 0:
         return UNKNOWN_KEY
     sender = state.senders[i]
-    number = load_i64(buffer, at + lay.NUMBER_AT)
-    if not is_new(state.windows[i], sender.highest, number):
+    number, channel = load_i64(buffer, at + lay.NUMBER_AT), load_u8(buffer, at + wire.CHANNEL_AT)
+    if not is_new(state.windows[i, channel], state.highest[i, channel], number):
         return REPLAYED
     k = _key_of(state, i, buffer, at, number >> lay.GENERATION_BITS)
     if k < 0:
@@ -157,7 +202,9 @@ def open_packet(state, buffer, at, n, out, out_at, now_ns):
         return TAG_FAILED
     if outcome != DONE:
         return CIPHER_FAILED
-    sender.highest = note_number(state.windows[i], sender.highest, number)
+    state.highest[i, channel] = note_number(
+        state.windows[i, channel], state.highest[i, channel], number
+    )
     sender.heard_ns = now_ns
     copy(out, out_at, buffer, at, _HEADER)
     store_u8(out, out_at + wire.VERSION_AT, wire.VERSION)
@@ -213,28 +260,52 @@ class ReceiverKeys:
         for i in self._known:
             self._refresh(i)
 
-    def learn(self, packet: bytes, now_ns: int) -> bool:
+    def learn(self, packet: bytes, now_ns: int) -> int:
         """Take in the sender, or the key, of a packet that was UNKNOWN_KEY.
 
-        False: it is not authentic, of another epoch, or of a node that may not send; nothing
-        changes then. The packet itself is not delivered: it comes again as a repair.
+        LEARNED, or why nothing changes: FORGED_PACKET; NOT_A_MEMBER: it is of another epoch, or of
+        a node that may not send; NO_ROOM: its node's other senders were heard a moment ago. The
+        packet itself can be opened now, once; none with a lower number can.
         """
         raw = np.frombuffer(packet, dtype=np.uint8)
         if _check(raw, len(raw)) != 0:
-            return False
+            return FORGED_PACKET
         (number,) = struct.unpack_from("<q", packet, lay.NUMBER_AT)
         boot, lane, pair, source, suite, epoch = _header_of(packet)
         purpose = self._purpose(boot, lane, pair, source, suite, epoch, generation_of(number))
         if epoch not in self._epochs or suite not in KEY_BYTES or lane >= lay.LANES_MAX:
-            return False
+            return NOT_A_MEMBER
         made = self._derive(purpose)
-        if made is None or not self._opens(raw, suite, made):
-            return False
+        if made is None:
+            return NOT_A_MEMBER
+        if not self._opens(raw, suite, made):
+            return FORGED_PACKET
         i = self._place_of(source, boot, lane, pair, now_ns)
+        if i < 0:
+            return NO_ROOM
+        if i not in self._known:  # what was recorded before it opens neither
+            refuse_before(self._state.windows[i], self._state.highest[i], number)
         known = self._known.setdefault(i, _Known(suite, 0))
         known.generation = max(known.generation, generation_of(number))
         self._refresh(i)
-        return True
+        return LEARNED
+
+    def expect(self, like: bytes, pair: int, now_ns: int) -> None:
+        """Take in the sender of the other kind of a packet that was LEARNED elsewhere.
+
+        A node's start sends both kinds. ``pair``: FLAG_PAIR for packets of a pair of nodes, else 0.
+        """
+        boot, lane, _, source, suite, epoch = _header_of(like)
+        if epoch not in self._epochs or suite not in KEY_BYTES:
+            return
+        i = self._place_of(source, boot, lane, pair, now_ns)
+        if i >= 0 and i not in self._known:
+            self._known[i] = _Known(suite, 0)
+            self._refresh(i)
+
+    def sources(self) -> tuple[int, ...]:
+        """Node ids of the senders, ascending."""
+        return tuple(sorted({int(self._state.senders[i]["source"]) for i in self._known}))
 
     def forget(self, source: int) -> None:
         """Wipe the keys of a node that was removed: its packets are UNKNOWN_KEY from now on."""
@@ -264,7 +335,10 @@ class ReceiverKeys:
         return bool(outcome == DONE)
 
     def _place_of(self, source: int, boot: int, lane: int, pair: int, now_ns: int) -> int:
-        """Where the sender is, or is put: in place of one that was silent longest, if need be."""
+        """Where the sender is, or is put: in place of one that was silent longest, if need be.
+
+        -1: the others were all heard a moment ago.
+        """
         state = self._state
         mine = [i for i in state.places[source].tolist() if i >= 0]
         for i in mine:
@@ -273,18 +347,21 @@ class ReceiverKeys:
                 return i
         if len(mine) == SENDERS_A_NODE_MAX or len(self._known) == SENDERS_MAX:
             among = mine if len(mine) == SENDERS_A_NODE_MAX else list(self._known)
-            self._drop(min(among, key=lambda i: int(state.senders[i]["heard_ns"])))
+            silent = min(among, key=lambda i: int(state.senders[i]["heard_ns"]))
+            if now_ns - int(state.senders[silent]["heard_ns"]) < RECENT_NS:
+                return -1
+            self._drop(silent)
         i = int(np.flatnonzero(state.senders["source"] == 0)[0])
         place = int(np.flatnonzero(state.places[source] < 0)[0])
-        state.windows[i] = 0
-        state.senders[i] = (source, boot, lane, pair, 0, now_ns)
+        state.windows[i], state.highest[i] = 0, 0
+        state.senders[i] = (source, boot, lane, pair, now_ns)
         state.places[source, place] = i
         return i
 
     def _refresh(self, i: int) -> None:
         """Make the keys that a sender needs now, and wipe its others."""
         sender, known = self._state.senders[i], self._known[i]
-        newest = max(known.generation, generation_of(int(sender["highest"])))
+        newest = max(known.generation, generation_of(int(self._state.highest[i].max())))
         generations = range(max(newest - 1, 0), min(newest + 1, GENERATION_MAX) + 1)
         wanted = {(epoch, generation) for epoch in self._epochs for generation in generations}
         for over in known.keys.keys() - wanted:

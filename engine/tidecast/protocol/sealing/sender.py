@@ -26,7 +26,9 @@ from tidecast.protocol.sealing.keys import (
     generation_of,
 )
 
-SEND_KEYS_MAX = 256
+TARGETS_MAX = 512
+SEND_KEYS_MAX = 2 * TARGETS_MAX
+"""This generation and the next of each target."""
 NO_KEY, CIPHER_FAILED, OUT_OF_RANGE = -1, -2, -3
 _HEADER = wire.PACKET_HEADER_BYTES
 
@@ -47,7 +49,8 @@ SEALER = Kind(
     "Sealer",
     [
         ("sealer", SEALER_FIELDS, ()),
-        ("keys", SEND_KEY, ()),
+        ("keys", SEND_KEY, ()),  # of a target's place: even and odd generations
+        ("places", np.int32, ()),  # of targets, by node id, from 1; 0: none
         ("evp", np.int64, ()),
         ("nonce", np.uint8, ()),
         ("scratch", np.uint8, ()),
@@ -63,7 +66,20 @@ def sealer_state(library: Libcrypto, *, source: int, boot: int, lane: int, suite
     return SEALER.make(
         sealer=sealer,
         keys=np.zeros(SEND_KEYS_MAX, dtype=SEND_KEY),
+        places=np.zeros(1 << 16, dtype=np.int32),
         evp=library.functions,
+        nonce=np.zeros(16, dtype=np.uint8),
+        scratch=np.zeros(16, dtype=np.uint8),
+    )
+
+
+def no_sealer() -> State:
+    """State of an agent whose transport is not sealed."""
+    return SEALER.make(
+        sealer=np.zeros(1, dtype=SEALER_FIELDS),
+        keys=np.zeros(2, dtype=SEND_KEY),
+        places=np.zeros(1 << 16, dtype=np.int32),
+        evp=np.zeros(1, dtype=np.int64),
         nonce=np.zeros(16, dtype=np.uint8),
         scratch=np.zeros(16, dtype=np.uint8),
     )
@@ -80,16 +96,16 @@ def put_nonce(nonce, mask_head, mask_tail, number):
 
 @inlined
 def _key_for(state, epoch, generation, target):
-    """The entry of a key, or -1. The last one is looked at first: it fits all but one of 2^24."""
-    last = state.sealer[0].key
-    for k in range(state.keys.size + 1):
-        i = last if k == 0 else k - 1
-        key = state.keys[i]
-        fits = key.epoch == epoch and key.generation == generation and key.target == target
-        if fits and key.context != 0:
-            state.sealer[0].key = i
-            return i
-    return -1
+    """The entry of a key, or -1."""
+    place = state.places[target]
+    if place == 0:
+        return -1
+    i = 2 * (place - 1) + (generation & 1)
+    key = state.keys[i]
+    if key.context == 0 or key.epoch != epoch or key.generation != generation:
+        return -1
+    state.sealer[0].key = i
+    return i
 
 
 @inlined
@@ -142,6 +158,8 @@ class SenderKeys:
     ) -> None:
         self._state, self._library, self._derive = state, library, derive
         self._keys: dict[tuple[int, int, int], tuple[int, Key]] = {}
+        self._targets: dict[int, int] = {}
+        """Target -> its place, from 0."""
 
     def activate(self, epoch: int, targets: tuple[int, ...] = (ALL,)) -> None:
         """Seal under this epoch from now on; keys that are over are wiped.
@@ -153,16 +171,23 @@ class SenderKeys:
         now = min(generation_of(int(sealer["next"])), GENERATION_MAX)
         generations = {now, min(now + 1, GENERATION_MAX)}
         wanted = {(epoch, generation, t) for generation in generations for t in targets}
-        if len(wanted) > SEND_KEYS_MAX:
-            raise ValueError(f"targets: {len(targets)}: allowed are 1 to {SEND_KEYS_MAX // 2}")
+        if len(set(targets)) > TARGETS_MAX:
+            raise ValueError(f"targets: {len(targets)}: allowed are 1 to {TARGETS_MAX}")
         sealer["epoch"] = epoch
         for over in self._keys.keys() - wanted:
             i, key = self._keys.pop(over)
             self._state.keys[i] = 0
             key.close()
-        free = (i for i in range(SEND_KEYS_MAX) if self._state.keys[i]["context"] == 0)
+        for gone in self._targets.keys() - set(targets):
+            self._state.places[gone] = 0
+            del self._targets[gone]
+        taken = set(self._targets.values())
+        free = (place for place in range(TARGETS_MAX) if place not in taken)
         for each in sorted(wanted - self._keys.keys()):
-            self._install(next(free), *each)
+            if each[2] not in self._targets:
+                place = self._targets[each[2]] = next(free)
+                self._state.places[each[2]] = place + 1
+            self._install(2 * self._targets[each[2]] + (each[1] & 1), *each)
 
     def close(self) -> None:
         """Wipe all keys: nothing can be sealed any more."""

@@ -6,6 +6,8 @@ is never complete, and the window is 63 words wide.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tidecast.native.jit import inlined
 
 WINDOW_WORDS = 64
@@ -34,3 +36,13 @@ def note_number(words, highest, number):
         highest = number
     words[word & _MASK] |= 1 << (number & 63)
     return highest
+
+
+def refuse_before(windows: np.ndarray, highest: np.ndarray, number: int) -> None:
+    """Let each number below ``number`` count as one that came. ``windows``: rows of int64[64]."""
+    last = number - 1
+    windows[:] = -1
+    windows[:, (last >> 6) & _MASK] = np.uint64((2 << (last & 63)) - 1 & (1 << 64) - 1).view(
+        np.int64
+    )
+    highest[:] = last

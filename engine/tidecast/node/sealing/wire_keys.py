@@ -71,13 +71,19 @@ class WireKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return begun[-1]
 
     def with_new(
-        self, transport: str, now_ns: int, make: Callable[[int], bytes] = secrets.token_bytes
-    ) -> WireKeys:
-        """With a first epoch of a transport, active at once. Raises Conflict when it has some."""
+        self, transport: str, now_ns: int, make: Callable[[int], bytes] = secrets.token_bytes,
+        *, activate_after_s: float = 0.0,
+    ) -> WireKeys:  # fmt: skip
+        """With a first epoch of a transport, active in ``activate_after_s``.
+
+        Raises Conflict when it has some, ConfigError for a time out of range.
+        """
+        _check_s("activate_after_s", activate_after_s)
         if self.accepted(transport, now_ns):
             raise Conflict(f"transport {transport} has keys: rotate them")
         last = max((e.epoch for e in self.transports.get(transport, [])), default=0)
-        return self._with(transport, [_epoch(last + 1, now_ns, make)])
+        activate_at_ns = now_ns + int(activate_after_s * 1e9)
+        return self._with(transport, [_epoch(last + 1, activate_at_ns, make)])
 
     def rotated(
         self, transport: str, now_ns: int, *, activate_after_s: float = ACTIVATE_AFTER_S,
@@ -90,8 +96,7 @@ class WireKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """
         for name, given in (("activate_after_s", activate_after_s),
                             ("retire_after_s", retire_after_s)):  # fmt: skip
-            if not 0 <= given <= 30 * 86400:
-                raise ConfigError(f"{name}: {given}: allowed are 0 to {30 * 86400}")
+            _check_s(name, given)
         last = self.active(transport, now_ns)
         if len(self.accepted(transport, now_ns)) >= EPOCHS_KEPT_MAX:
             raise Conflict(f"transport {transport}: a rotation is under way: wait until it is over")
@@ -115,6 +120,11 @@ class WireKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def _with(self, transport: str, epochs: list[WireEpoch]) -> WireKeys:
         return WireKeys(transports={**self.transports, transport: epochs})
+
+
+def _check_s(name: str, given: float) -> None:
+    if not 0 <= given <= 30 * 86400:
+        raise ConfigError(f"{name}: {given}: allowed are 0 to {30 * 86400}")
 
 
 def _epoch(number: int, activate_at_ns: int, make: Callable[[int], bytes]) -> WireEpoch:
