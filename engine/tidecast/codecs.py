@@ -124,7 +124,7 @@ class TopicCodecs:
         """The codec of a topic, unless another one was ``given``. Raises ConfigError."""
         if given is not None:
             return codec_of(given)
-        if is_internal(topic):
+        if (self._default is None and not self._by_topic) or is_internal(topic):
             return None
         if topic in self._by_topic:
             return self._by_topic[topic]
