@@ -35,6 +35,7 @@ QUICK = {
     "python": ["--messages", "1000"],
     "latency": ["--rounds", "500"],
     "ipc": ["--messages", "1000", "--rounds", "100"],
+    "request": ["--rounds", "100"],
     "fanout": ["--messages", "1000"],
     "loss": ["--messages", "1000"],
     "idle": ["--seconds", "0.2"],

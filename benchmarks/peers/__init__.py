@@ -31,7 +31,9 @@ __all__ = [
     "run",
 ]
 
-BENCHES = ("throughput", "python", "latency", "ipc", "loss", "fanout", "durable", "consume")
+BENCHES = (
+    "throughput", "python", "latency", "request", "ipc", "loss", "fanout", "durable", "consume",
+)  # fmt: skip
 PEERS = {
     "fast-cast": "fast_cast",
     "aeron": "aeron",

@@ -26,6 +26,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
     "throughput": ({"loop": "uvloop"},),
     "python": ({"loop": "uvloop"}, {"loop": "asyncio"}),
     "latency": ({"loop": "uvloop"},),
+    "request": ({"loop": "uvloop"}, {"loop": "asyncio"}),
 }
 
 
@@ -62,9 +63,10 @@ def run(bench: str, config: dict[str, Any]) -> dict[str, float]:
             command = (str(layout.VENV_PYTHON), worker, json.dumps(given))
             return stage.start_ready(role, command)
 
-        if bench == "latency":
-            start("pong")
-            return round_trips(stage.result(start("ping")))
+        if bench in ("latency", "request"):
+            near, far = ("ping", "pong") if bench == "latency" else ("ask", "reply")
+            start(far)
+            return round_trips(stage.result(start(near)))
         subscriber = start("sub")
         start("pub")
         return rates([stage.result(subscriber)])

@@ -26,6 +26,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
     "throughput": _CHANNELS,
     "python": _CHANNELS,
     "latency": _CHANNELS,
+    "request": _CHANNELS,
 }
 
 
@@ -57,9 +58,10 @@ def run(bench: str, config: dict[str, Any]) -> dict[str, float]:
             return stage.start_ready(role, command)
 
         core, other_core = cores(2)
-        if bench == "latency":
-            start("pong", other_core, True)
-            return round_trips(stage.result(start("ping", core, False)))
+        if bench in ("latency", "request"):
+            near, far = ("ping", "pong") if bench == "latency" else ("ask", "reply")
+            start(far, other_core, True)
+            return round_trips(stage.result(start(near, core, False)))
         subscriber = start("sub", other_core, True)
         start("pub", core, False)
         return rates([stage.result(subscriber)])

@@ -1,4 +1,4 @@
-"""One process of the NATS core benches: pub, sub, ping or pong over nats-py, message by message.
+"""One process of the NATS core benches over nats-py, message by message; ask and reply: requests.
 
 Started as `python nats_worker.py CONFIG_JSON`. The subscriber takes messages in a callback with no
 limit on what is pending, so that nothing is dropped in the client. NATS core has no flow control:
@@ -91,6 +91,24 @@ async def ping(client: Any, given: dict[str, Any], end: float) -> None:
 
     await client.subscribe(SUBJECT_BACK, cb=on_reply)
     await client.flush()
+
+    async def once(message: bytes) -> None:
+        reply = loop.create_future()
+        waiting.append(reply)
+        await client.publish(SUBJECT_OUT, message)
+        await reply
+
+    await round_trips(once, given, end)
+
+
+async def ask(client: Any, given: dict[str, Any], end: float) -> None:
+    async def once(message: bytes) -> None:
+        await client.request(SUBJECT_OUT, message, timeout=5)
+
+    await round_trips(once, given, end)
+
+
+async def round_trips(once: Any, given: dict[str, Any], end: float) -> None:
     report.ready()
     await asyncio.sleep(0.2)
     clock = time.perf_counter_ns
@@ -98,11 +116,8 @@ async def ping(client: Any, given: dict[str, Any], end: float) -> None:
     rtt_ns: list[int] = []
     started = clock()
     for round_number in range(given["warmup_rounds"] + given["rounds"]):
-        reply = loop.create_future()
-        waiting.append(reply)
         sent = clock()
-        await client.publish(SUBJECT_OUT, message)
-        await reply
+        await once(message)
         got = clock()
         if round_number >= given["warmup_rounds"]:
             if not rtt_ns:
@@ -111,6 +126,16 @@ async def ping(client: Any, given: dict[str, Any], end: float) -> None:
         if (rtt_ns and got - started > given["seconds"] * 1e9) or time.monotonic() > end:
             break
     report.result(rounds_done=len(rtt_ns), **report.percentiles(rtt_ns))
+
+
+async def reply(client: Any, _given: dict[str, Any], end: float) -> None:
+    async def on_request(message: Any) -> None:
+        await message.respond(message.data)
+
+    await client.subscribe(SUBJECT_OUT, queue="responders", cb=on_request)
+    await client.flush()
+    report.ready()
+    await asyncio.to_thread(DONE.wait, end - time.monotonic())
 
 
 async def pong(client: Any, _given: dict[str, Any], end: float) -> None:
@@ -131,7 +156,9 @@ async def main() -> None:
     end = time.monotonic() + given["deadline_s"]
     client = await nats.connect(given["channel"], pending_size=16 * 1024 * 1024)
     report.pin(given["core"])
-    role = {"pub": publish, "sub": subscribe, "ping": ping, "pong": pong}[given["role"]]
+    role = {
+        "pub": publish, "sub": subscribe, "ping": ping, "pong": pong, "ask": ask, "reply": reply,
+    }[given["role"]]  # fmt: skip
     await role(client, given, end)
     await client.close()
 

@@ -1,7 +1,7 @@
-"""One process of the pyzmq benches: push, pull, ping or pong, message by message from Python.
+"""One process of the pyzmq benches, message by message from Python.
 
 Started as `python zmq_worker.py CONFIG_JSON`. PUSH/PULL is ZeroMQ's lossless one-to-one pattern
-and its fastest one; ping and pong use PAIR.
+and its fastest one; ping and pong use PAIR, ask and reply REQ and REP.
 """
 
 import contextlib
@@ -130,6 +130,8 @@ ROLES = {
     "sub": (subscribe, zmq.PULL),
     "ping": (ping, zmq.PAIR),
     "pong": (pong, zmq.PAIR),
+    "ask": (ping, zmq.REQ),
+    "reply": (pong, zmq.REP),
 }
 
 

@@ -42,7 +42,7 @@ PORT = 17_400
 TURNS = 5
 """How often `throughput` and `latency` measure the raw socket and ours, one behind the other."""
 LOSS_RING_BYTES = 16 << 20
-IPC_TURNS = 4
+IPC_TURNS, REQUEST_TURNS = 4, 3
 # Four busy threads on two cores: a stage waits some milliseconds for its turn, and a ring must last
 # as long. In 4 MiB (embedded, where rings in the cache are faster) it is empty after three.
 ENGINE_RINGS = {
@@ -426,6 +426,54 @@ def _python_ipc(count: int, how: str) -> int:
     return int(received["received"] / received["elapsed_s"])
 
 
+def _requests(engine_dir: str, how: str, rounds: int) -> np.ndarray:
+    """Round trips of requests between two clients of an engine, or over a bare socket; ns."""
+    with tempfile.TemporaryDirectory() as folder:
+        save = str(Path(folder) / "samples.npy")
+        asked: dict[str, Any] = {"rounds": rounds, "message_bytes": MESSAGE_BYTES, "save": save}
+        if how == "socket":
+            path = str(Path(folder) / "socket")
+            pair = (
+                Worker("socket_reply", 1, path=path), Worker("socket_ask", 0, path=path, **asked),
+            )  # fmt: skip
+        else:
+            pair = (
+                Worker("reply", 1, data_dir=engine_dir, how=how),
+                Worker("ask", 0, data_dir=engine_dir, how=how, **asked),
+            )
+        run_together(*pair)
+        found: np.ndarray = np.load(save)
+    return found
+
+
+def request(note: Note, *, rounds: int = 20_000) -> Result:
+    """Requests and replies of 70 bytes over shared memory, from plain Python, one at a time.
+
+    A requester and a responder are two processes, clients of one engine. In turns: a bare Unix
+    socket between two Python processes, the blocking client, and the asyncio client.
+    """
+    result = Result("request", {"rounds": rounds, "message_bytes": MESSAGE_BYTES, **machine()})
+    turns: dict[str, list[np.ndarray]] = {"socket": [], "sync": [], "asyncio": []}
+    with (
+        tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder,
+        workers(Worker("engine", None, data_dir=folder, node=1, port=PORT, kind="ipc")),
+    ):
+        for turn in range(REQUEST_TURNS):
+            for how, samples in turns.items():
+                note(f"{how}, turn {turn + 1} of {REQUEST_TURNS}")
+                samples.append(_requests(folder, how, max(rounds // REQUEST_TURNS, 1)))
+    bare, sync, on_loop = (np.concatenate(each) for each in turns.values())
+    result.floor = percentiles_us(bare)
+    result.metrics = percentiles_us(sync) | percentiles_us(on_loop, "asyncio_rtt")
+    result.config["rtt_p50_us_by_turn"] = [
+        round(float(np.median(each)) / 1000, 3) for each in turns["sync"]
+    ]
+    result.histograms = {"floor": histogram_us(bare), "tidecast": histogram_us(sync)}
+    for name in ("p50", "p99"):
+        result.compare(f"rtt_{name}_us", name)
+    return result
+
+
 def fanout(
     note: Note, *, messages: int = 400_000, subscribers: tuple[int, ...] = (1, 2, 4, 8, 16)
 ) -> Result:
@@ -556,7 +604,7 @@ def seal(note: Note, *, packet_bytes: int = 1400) -> Result:
 BENCHES: dict[str, Callable[..., Result]] = {
     "floor": floor, "throughput": throughput, "python": python, "latency": latency, "ipc": ipc,
     "fanout": fanout, "loss": loss, "idle": idle, "durable": durable, "recovery": recovery,
-    "gateway": gateway,
+    "gateway": gateway, "request": request,
     "consume": consume, "pausing": pausing, "slow-consumer": slow_consumer, "streams": streams,
     "start": start, "seal": seal,
 }  # fmt: skip

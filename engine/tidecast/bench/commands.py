@@ -20,6 +20,7 @@ HELP = {
     "python": "What a Python user sees: one by one and in batches.",
     "latency": "Ping-pong, embedded inline, beside raw sockets.",
     "ipc": "Shared memory: throughput and ping-pong.",
+    "request": "Requests and replies over shared memory, from plain Python.",
     "fanout": "The sender's cost with 1 to 16 subscribers.",
     "loss": "Throughput and ping-pong under injected loss.",
     "idle": "CPU and memory of an engine with nothing to do.",
@@ -34,8 +35,11 @@ HELP = {
     "streams": "One key's messages in a queue of very many keys, each with a subscription.",
 }
 OURS = {"durable": "publish_batched_msgs_per_s", "consume": "batches_msgs_per_s"}
-PEER_BENCHES = ("throughput", "python", "latency", "ipc", "fanout", "loss", "durable", "consume")
-PEER_TURNS = {"ipc": 3, "latency": 3}
+PEER_BENCHES = (
+    "throughput", "python", "latency", "ipc", "fanout", "loss", "durable", "consume",
+    "request",
+)  # fmt: skip
+PEER_TURNS = {"ipc": 3, "latency": 3, "request": 3}
 """More often where ours and theirs are near each other: a machine's speed changes by seconds."""
 _FIGURES = ("msgs_per_s", "rtt_p50_us")
 

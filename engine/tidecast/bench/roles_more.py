@@ -1,10 +1,12 @@
-"""Workers of the latency, ipc, Python, fan-out and idle benches."""
+"""Workers of the latency, ipc, Python, request, fan-out and idle benches."""
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import itertools
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+import tidecast
 from tidecast.bench import live_kernels
 from tidecast.bench import roles_live as live
 from tidecast.bench.measure import wait_until
@@ -21,6 +24,7 @@ from tidecast.errors import TidecastError
 
 PING, PONG = "bench.ping", "bench.pong"
 SETTLE_S = 20.0
+WARM_UP_REQUESTS = 500
 BATCH_MESSAGES = 1024
 """A batch that a Python subscriber asks for: its payloads and its part of the ring fit an L2."""
 
@@ -311,7 +315,92 @@ def idle(data_dir: str, seconds: float, **config: Any) -> dict[str, Any]:
     return {"cpu_percent": round(share * 100, 3), "resident_mb": round(resident / 1e6, 1)}
 
 
+def reply(data_dir: str, how: str) -> dict[str, Any]:
+    """Respond to requests with their own payload, until an empty one comes."""
+    if how == "asyncio":
+        return asyncio.run(_reply_on_a_loop(data_dir))
+    replied = 0
+    with live.connect(1, {"data_dir": data_dir}) as c, c.responder(live.TOPIC) as responder:
+        ready()
+        for replied, each in enumerate(responder, 1):  # noqa: B007 - the count
+            each.respond(each.data)
+            if not each.data:
+                break
+    return {"replied": replied}
+
+
+async def _reply_on_a_loop(data_dir: str) -> dict[str, Any]:
+    replied = 0
+    async with tidecast.connect(f"tidecast://{data_dir}") as c, c.responder(live.TOPIC) as it:
+        ready()
+        async for each in it:
+            replied += 1
+            await each.respond(each.data)
+            if not each.data:
+                break
+    return {"replied": replied}
+
+
+def ask(data_dir: str, how: str, rounds: int, message_bytes: int, save: str) -> dict[str, Any]:
+    """Requests one behind the other; the round trips are saved as an array of ns."""
+    payload = b"x" * message_bytes
+    if how == "asyncio":
+        samples = asyncio.run(_ask_on_a_loop(data_dir, rounds, payload))
+    else:
+        with live.connect(2, {"data_dir": data_dir}) as c:
+            ready()
+            request, clock, samples = c.request, time.perf_counter_ns, []
+            for _ in range(WARM_UP_REQUESTS + rounds):
+                sent = clock()
+                request(live.TOPIC, payload, timeout=SETTLE_S)
+                samples.append(clock() - sent)
+            request(live.TOPIC, b"", timeout=SETTLE_S)
+    np.save(save, np.array(samples[WARM_UP_REQUESTS:], dtype=np.int64))
+    return {"rounds": rounds}
+
+
+async def _ask_on_a_loop(data_dir: str, rounds: int, payload: bytes) -> list[int]:
+    samples, clock = [], time.perf_counter_ns
+    async with tidecast.connect(f"tidecast://{data_dir}") as c:
+        ready()
+        for _ in range(WARM_UP_REQUESTS + rounds):
+            sent = clock()
+            await c.request(live.TOPIC, payload, timeout=SETTLE_S)
+            samples.append(clock() - sent)
+        await c.request(live.TOPIC, b"", timeout=SETTLE_S)
+    return samples
+
+
+def socket_reply(path: str) -> dict[str, Any]:
+    """The floor of requests: echo over a Unix socket, from plain Python."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        ready()
+        peer, _ = listening.accept()
+        with peer:
+            while data := peer.recv(4096):
+                peer.sendall(data)
+    return {}
+
+
+def socket_ask(path: str, rounds: int, message_bytes: int, save: str) -> dict[str, Any]:
+    """Round trips over a Unix socket."""
+    payload, clock, samples = b"x" * message_bytes, time.perf_counter_ns, []
+    with socket.socket(socket.AF_UNIX) as made:
+        ready()
+        made.connect(path)
+        for _ in range(WARM_UP_REQUESTS + rounds):
+            sent = clock()
+            made.sendall(payload)
+            made.recv(4096)
+            samples.append(clock() - sent)
+    np.save(save, np.array(samples[WARM_UP_REQUESTS:], dtype=np.int64))
+    return {"rounds": rounds}
+
+
 ROLES: dict[str, Callable[..., dict[str, Any]]] = {
+    "ask": ask, "reply": reply, "socket_ask": socket_ask, "socket_reply": socket_reply,
     "live_ping": ping, "live_pong": pong, "python_publish": python_publish,
     "python_subscribe": python_subscribe, "python_loop": python_loop,
     "fan_publish": fan_publish, "fan_subscribe": fan_subscribe, "idle": idle,
