@@ -135,6 +135,7 @@ ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
         (ONE, {("manage", "t")}),
         (ONE | {"to": "elsewhere"}, {("manage", "t"), ("publish", "elsewhere")}),
     ],
+    "read_log": [({"topic": "t"}, {("read_payloads", "t")}), ({}, {("read_payloads", ">")})],
     "batches": [({"topic": "t", "queue": 0}, {("subscribe", "t")}), ({}, {("subscribe", ">")})],
     "pause_queue": [({"topic": "t", "queue": 0}, {("manage", "t")}), ({}, EVERYTHING),
                     ({"topic": "t", "pattern": "mine"}, {("manage", "t")})],

@@ -526,10 +526,12 @@ def test_local_clients_show_keys_where_the_topology_says_so(short_dir: Path) -> 
                 client.stats()
             with pytest.raises(AuthError, match=r"right manage on orders\.us"):
                 client.consumer("orders.us", "z")
+            with pytest.raises(AuthError, match="right read_payloads on secret"):
+                client.read("secret")
             assert client.link.administer("list", {}) == []
         with tidecast.sync.connect(f"tidecast://{short_dir}", token=admin[0]) as client:
             (row,) = client.stats()["gateway"]
-            assert (row["name"], row["refused"], row["denied"]) == ("socket", 2, 3)
+            assert (row["name"], row["refused"], row["denied"]) == ("socket", 2, 4)
             client.link.administer("create", {"pattern": "secret", "name": "hidden"})
             client.link.administer("create", {"pattern": "orders.us", "name": "seen"})
         with tidecast.sync.connect(f"tidecast://{short_dir}", token=SECRET, name="near") as client:

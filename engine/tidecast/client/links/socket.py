@@ -113,7 +113,8 @@ class SocketLink(EngineSession, Link):
         return self.ask(frames.Administer(action=action, arguments=arguments))
 
     def open_logs(self, topic: str, report: Report) -> Logs:
-        """See `Link`: the files of the data directory."""
+        """See `Link`: the files of the data directory. The engine checks the right to read them."""
+        self.administer("read_log", {"topic": topic})
         return LocalLogs(self.data_dir, topic, report)
 
     def node_id_of(self, name: str) -> int:

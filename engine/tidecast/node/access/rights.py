@@ -25,7 +25,8 @@ OF_WHAT_IS_COVERED = frozenset({"list", "topics", "queues"})
 """The answer holds only what the key covers, see `shown`."""
 TOPIC_ACTIONS = frozenset({"create_topic", "edit_topic", "delete_topic"})
 """See `tidecast.node.administration`."""
-OF_A_TOPIC = frozenset({"batches", "pause_queue", "pause_topic"}) | TOPIC_ACTIONS
+READS = frozenset({"read_log"})
+OF_A_TOPIC = frozenset({"batches", "pause_queue", "pause_topic"}) | READS | TOPIC_ACTIONS
 CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 
 
@@ -45,9 +46,11 @@ def to_subscribe(pattern: str) -> Needed:
 
 
 def to_administer(action: str, arguments: dict[str, Any]) -> Needed:
-    """(right, pattern) of an action on durable subscriptions: looking is subscribing."""
+    """(right, pattern) of an action on topics and subscriptions: looking is subscribing."""
     pattern, topic = arguments.get("pattern"), arguments.get("topic")
-    right = "subscribe" if action in LOOKS else "manage"
+    right = "manage"
+    if action in LOOKS | READS:
+        right = "subscribe" if action in LOOKS else "read_payloads"
     if action in OF_A_TOPIC and isinstance(topic, str):
         yield right, topic
     elif action not in OF_WHAT_IS_COVERED:

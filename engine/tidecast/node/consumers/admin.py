@@ -333,7 +333,8 @@ def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
 
 ACTIONS: dict[str, Callable[..., Any]] = {
     "topics": lists.topics, "queues": lists.queues, "batches": lists.batches,
-    "counters": lists.counters, "receivers": lists.receivers, "attached": attached,
+    "read_log": lists.read_log, "counters": lists.counters, "receivers": lists.receivers,
+    "attached": attached,
     "list": list_all, "show": show, "lanes": cursors, "peek": peek, "create": create,
     "delete": delete, "pause": pause, "resume": resume, "pause_queue": pause_queue,
     "pause_topic": pause_topic, "seek": seek, "redrive": redrive,

@@ -65,6 +65,12 @@ def batches(
     return list_batches(queue_directory(subs.ctx.data_dir, topic, queue), count, offset)
 
 
+def read_log(subs: DurableSubscriptions, topic: str) -> None:
+    """A local client is about to read the files of a topic: its right was checked."""
+    del subs
+    check_topic_name(topic)
+
+
 def counters(subs: DurableSubscriptions, after: int | None = None) -> Page:
     """Rows of the counters file; ``values`` by `tidecast.layout.counters`."""
     found = {row.index: row for row in subs.ctx.counters.rows()}
