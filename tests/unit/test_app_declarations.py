@@ -106,6 +106,32 @@ def test_the_lifespan_finds_the_declared_topics() -> None:
     in_memory(main)
 
 
+def test_results_that_nobody_stores_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(client: tidecast.Connection) -> None:
+        app = App("typo")
+        app.topic("orders", mode="durable")
+        app.topic("invoices", mode="durable")
+
+        @app.consumer("orders", "billing", publishes="invocies")
+        async def wrong(amount: int) -> int:
+            return amount
+
+        @app.consumer("orders", "copies", publishes="invoices")
+        async def right(amount: int) -> int:
+            return amount
+
+        async with app.running(client) as running:
+            for _ in range(3):
+                await client.publish("orders", b"5", ack="durable")
+            await running.wait(wrong, 3)
+            await running.wait(right, 3)
+
+    with caplog.at_level("WARNING", "tidecast.app"):
+        in_memory(main)
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert "wrong: results go to the topic invocies, which is live: they are not stored" in warning
+
+
 def test_wrong_declarations_are_refused() -> None:
     app = shop()
     with pytest.raises(ConfigError, match="app shop: orders is declared twice"):

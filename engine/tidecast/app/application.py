@@ -224,6 +224,13 @@ class App:
 
         Raises what `Publisher.publish` raises.
         """
+        publisher = await self.publisher_of(topic)
+        if publisher.durable:
+            options.setdefault("ack", "durable")
+        await publisher.publish(payload, **options)
+
+    async def publisher_of(self, topic: str) -> Publisher:
+        """The publisher that `publish` keeps for a topic. Payloads are bytes."""
         publisher = self._publishers.get(topic)
         if publisher is None or publisher.closed:
             async with self._opening:
@@ -233,9 +240,7 @@ class App:
                         partial(self.client.publisher, topic, codec="raw")  # it is encoded
                     )
                     self._publishers[topic] = publisher
-        if publisher.durable:
-            options.setdefault("ack", "durable")
-        await publisher.publish(payload, **options)
+        return publisher
 
     # --- running ----------------------------------------------------------------------------------
 

@@ -102,6 +102,8 @@ class Handler(ABC):
     """One function of an app, and where its messages come from."""
 
     kind = ""
+    kept = False
+    """Its messages are records: acked when they are handled."""
 
     def __init__(
         self, app: Any, fn: Callable[..., Any], topic: str, *, concurrency: int,
@@ -123,6 +125,7 @@ class Handler(ABC):
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
         self.concurrency, self.timeout, self.publishes = concurrency, timeout, publishes
         self.counts = Counts()
+        self._result_topics: set[str] = set()
         self.changed = asyncio.Event()
         """Set, and replaced, when a call is over."""
 
@@ -174,7 +177,19 @@ class Handler(ABC):
             assert topic is not None
             key = message.key if out.key is None else out.key
             payload = encode(out.value, self.codec, topic)
+            await self._check_stored(topic)
             await self.app.publish(topic, payload, key=key, headers=out.headers)
+
+    async def _check_stored(self, topic: str) -> None:
+        """Warn once if results go to a topic that keeps nothing, and a message was kept."""
+        if not self.kept or topic in self._result_topics:
+            return
+        self._result_topics.add(topic)
+        if not (await self.app.publisher_of(topic)).durable:
+            logger.warning(
+                "%s: results go to the topic %s, which is live: they are not stored. Declare it "
+                'with app.topic("%s", mode="durable")', self.name, topic, topic,
+            )  # fmt: skip
 
     def completed(self) -> None:
         """A call is over, and counted."""
@@ -186,6 +201,7 @@ class ConsumerHandler(Handler):
     """A member of a durable subscription: acks, retries, gives up."""
 
     kind = "consumer"
+    kept = True
 
     def __init__(
         self, app: Any, fn: Callable[..., Any], topic: str, subscription: str, *, retry: Retry,
