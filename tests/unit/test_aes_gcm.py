@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -209,6 +210,14 @@ def test_the_next_place_is_taken(places: list[tuple[str, str | None]]) -> None:
 
     places += [("here", "libnothere.so.3"), ("Python's ssl module", _ssl.__file__)]
     assert find_libcrypto().functions.all()
+
+
+def test_the_newest_of_all_places_is_taken() -> None:
+    numbers = []
+    for _, file in list(libcrypto._candidates()):
+        with contextlib.suppress(OSError, Unusable):
+            numbers.append(Libcrypto(ctypes.CDLL(file)).number)
+    assert find_libcrypto().number == max(numbers) >= 3 << 28
 
 
 def test_a_wrong_answer_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from tidecast.bench.measure import (
     workers,
 )
 from tidecast.bench.pulling import pausing, slow_consumer
+from tidecast.bench.roles_live import write_keys
 from tidecast.bench.starting import start
 from tidecast.bench.streams import streams
 from tidecast.errors import ConfigError, TidecastError
@@ -90,6 +91,9 @@ def _raw_ping_pong(port: int, rounds: int) -> np.ndarray:
 def _engines(note: Note, **config: Any) -> tuple[list[Worker], list[str], list[Any]]:
     """Two engine processes with data directories of their own."""
     folders = [tempfile.TemporaryDirectory(prefix="tidecast-bench-") for _ in range(2)]
+    if config.get("secure"):
+        for each in folders:
+            write_keys(each.name)
     engines = [
         Worker("engine", None, data_dir=f.name, node=i + 1, **config) for i, f in enumerate(folders)
     ]
@@ -130,10 +134,11 @@ def throughput(
     packet_bytes: int = 1400,
     messages: int = 60_000_000,
     seconds: float = 2.0,
+    secure: bool = False,
 ) -> Result:
     """70-byte messages, reliable, ordered, loopback multicast, two processes, compiled.
 
-    Raw sockets and ours in turns; the median of each.
+    Raw sockets and ours in turns; the median of each. ``secure``: plain and sealed packets.
     """
     rings: dict[str, Any] = {}
     if shape == "engine":
@@ -150,13 +155,14 @@ def throughput(
     floors, turns = [], []
     for turn in range(TURNS):  # a virtual machine changes its speed within seconds
         note(f"floor at {packet_bytes} bytes, turn {turn + 1} of {TURNS}")
-        floors.append(floor_throughput(packet_bytes, seconds / TURNS, MESSAGE_BYTES))
+        case = {"port": PORT + 10, "packet_bytes": packet_bytes, **rings}
+        if secure:
+            plain, _ = _transfer(note, shape, messages // TURNS, **case)
+            floors.append({"msgs_per_s": round(_rate(plain))})
+        else:
+            floors.append(floor_throughput(packet_bytes, seconds / TURNS, MESSAGE_BYTES))
         note(f"{messages // TURNS} messages, {shape}")
-        turns.append(
-            _transfer(
-                note, shape, messages // TURNS, port=PORT + 10, packet_bytes=packet_bytes, **rings
-            )
-        )
+        turns.append(_transfer(note, shape, messages // TURNS, secure=secure, **case))
     result.floor = sorted(floors, key=lambda each: float(each["msgs_per_s"]))[TURNS // 2]
     rates = [_rate(received) for received, _ in turns]
     config["msgs_per_s_by_turn"] = [
@@ -270,18 +276,22 @@ def _medians_us(turns: list[tuple[np.ndarray, np.ndarray]]) -> list[list[float]]
     return [[round(float(np.median(each)) / 1000, 3) for each in turn] for turn in turns]
 
 
-def latency(note: Note, *, rounds: int = 200_000) -> Result:
+def latency(note: Note, *, rounds: int = 200_000, secure: bool = False) -> Result:
     """Ping-pong of 70 bytes over loopback multicast, embedded inline, both sides spinning.
 
-    Raw sockets and ours in turns; the samples of all turns together.
+    Raw sockets and ours in turns; the samples of all turns together. ``secure``: plain and sealed
+    packets.
     """
     result = Result("latency", {"rounds": rounds, "message_bytes": MESSAGE_BYTES, **machine()})
     turns = []
     for turn in range(TURNS):
-        note(f"raw sockets, turn {turn + 1} of {TURNS}")
-        floor = _raw_ping_pong(PORT + 40, rounds // TURNS)
+        note(f"floor, turn {turn + 1} of {TURNS}")
+        if secure:
+            floor = _ping_pong(PORT + 60, rounds // TURNS)
+        else:
+            floor = _raw_ping_pong(PORT + 40, rounds // TURNS)
         note("Tidecast, embedded inline")
-        turns.append((floor, _ping_pong(PORT + 60, rounds // TURNS)))
+        turns.append((floor, _ping_pong(PORT + 60, rounds // TURNS, secure=secure)))
     raw, ours = (np.concatenate(each) for each in zip(*turns, strict=True))
     result.config["rtt_p50_us_by_turn"] = _medians_us(turns)
     result.floor, result.metrics = percentiles_us(raw), percentiles_us(ours)

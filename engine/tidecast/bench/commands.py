@@ -170,6 +170,7 @@ def _add(name: str) -> None:
     @click.option("--healthy", type=click.IntRange(1, 500), help="Consumers beside the stuck one.")
     @click.option("--seconds", type=click.FloatRange(0.1, 600), help="Of each case.")
     @click.option("--bm2-records", type=click.IntRange(1000), help="Of 5,000 bytes.")
+    @click.option("--secure", is_flag=True, default=None, help="Sealed packets, beside plain ones.")
     @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost.")
     @data_dir_option
     def command(as_json: bool, shape: str, peers: bool, data_dir: Path, **given: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,14 @@ import numpy as np
 from tidecast import sync
 from tidecast.bench.worker import ready
 from tidecast.config.topology import FaultSettings, topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.native.memory import load_i64, store_i64
+from tidecast.node.sealing.wire_keys import FILE_NAME, WireKeys, save_wire_keys
 
 TOPIC = "bench"
 SETTLE_S = 20.0
+_KEPT: list[Any] = []
+"""Directories that last as long as their process."""
 
 
 def topology(node: int, port: int, **config: Any) -> Any:
@@ -26,6 +31,7 @@ def topology(node: int, port: int, **config: Any) -> Any:
         "socket_buffer_bytes": config.get("socket_buffer_bytes", 4 << 20),
         "idle": config.get("idle", "backoff"), "gso": config.get("gso", True),
         "interface": config.get("interface", "127.0.0.1"),
+        "secure": "required" if config.get("secure") else "off",
     }  # fmt: skip
     if config.get("peers"):
         transport |= {"peers": config["peers"], "bind": "127.0.0.1"}
@@ -45,8 +51,20 @@ def connect(node: int, config: dict[str, Any]) -> Any:
     """A connection: to an embedded node, or to the engine process of a data directory."""
     if config.get("data_dir"):
         return sync.connect(f"tidecast://{config['data_dir']}", name=f"bench-{node}")
-    mode = config.get("mode", "inline")
-    return sync.connect("embedded://", topology=topology(node, **config), mode=mode)
+    mode, own = config.get("mode", "inline"), topology(node, **config)
+    if not config.get("secure"):
+        return sync.connect("embedded://", topology=own, mode=mode)
+    folder = tempfile.TemporaryDirectory(prefix="tidecast-bench-")
+    _KEPT.append(folder)
+    write_keys(folder.name)
+    link = EmbeddedLink.open(topology=own, mode=mode, data_dir=Path(folder.name))
+    return sync.connect(link=link)
+
+
+def write_keys(folder: str) -> None:
+    """The secret of a bench's sealed transport, the same for all its nodes."""
+    keys = WireKeys().with_new("bench", time.time_ns(), lambda n: b"b" * n)
+    save_wire_keys(keys, Path(folder) / FILE_NAME)
 
 
 def produce_numbered(buf: Any, i: int, state: Any) -> int:

@@ -1,9 +1,11 @@
 """Finds libcrypto and makes the keys that kernels seal and open packets with.
 
-Three places are tried, in this order: the library that Python's own `ssl` module uses, the
-system's `libcrypto.so.3`, and the copy inside the wheel of `psycopg_binary`. A library counts when
-it has every function below and AES-128-GCM gives the answer of NIST's test case 2: a build that
-lacks the cipher, or whose policy refuses it, is passed over with its reason.
+Three places are tried: the library that Python's own `ssl` module uses, the system's
+`libcrypto.so.3`, and the copy inside the wheel of `psycopg_binary`. A library counts when it has
+every function below and AES-128-GCM gives the answer of NIST's test case 2: a build that lacks the
+cipher, or whose policy refuses it, is passed over with its reason. The newest one is taken, the
+first of equals: OpenSSL 3.5 seals 1,400 bytes in 153 ns, 3.0 in 350, on the same processor, whose
+VAES and AVX-512 the older one does not know.
 
 Kernels get functions by their addresses, in an array of their state: nothing of libcrypto is in a
 cached kernel, so kernels load and run on machines without it.
@@ -59,7 +61,7 @@ class Libcrypto:
     """A libcrypto that has what sealed transports need.
 
     ``functions``: int64[7], the addresses of `FUNCTIONS`, for kernels. ``path``: the library's
-    file; ``version``: as it names itself.
+    file; ``version``: as it names itself; ``number``: grows with OpenSSL's versions, else 0.
     """
 
     def __init__(self, library: Any) -> None:
@@ -71,6 +73,8 @@ class Libcrypto:
             function = _function(library, name)
             function.argtypes, function.restype = kinds, result
         self.version = str(library.OpenSSL_version(0).decode("ascii", "replace"))
+        is_openssl = self.version.startswith("OpenSSL")
+        self.number = int(library.OpenSSL_version_num()) if is_openssl else 0
         self.path = _file_of(addresses[0])
         self._answer_known_test()
 
@@ -130,6 +134,7 @@ _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 _INIT = ((_POINTER, _POINTER, _POINTER, ctypes.c_char_p, ctypes.c_char_p), _INT)
 _SIGNATURES: tuple[tuple[str, tuple[Any, ...], Any], ...] = (
     ("OpenSSL_version", (_INT,), ctypes.c_char_p),
+    ("OpenSSL_version_num", (), ctypes.c_ulong),
     ("EVP_aes_128_gcm", (), _POINTER),
     ("EVP_aes_256_gcm", (), _POINTER),
     ("EVP_CIPHER_CTX_new", (), _POINTER),
@@ -183,11 +188,13 @@ def _candidates() -> Iterator[tuple[str, str | None]]:
 
 @functools.cache
 def find_libcrypto() -> Libcrypto:
-    """The first libcrypto that can be used. Raises NotFound with the reason of each place."""
-    reasons = []
+    """The newest libcrypto that can be used. Raises NotFound with the reason of each place."""
+    reasons, usable = [], []
     for place, file in _candidates():
         try:
-            return Libcrypto(ctypes.CDLL(file))
+            usable.append(Libcrypto(ctypes.CDLL(file)))
         except (OSError, Unusable) as problem:
             reasons.append(f"{place}: {problem}")
-    raise NotFound(f"no usable libcrypto: {'; '.join(reasons)}")
+    if not usable:
+        raise NotFound(f"no usable libcrypto: {'; '.join(reasons)}")
+    return max(usable, key=lambda each: each.number)
