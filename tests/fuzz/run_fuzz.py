@@ -13,14 +13,17 @@ import hashlib
 import random
 import struct
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.support import packets as packet_builder
+from tests.support.sealed_network import sealed_node
 from tests.support.simulation import Reader, Stream
 
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
+from tidecast.layout.sealed import SEAL_BYTES, SEALED_VERSION
 from tidecast.testing import Network, SimulatedNode
 from tidecast.testing.switch import Packet
 
@@ -33,7 +36,8 @@ COUNTERS = [
         "INVALID_SHORT", "INVALID_VERSION", "INVALID_TYPE", "INVALID_FIELD", "FILTERED",
         "UNKNOWN_SESSION", "STALE_SESSION", "DUPLICATES", "OVERRUNS", "LOSSES", "LOST_FOR_GOOD",
         "GAP_TABLE_FULL", "NAKS_RECEIVED", "NAKS_TOO_LATE", "STATUS_RECEIVED", "RECEIVERS_REFUSED",
-        "HEARTBEATS_RECEIVED", "SETUPS_RECEIVED", "LATE",
+        "HEARTBEATS_RECEIVED", "SETUPS_RECEIVED", "LATE", "OPENED", "TAG_FAILED", "REPLAYED",
+        "UNKNOWN_KEY", "PLAIN_REFUSED",
     )
 ]  # fmt: skip
 
@@ -41,7 +45,13 @@ COUNTERS = [
 def seeds() -> list[bytes]:
     """Sound packets of every type, and some that are sound but bold."""
     top = (1 << 60) - 1
+    sealed = packet_builder.data(packet_builder.message(b"hello"), version=SEALED_VERSION, source=1)
+    head, body = sealed[: wire.PACKET_HEADER_BYTES], sealed[wire.PACKET_HEADER_BYTES :]
     return [
+        head + struct.pack("<IBBHqq", 1, 0, 1, 0, 77, 9) + body + bytes(16),
+        head + struct.pack("<IBBHqq", 1, 7, 2, 1, -1, (1 << 56) - 1) + body + bytes(16),
+        head + struct.pack("<IBBHqq", 0, 0xFF, 0xFF, 0xFFFF, 0, -1) + body + bytes(16),
+        head,
         packet_builder.data(packet_builder.message(b"hello")),
         packet_builder.data(packet_builder.message(b"x" * 900), seq=3),
         packet_builder.data(
@@ -82,16 +92,17 @@ def seeds() -> list[bytes]:
 class Fuzz:
     """One network, one stream, one stranger."""
 
-    def __init__(self, seed: int, corpus: list[bytes]) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, seed: int, corpus: list[bytes], *, sealed: bool = False) -> None:
+        self.random, self.sealed = random.Random(seed), sealed
         self.corpus = corpus
         self.net = Network(seed=seed, packet_bytes=PACKET_BYTES, step_us=50)
         # A receiver that does not exist may hold `min` flow back, until its time-out.
         small: dict[str, Any] = {
             "history_bytes": 64 << 10, "receive_bytes": 64 << 10, "receiver_timeout_s": 0.5,
         }  # fmt: skip
-        self.a = self.net.node("a", topics=["t"], **small)
-        self.b = self.net.node("b", topics=["t", "unused"], **small)
+        node = partial(sealed_node, self.net) if sealed else self.net.node
+        self.a = node("a", topics=["t"], **small)
+        self.b = node("b", topics=["t", "unused"], **small)
         self.reader, self.stream = Reader(self.b), Stream(self.a, size=300)
         self.reader.session = self.stream.publisher.session  # a stranger may publish, too
         self.replay: list[bytes] = []
@@ -120,7 +131,7 @@ class Fuzz:
             packet = r.randbytes(r.choice((0, 1, 8, 31, 32, 33, 72, 600, PACKET_BYTES)))
         for _ in range(r.choice((0, 1, 1, 2, 4))):
             packet = self.mutated(packet)
-        return self.foreign(packet[:PACKET_BYTES])
+        return self.foreign(packet[: PACKET_BYTES + SEAL_BYTES])
 
     def mutated(self, packet: bytes) -> bytes:
         r = self.random
@@ -152,11 +163,11 @@ class Fuzz:
         return bytes(raw)
 
     def foreign(self, packet: bytes) -> bytes:
-        """Nobody can tell a forged packet of a live session from a true one: make it another's.
+        """No node can tell a forged plain packet of a live session from a true one: rename it.
 
-        Packets carry no signature. True ones, replayed as they are, stay.
+        It carries no signature. True ones, replayed as they are, stay.
         """
-        if len(packet) < wire.PACKET_HEADER_BYTES or packet in self.replay:
+        if self.sealed or len(packet) < wire.PACKET_HEADER_BYTES or packet in self.replay:
             return packet
         raw = bytearray(packet)
         source = struct.unpack_from("<H", raw, wire.SOURCE_AT)[0]
@@ -210,9 +221,9 @@ def load_corpus() -> list[bytes]:
     return seeds() + [path.read_bytes() for path in sorted(CORPUS.glob("*.bin"))]
 
 
-def run(seed: int, rounds: int, corpus: list[bytes]) -> Fuzz:
-    """A fuzz run; the network is closed afterwards."""
-    fuzz = Fuzz(seed, corpus)
+def run(seed: int, rounds: int, corpus: list[bytes], *, sealed: bool = False) -> Fuzz:
+    """A fuzz run; the network is closed afterwards. ``sealed``: its transport requires seals."""
+    fuzz = Fuzz(seed, corpus, sealed=sealed)
     try:
         for i in range(rounds):
             fuzz.round(1 if i % 4 else 20)
@@ -231,7 +242,7 @@ def main() -> None:
     told = options.parse_args()
     corpus = load_corpus()
     for seed in range(told.first_seed, told.first_seed + told.seeds):
-        fuzz = run(seed, told.rounds, corpus)
+        fuzz = run(seed, told.rounds, corpus, sealed=bool(seed % 2))
         sys.stdout.write(f"seed {seed}: {len(fuzz.kept)} packets did something new\n")
         sys.stdout.flush()
         if told.keep:

@@ -80,15 +80,16 @@ def test_the_seeds_themselves_do_no_harm() -> None:
     assert len(load_corpus()) >= len(seeds())
 
 
+@pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_mutations_do_no_harm(seed: int) -> None:
-    assert run(seed, 80, load_corpus()).kept
+def test_mutations_do_no_harm(seed: int, sealed: bool) -> None:
+    assert run(seed, 80, load_corpus(), sealed=sealed).kept
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_many_mutations_do_no_harm(seed: int) -> None:
-    assert run(seed, 400, load_corpus()).kept
+    assert run(seed, 400, load_corpus(), sealed=bool(seed % 2)).kept
 
 
 @hypothesis.settings(max_examples=25)

@@ -33,20 +33,20 @@ def keys() -> None:
 @click.argument("transport")
 @click.option(
     "--activate-after",
-    type=Duration(),
+    type=Duration(low=0, high=30 * 86400),
     default="0s",
     show_default=True,
     help="When senders begin to use it: time to copy the file to nodes that run.",
 )
 @data_dir_option
-def new(transport: str, activate_after: int, data_dir: Path) -> None:
+def new(transport: str, activate_after: float, data_dir: Path) -> None:
     """Make the first secret of a transport."""
     from tidecast.node.sealing.wire_keys import load_wire_keys, save_wire_keys
 
     path, held = _held(data_dir)
     now_ns = time.time_ns()
     changed = held.without_retired(now_ns).with_new(
-        transport, now_ns, activate_after_s=activate_after / 1e9
+        transport, now_ns, activate_after_s=activate_after
     )
     save_wire_keys(changed, path)
     _tell(load_wire_keys(path).transports[transport][-1], transport, path, now_ns)
@@ -56,27 +56,27 @@ def new(transport: str, activate_after: int, data_dir: Path) -> None:
 @click.argument("transport")
 @click.option(
     "--activate-after",
-    type=Duration(),
+    type=Duration(low=0, high=30 * 86400),
     default="10m",
     show_default=True,
     help="When senders begin to use it: until then the file has to be on all nodes.",
 )
 @click.option(
     "--retire-after",
-    type=Duration(),
+    type=Duration(low=0, high=30 * 86400),
     default="10m",
     show_default=True,
     help="How long packets of the old secret are still taken after that.",
 )
 @data_dir_option
-def rotate(transport: str, activate_after: int, retire_after: int, data_dir: Path) -> None:
+def rotate(transport: str, activate_after: float, retire_after: float, data_dir: Path) -> None:
     """Make the next secret of a transport; the old one ends a while after it is in use."""
     from tidecast.node.sealing.wire_keys import load_wire_keys, save_wire_keys
 
     path, held = _held(data_dir)
     now_ns = time.time_ns()
     changed = held.without_retired(now_ns).rotated(
-        transport, now_ns, activate_after_s=activate_after / 1e9, retire_after_s=retire_after / 1e9
+        transport, now_ns, activate_after_s=activate_after, retire_after_s=retire_after
     )
     save_wire_keys(changed, path)
     _tell(load_wire_keys(path).transports[transport][-1], transport, path, now_ns)
