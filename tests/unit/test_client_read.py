@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.gateways import TOKEN, make_gateway, remote
 
@@ -17,6 +18,7 @@ import tidecast.testing
 from tidecast import Json, LogRecord, Time, Tokens
 from tidecast.access import Access, Scope, digest_of
 from tidecast.client.log import aio, blocking
+from tidecast.client.log.sources import RemoteLogs
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.engine.process import Engine
@@ -309,6 +311,40 @@ def test_damage_is_not_passed_over(place: Place) -> None:
     path.write_bytes(raw)
     with pytest.raises(CorruptLog):
         list(place.client.read("small"))
+
+
+def test_batches_through_a_gateway_take_one_connection(tmp_path: Path) -> None:
+    link = EmbeddedLink.open(topology_from(SETTINGS), data_dir=tmp_path, name="host")
+    gateway = make_gateway(link, data_dir=tmp_path)
+    with remote(gateway.url) as client:
+        client.publish_batch(
+            "three", [b"1"] * 90, keys=[f"{n}" for n in range(90)], ack="durable"
+        ).check()
+        logs = client.link.open_logs("three", lambda *_: None)
+        assert isinstance(logs, RemoteLogs)
+        ranges = client.read("three").plan()
+        assert sum(len(rows) for each in ranges for _, rows in logs.blocks(each)) == 90
+        assert len(logs._readers) == 1
+        side_by_side = [logs.blocks(each, len(ranges)) for each in ranges]
+        assert [len(next(each)[1]) > 0 for each in side_by_side] == [True] * 3
+        assert len(logs._readers) == 3
+        logs.close()
+    gateway.stop()
+    link.close()
+
+
+def test_queues_that_are_read_side_by_side_share_memory() -> None:
+    with tidecast.testing.connect(durable=["d"]) as client:
+        client.publish("d", b"1", ack="durable")
+        (asked,) = client.read("d").plan()
+        logs = client.link.open_logs("d", lambda *_: None)
+        alone, among_many = (next(logs.blocks(asked, n))[0].base for n in (1, 1000))
+        assert isinstance(alone, np.ndarray)
+        assert isinstance(among_many, np.ndarray)
+        assert (alone.nbytes, among_many.nbytes) == (8 << 20, 128 << 10)
+        client.publish("d", bytes(1 << 20), ack="durable")  # longer than a block
+        (asked,) = client.read("d").plan()
+        assert sum(len(rows) for _, rows in logs.blocks(asked, 1000)) == 2
 
 
 def test_a_gateway_asks_for_the_right_to_read_payloads(tmp_path: Path) -> None:

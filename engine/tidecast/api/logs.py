@@ -35,10 +35,11 @@ class Logs(Protocol):
     def at_time(self, queue: int, time_ns: int) -> int:
         """First offset of the first batch with a record not older than this; else the end."""
 
-    def blocks(self, asked: QueueRange) -> Blocks:
+    def blocks(self, asked: QueueRange, side_by_side: int = 1) -> Blocks:
         """The records of a range, in order. A block is valid until the next one.
 
-        Raises CorruptLog, StorageError, and over a gateway AuthError and ConnectionLost.
+        ``side_by_side``: ranges that are read at the same time; they share some memory. Raises
+        CorruptLog, StorageError, and over a gateway AuthError, Conflict and ConnectionLost.
         """
 
     def close(self) -> None:

@@ -55,12 +55,13 @@ class LogReader:
 
         Each queue in the order of its tokens. ``until_ns``: only those that are older.
         """
-        parts: list[Iterator[LogRecord]] = []
+        grown: list[QueueRange] = []
         for queue, first, end in self._logs.bounds():
             start = self._next.setdefault(queue, first)
             if end > start:
-                parts.append(self._records(queue, start, end))
+                grown.append(QueueRange(queue=queue, start=start, end=end))
                 self._next[queue] = end
+        parts = [self._records(each, len(grown)) for each in grown]
         merged = parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_time)
         if not self._not_before_ns and until_ns is None:
             yield from merged
@@ -70,8 +71,7 @@ class LogReader:
             if first_ns <= each.timestamp < end_ns:
                 yield each
 
-    def _records(self, queue: int, start: int, end: int) -> Iterator[LogRecord]:
-        asked = QueueRange(queue=queue, start=start, end=end)
-        for block, rows in self._logs.blocks(asked):
+    def _records(self, asked: QueueRange, side_by_side: int) -> Iterator[LogRecord]:
+        for block, rows in self._logs.blocks(asked, side_by_side):
             if len(rows):
-                yield from batch_of(self.topic, queue, block, rows, None)
+                yield from batch_of(self.topic, asked.queue, block, rows, None)

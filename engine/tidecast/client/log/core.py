@@ -145,13 +145,19 @@ class ReadCore:
 
     def records_of(self, logs: Logs) -> Iterator[LogRecord]:
         """The records of all queues, merged by time; each queue in its order."""
-        parts = [chain.from_iterable(self._queue(logs, each)) for each in self.plan()]
+        ranges = self.plan()
+        parts = [
+            chain.from_iterable(self._queue(logs, each, side_by_side=len(ranges)))
+            for each in ranges
+        ]
         return parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_time)
 
-    def _queue(self, logs: Logs, asked: QueueRange, limit: int | None = None) -> Iterator[LogBatch]:
+    def _queue(
+        self, logs: Logs, asked: QueueRange, limit: int | None = None, side_by_side: int = 1
+    ) -> Iterator[LogBatch]:
         if asked.start >= asked.end:
             return
-        for block, rows in logs.blocks(asked):
+        for block, rows in logs.blocks(asked, side_by_side):
             if not len(rows):  # filters left out all of them
                 continue
             whole = batch_of(self.topic, asked.queue, block, rows, self._codec)

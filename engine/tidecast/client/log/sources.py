@@ -14,9 +14,12 @@ from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.log.batch import CAUSES
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles, queues_of
-from tidecast.log.range_scan import RangeScan, Selector, Wanted
+from tidecast.log.range_scan import BLOCK_BYTES, RangeScan, Selector, Wanted
 from tidecast.log.select import W_AT
 from tidecast.queues.mapper import hash_of
+
+BLOCKS_BYTES, BLOCK_BYTES_MIN = 64 << 20, 128 << 10
+"""All blocks that are read side by side, and the least of one."""
 
 
 class LocalLogs(Logs):
@@ -43,11 +46,13 @@ class LocalLogs(Logs):
         """See `Logs`."""
         return self._file(queue).token_at_time(time_ns)
 
-    def blocks(self, asked: QueueRange) -> Blocks:
+    def blocks(self, asked: QueueRange, side_by_side: int = 1) -> Blocks:
         """See `Logs`."""
+        room = max(BLOCKS_BYTES // side_by_side, BLOCK_BYTES_MIN)
         scan = RangeScan(
             queue_directory(self._data_dir, self._topic, asked.queue), self._topic, asked.queue,
             _wanted(asked), fail_on_data_loss=False, report=self._report,
+            block_bytes=min(room, BLOCK_BYTES),
         )  # fmt: skip
         try:
             for block, n in scan:
@@ -66,14 +71,15 @@ class LocalLogs(Logs):
 
 
 class RemoteLogs(Logs):
-    """See `Logs`: over a gateway. A connection for each queue: queues are read side by side."""
+    """See `Logs`: over a gateway. Each range that is being read has a connection."""
 
     def __init__(self, server: str, token: str | None, topic: str, report: Report) -> None:
         """``server``: ``tidecast://HOST:PORT``."""
         self._server, self._token = server, token or ""
         self._topic, self._report = topic, report
         self._client = LogClient(self._server, self._token)
-        self._readers: dict[int, LogClient] = {}
+        self._readers: list[LogClient] = []
+        self._free: list[LogClient] = []
 
     def bounds(self) -> list[tuple[int, int, int]]:
         """See `Logs`."""
@@ -83,11 +89,17 @@ class RemoteLogs(Logs):
         """See `Logs`."""
         return self._client.at_time(self._topic, queue, time_ns)
 
-    def blocks(self, asked: QueueRange) -> Blocks:
-        """See `Logs`."""
-        reader = self._readers.get(asked.queue)
-        if reader is None:
-            reader = self._readers[asked.queue] = LogClient(self._server, self._token)
+    def blocks(self, asked: QueueRange, side_by_side: int = 1) -> Blocks:
+        """See `Logs`. Raises Conflict: too many readers at the gateway."""
+        del side_by_side  # the gateway sends what the reader's credit allows
+        if not self._free:
+            self._free.append(LogClient(self._server, self._token))
+            self._readers += self._free
+        reader = self._free.pop()
+        yield from self._blocks(reader, asked)
+        self._free.append(reader)
+
+    def _blocks(self, reader: LogClient, asked: QueueRange) -> Blocks:
         over_wire = Range(
             topic=self._topic, queue=asked.queue, start=asked.start, end=asked.end,
             time_min_ns=asked.time_min_ns, time_end_ns=asked.time_end_ns, keys=asked.keys,
@@ -105,7 +117,7 @@ class RemoteLogs(Logs):
 
     def close(self) -> None:
         """See `Logs`."""
-        for client in (self._client, *self._readers.values()):
+        for client in (self._client, *self._readers):
             client.close()
 
 
