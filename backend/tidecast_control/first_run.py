@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from tidecast.config.topology import (
     Topology,
-    default_topology,
+    first_topology,
     load_topology,
     topology_path,
 )
@@ -44,10 +44,10 @@ class Secrets:
 
 
 def _topology(settings: Settings) -> Topology:
-    """The file that was there before the first start, else the default. Raises ConfigError."""
+    """The file that was there before the first start, else a new platform's. Raises ConfigError."""
     path = settings.topology_file or topology_path(settings.data_dir)
     if settings.topology_file is None and not path.exists():
-        return default_topology()
+        return first_topology(settings.data_dir)
     return load_topology(path)
 
 

@@ -235,7 +235,15 @@ class Server(uvicorn.Server):
         return self._app.problem
 
     async def startup(self, sockets: Any = None) -> None:
-        """Bind, then tell."""
+        """Listen, start the application, then tell.
+
+        In this order: a service whose port is in use must not make, and lose, the password of a
+        first run.
+        """
+        with contextlib.suppress(ValueError):  # the name of a host may have several addresses
+            ipaddress.ip_address(self.config.host)
+            sockets = sockets or [self.config.bind_socket()]
+            sockets[0].listen(self.config.backlog)  # only then is the port taken
         await super().startup(sockets=sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]

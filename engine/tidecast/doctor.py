@@ -11,9 +11,11 @@ import fcntl
 import os
 import platform
 import secrets
+import selectors
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,12 +30,16 @@ from tidecast.config.topology import (
     topology_path,
 )
 from tidecast.errors import NotFound, TidecastError
+from tidecast.layout import packet as wire
+from tidecast.layout.packet import CHANNEL_PORT_OFFSET
 from tidecast.native.crypto.libcrypto import find_libcrypto
 from tidecast.version import VERSION
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SHM_FAIL_BYTES, SHM_WARN_BYTES = 64 << 20, 512 << 20
 ROUND_TRIP_TIMEOUT_S = 1.0
+LISTEN_S, STRANGERS_MAX = 1.2, 64
+"""A publication introduces itself once a second."""
 SIOCGIFADDR, SIOCGIFFLAGS, SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 IFF_UP, IFF_LOOPBACK, IFF_MULTICAST = 1, 8, 0x1000
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
@@ -431,6 +437,66 @@ def check_round_trip(place: Place) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def check_strangers(place: Place) -> Iterator[Finding]:
+    """Nodes of another platform on a transport's group and port, by the SETUPs of a moment."""
+    for transport in place.networks():
+        found = interface_of(transport)
+        if transport.kind != "udp-multicast" or found is None:
+            continue
+        check = f"strangers on {transport.name}"
+        heard = listen(transport, found)
+        foreign = sorted(
+            f"{name} (platform {platform or 'not named'}, {address})"
+            for name, platform, address in heard
+            if transport.platform and platform != transport.platform
+        )
+        if foreign:
+            yield Finding(
+                check=check, status=WARN, detail=f"{transport.where} is used by another platform, "
+                f"too: {', '.join(foreign)}",
+                mend="set another port or group of this transport in the topology; or the same "
+                f"platform on those nodes: platform: {transport.platform}",
+            )  # fmt: skip
+        else:
+            known = ", ".join(sorted({name for name, _, _ in heard})) or "nobody publishes"
+            yield Finding(check=check, status=OK, detail=f"{transport.where}: {known}")
+
+
+def listen(transport: TransportConfig, interface: Interface) -> set[tuple[str, str, str]]:
+    """(node, platform, host) of the plain SETUPs that a group gets within LISTEN_S."""
+    membership = socket.inet_aton(transport.group) + socket.inet_aton(interface.address)
+    found: set[tuple[str, str, str]] = set()
+    with contextlib.ExitStack() as opened:
+        waiting = opened.enter_context(selectors.DefaultSelector())
+        for offset in CHANNEL_PORT_OFFSET:
+            each = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind((transport.group, transport.port + offset))
+            each.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+            waiting.register(each, selectors.EVENT_READ)
+        ends_s = time.monotonic() + LISTEN_S
+        while len(found) < STRANGERS_MAX and (left_s := ends_s - time.monotonic()) > 0:
+            for key, _ in waiting.select(left_s):
+                assert isinstance(key.fileobj, socket.socket)
+                raw, (host, *_) = key.fileobj.recvfrom(65_535)
+                if (about := introduced(raw)) is not None:
+                    found.add((*about, host))
+    return found
+
+
+def introduced(raw: bytes) -> tuple[str, str] | None:
+    """Node and platform of a SETUP packet; None for any other."""
+    if len(raw) < wire.SETUP_NAMES_AT or raw[:2] != bytes((wire.VERSION, wire.SETUP)):
+        return None
+    end = int.from_bytes(raw[wire.LENGTH_AT : wire.LENGTH_AT + 2], "little")
+    node_n, tag_n = raw[wire.SETUP_NODE_LEN_AT], raw[wire.SETUP_PLATFORM_LEN_AT]
+    node = raw[wire.SETUP_NAMES_AT : wire.SETUP_NAMES_AT + node_n]
+    if end > len(raw) or end < wire.SETUP_NAMES_AT + node_n + tag_n:
+        return None
+    tag = raw[end - tag_n : end] if tag_n == wire.PLATFORM_BYTES else b""
+    return node.decode(errors="replace"), tag.hex()
+
+
 def _multicast_round_trip(transport: TransportConfig, interface: Interface) -> bool:
     local = socket.inet_aton(interface.address)
     token = secrets.token_bytes(16)
@@ -482,7 +548,7 @@ def check_offload(_: Place) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
     check_python, check_libcrypto, check_cores, check_clock, check_data_dir, check_shared_memory,
     check_engine, check_socket_buffers, check_interfaces, check_peers, check_routes,
-    check_rp_filter, check_firewall, check_round_trip, check_offload,
+    check_rp_filter, check_firewall, check_round_trip, check_strangers, check_offload,
 )  # fmt: skip
 
 

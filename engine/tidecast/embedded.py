@@ -25,8 +25,8 @@ from tidecast.client.log.sources import LocalLogs
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import (
     Topology,
-    default_topology,
     load_topology,
+    own_topology,
     topology_from,
     with_identity,
 )
@@ -82,13 +82,13 @@ class EmbeddedLink(Link):
     ) -> EmbeddedLink:
         """Start a node in this process and attach to it.
 
-        ``topology``: a checked one, a mapping as in YAML, a YAML file, or None for the default.
+        ``topology``: a checked one, a mapping as in YAML, a YAML file, or None: `own_topology`.
         ``mode``: ``threads``, or ``inline``: no threads; the agents run whenever this client
         polls, publishes or waits. ``adapters``: by name, topics whose queues they are.
         Without ``data_dir`` a temporary directory is used. Raises ConfigError, NotFound, Conflict.
         """
         if topology is None:
-            topology = default_topology()
+            topology = own_topology()
         elif isinstance(topology, str | Path):
             topology = load_topology(Path(topology))
         elif not isinstance(topology, Topology):

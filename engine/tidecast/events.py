@@ -162,6 +162,19 @@ class WireForgery(Event, frozen=True):
     reason: str
 
 
+class ForeignPlatform(Event, frozen=True):
+    """A node of another platform sends to this platform's group and port: its packets are refused.
+
+    Once for each such node; the counter FOREIGN_PLATFORM has all. Give one of the platforms another
+    `group` or `port`; or, to make one platform of them, the same `platform` (see docs/TUNING.md).
+    """
+
+    transport: str
+    node: str
+    platform: str
+    address: str
+
+
 class TopicConflict(Event, frozen=True):
     """A peer uses this topic id for another topic, or another packet size or reliability."""
 
@@ -625,7 +638,8 @@ class KafkaThrottled(Event, frozen=True):
 
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
-    | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | TopicConflict
+    | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | ForeignPlatform
+    | TopicConflict
     | WireKeyActive | WireKeyMissing | WireForgery
     | MessagesDropped | RepliesDropped | RequestRefused
     | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced

@@ -243,6 +243,7 @@ def test_wrong_specs_are_refused_with_a_pointer(
     api: TestClient, path: str, spec: dict[str, Any], pointer: str
 ) -> None:
     put(api, "topics/first", {"wire_id": 7})
+    put(api, "transports/wire", {})
     answer = api.put(f"/api/v1/{path}", json={"spec": spec})
     assert answer.status_code == 422, answer.text
     assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]

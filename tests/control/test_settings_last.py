@@ -111,6 +111,12 @@ def test_an_engine_that_joins_has_the_platforms_transports_before_it_starts(
     directory.mkdir()
     fetched = _fetch(control, directory)
     assert fetched.transport("multicast").port == 7710
+    [spec] = [
+        row["spec"] for row in control.api.get("/transports").json()["items"]
+        if row["metadata"]["name"] == "multicast"
+    ]  # fmt: skip
+    assert fetched.transport("multicast").platform == spec["platform"] != ""
+    assert fetched.transport("multicast").group == spec["group"] != "239.255.84.67"
     assert load_topology(topology_path(directory)).transport("multicast").port == 7710
     assert load_state(directory).credential.startswith("tcn_")
     states = control.api.get("/nodes").json()["items"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from tests.conftest import Eventually
 
 from tidecast.cli.control import service_state
 from tidecast.cli.watch import watching_pid
+from tidecast.config.topology import load_topology, topology_path
 from tidecast.engine.process import running_pid
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
@@ -150,3 +153,46 @@ def test_up_ends_with_an_engine_that_cannot_start(short_dir: Path) -> None:
     assert done.returncode == 1
     assert "topics" in done.stderr
     assert _left(short_dir) == [None, None, None]
+
+
+def test_two_platforms_that_start_at_once_share_nothing(short_dir: Path) -> None:
+    """Neither ports nor groups; and both say the password of their first run."""
+    places = [short_dir / "a", short_dir / "b"]
+    command = [sys.executable, "-m", "tidecast.cli", "up", "--detach", "--data-dir"]
+    starting = [
+        subprocess.Popen([*command, str(each)], stdout=subprocess.PIPE, text=True)
+        for each in places
+    ]
+    try:
+        said = [process.communicate(timeout=300)[0] for process in starting]
+        for pattern in (r"control service: (\S+)", r"password (\S+)", r"multicast (\S+),"):
+            found = [re.findall(pattern, text) for text in said]
+            assert [len(each) for each in found] == [1, 1], said
+            assert found[0] != found[1]
+        files = [load_topology(topology_path(each)).transports[0] for each in places]
+        assert files[0].platform != files[1].platform
+        for each in places:
+            findings = json.loads(_run(each, "doctor", "--json"))["findings"]
+            [strangers] = [f for f in findings if f["check"] == "strangers on multicast"]
+            assert strangers["status"] == "ok"
+    finally:
+        for process, each in zip(starting, places, strict=True):
+            process.kill()
+            _run(each, "down")
+
+
+def test_a_port_that_is_in_use_costs_no_password(short_dir: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        command = [sys.executable, "-m", "tidecast.cli", "up", "--detach", "--port", port]
+        refused = subprocess.run(
+            [*command, "--data-dir", str(short_dir)], capture_output=True, text=True, check=False
+        )
+        assert refused.returncode == 1
+        assert f"could not start on 127.0.0.1:{port}: choose another port" in refused.stderr
+    try:
+        assert "first run: log in as admin" in _run(short_dir, "up", "--detach", "--port", "0")
+    finally:
+        _run(short_dir, "down")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ipaddress
 import re
 from pathlib import Path
 
@@ -22,13 +23,17 @@ from tidecast.config.topology import (
     default_topology,
     derive_topic_id,
     dump_topology,
+    first_topology,
     is_pattern,
     load_topology,
     matches,
+    own_topology,
+    platform_topology,
     remove_topic,
     save_topology,
     shm_dir,
     topology_from,
+    topology_path,
     with_identity,
 )
 from tidecast.config.yaml import parse_yaml
@@ -360,3 +365,45 @@ def test_a_live_topic_takes_no_settings_of_queues() -> None:
     made = add_topic(topology, TopicConfig(name="x", queues=3, mode="durable"))
     with pytest.raises(ConfigError, match="queues: 3: the topic is live"):
         change_topic(made, "x", {"mode": "live"})
+
+
+def test_a_platform_has_a_group_and_ports_of_its_own() -> None:
+    """Golden: a file that names the platform alone would join by these."""
+    one = platform_topology("0123456789abcdef").transports[0]
+    assert (one.platform, one.group, one.port) == ("0123456789abcdef", "239.195.205.239", 23_366)
+    assert one.interface == "127.0.0.1"
+    drawn = [platform_topology(f"{i * 0x9E3779B97F4A7C15 % 2**64:016x}") for i in range(1000)]
+    places = {(each.transports[0].group, each.transports[0].port) for each in drawn}
+    assert len(places) == 1000
+    for group, port in places:
+        assert ipaddress.IPv4Address(group) in ipaddress.ip_network("239.192.0.0/14")
+        assert 20_000 <= port <= 28_997
+
+
+def test_transports_of_a_file_keep_the_group_and_port_that_they_had(tmp_path: Path) -> None:
+    """No platform that exists moves to another network when it is upgraded."""
+    path = topology_path(tmp_path)
+    for text in ("{}", "transports: [{name: m}]", "transports: [{name: m, kind: udp-multicast}]"):
+        path.write_text(text)
+        first = load_topology(path).transports[0]
+        assert (first.group, first.port, first.platform) == ("239.255.84.67", 7400, "")
+
+
+def test_a_platforms_id_has_sixteen_hex_digits() -> None:
+    for wrong in ("x", "0123456789ABCDEF", "0123456789abcde", "0" * 17):
+        with pytest.raises(ConfigError, match=r"transports\[0\].platform"):
+            topology_from({"transports": [{"name": "m", "platform": wrong}]})
+
+
+def test_programs_of_a_user_share_the_transports_of_his_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDECAST_DATA_DIR", str(tmp_path))
+    alone = own_topology()
+    assert alone == own_topology()
+    assert alone.transports[0].group != "239.255.84.67"
+    platform = first_topology(tmp_path)
+    save_topology(platform, topology_path(tmp_path))
+    assert own_topology().transports == platform.transports
+    topology_path(tmp_path).write_text("transports: [{name: m, secure: required}]")
+    assert own_topology() == alone, "it has no keys"

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+import socket
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from tests.support import packets
+from tests.support.lab import free_group, free_port
 
 from tidecast import doctor
 from tidecast.cli import main
-from tidecast.config.topology import Topology, TransportConfig, topology_from
+from tidecast.config.topology import Topology, TransportConfig, platform_topology, topology_from
 from tidecast.doctor import FAIL, IFF_LOOPBACK, IFF_MULTICAST, IFF_UP, OK, WARN, Interface, Place
 from tidecast.errors import NotFound
+from tidecast.layout import packet as wire
 
 LAN = TransportConfig(name="lan", interface="eth0")
 LOOPBACK = TransportConfig(name="here")
@@ -223,3 +228,45 @@ def test_the_topology_that_was_told_is_looked_at(tmp_path: Path) -> None:
     other.unlink()
     refused = CliRunner().invoke(main, told)
     assert refused.exit_code != 0
+
+
+@pytest.fixture
+def stranger() -> Iterator[TransportConfig]:
+    """A transport on loopback on which a node of another platform introduces itself."""
+    transport = platform_topology("0123456789abcdef").transports[0]
+    transport = msgspec.structs.replace(transport, group=free_group(), port=free_port())
+    raw = bytearray(packets.setup("next-door", "t") + bytes.fromhex("fedcba9876543210"))
+    raw[wire.SETUP_PLATFORM_LEN_AT] = wire.PLATFORM_BYTES
+    raw[wire.LENGTH_AT : wire.LENGTH_AT + 2] = len(raw).to_bytes(2, "little")
+    ended = threading.Event()
+
+    def speak() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            own = socket.inet_aton("127.0.0.1")
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own)
+            while not ended.wait(0.02):
+                for packet in (b"", b"rubbish" * 20, bytes(raw[:90]), bytes(raw)):
+                    sender.sendto(packet, (transport.group, transport.port + 1))
+
+    speaking = threading.Thread(target=speak)
+    speaking.start()
+    yield transport
+    ended.set()
+    speaking.join()
+
+
+def test_strangers_on_the_group_are_named(tmp_path: Path, stranger: TransportConfig) -> None:
+    found = only(doctor.check_strangers(place(tmp_path, stranger)))
+    assert found.status == WARN
+    assert "next-door (platform fedcba9876543210, 127.0.0.1)" in found.detail
+    assert found.mend.endswith("platform: 0123456789abcdef")
+    own = msgspec.structs.replace(stranger, platform="fedcba9876543210")
+    heard = only(doctor.check_strangers(place(tmp_path, own)))
+    assert (heard.status, heard.detail) == (OK, f"{own.where}: next-door")
+
+
+def test_nobody_is_no_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LISTEN_S", 0.05)
+    quiet = msgspec.structs.replace(LOOPBACK, group=free_group(), port=free_port())
+    found = only(doctor.check_strangers(place(tmp_path, quiet)))
+    assert (found.status, found.detail) == (OK, f"{quiet.where}: nobody publishes")

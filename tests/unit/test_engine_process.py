@@ -211,13 +211,20 @@ def test_a_signal_that_another_thread_receives_stops_the_engine(tmp_path: Path) 
 
 def test_the_topology_is_found_or_made(tmp_path: Path) -> None:
     topology, path = choose_topology(tmp_path, None)
-    assert (topology, path) == (default_topology(), topology_path(tmp_path))
+    assert path == topology_path(tmp_path)
+    assert (
+        topology.transports[0].platform != choose_topology(tmp_path, None)[0].transports[0].platform
+    )
     assert not path.exists(), "an engine that starts saves it"
     one = Engine(tmp_path, topology, topology_file=path, node_factory=FakeNode)
     one.start()
     one.stop()
     assert load_topology(path) == topology
+    path.unlink()
+    older = choose_topology(tmp_path, None)[0]
+    assert older == default_topology(), "an engine ran here: its group and port stay"
     path.write_text("node: {id: 9}")
+    assert choose_topology(tmp_path, None)[0].transports == default_topology().transports
     assert choose_topology(tmp_path, None)[0].node.id == 9
     with pytest.raises(NotFound):
         choose_topology(tmp_path, tmp_path / "none.yaml")

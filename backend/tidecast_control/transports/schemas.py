@@ -15,6 +15,7 @@ class TransportSpec(Model):
     """How packets move. A change takes effect when an engine starts again."""
 
     kind: Literal["udp-multicast", "udp-unicast", "ipc"] = "udp-multicast"
+    platform: Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")] = ""
     group: Short = "239.255.84.67"
     port: int = Field(7400, ge=1, le=65_533)
     interface: Annotated[str, Field(pattern=r"^[^\s/\x00]{1,15}$")] = "127.0.0.1"

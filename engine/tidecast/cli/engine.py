@@ -189,6 +189,7 @@ def _run(
             f"pid {state.pid}, data in {data_dir}"
             + (f", gateway {state.gateway}" if state.gateway else "")
             + "".join(f", kafka {each.address}" for each in endpoints)
+            + "".join(f", {each}" for each in _networks(data_dir, topology_file))
         )
         sys.stdout.flush()
         _warn(data_dir, topology_file)
@@ -207,6 +208,17 @@ def _run(
         click.echo("stopped before it was ready", err=True)
         sys.exit(130)
     click.echo("stopped")
+
+
+def _networks(data_dir: Path, topology_file: Path | None) -> list[str]:
+    """Where the transports of an engine listen."""
+    from tidecast.config.topology import load_topology, topology_path
+    from tidecast.errors import TidecastError
+
+    with contextlib.suppress(TidecastError):
+        topology = load_topology(topology_file or topology_path(data_dir))
+        return [f"{each.name} {each.where}" for each in topology.transports if each.is_network]
+    return []
 
 
 def _warn(data_dir: Path, topology_file: Path | None) -> None:
@@ -321,13 +333,20 @@ def _port_of(url: str) -> int:
 
 
 def _start_service(data_dir: Path, port: int | None, topology_file: Path | None) -> Service:
-    from tidecast.cli.control import free_port, start_service
+    from tidecast.cli import Failure
+    from tidecast.cli.control import PORTS_TRIED_MAX, free_port, start_service
 
-    options = ["--port", str(free_port() if port is None else port)]
-    if topology_file is not None:
-        options += ["--topology", str(topology_file.absolute())]
+    options = [] if topology_file is None else ["--topology", str(topology_file.absolute())]
+    chosen = free_port() if port is None else port
     with console(stderr=True).status("starting Postgres and the control service"):
-        return start_service(data_dir, *options)
+        for _ in range(PORTS_TRIED_MAX):
+            try:
+                return start_service(data_dir, *options, "--port", str(chosen))
+            except Failure:
+                if port is not None or free_port(chosen) == chosen:
+                    raise  # it is not the port: another platform that starts now would have it
+                chosen = free_port(chosen + 1)
+        return start_service(data_dir, *options, "--port", "0")
 
 
 def _is_linked(data_dir: Path) -> bool:
@@ -529,7 +548,8 @@ def _detach(
     _watch(data_dir, topology_file, token, gateway, control_url)
     click.echo(
         f"up in {time.monotonic() - began_s:.2f} s: engine pid {process.pid}, data in {data_dir}, "
-        f"log {log}; stop it with: {command_name()} down{dir_hint(data_dir)}"
+        + "".join(f"{each}, " for each in _networks(data_dir, topology_file))
+        + f"log {log}; stop it with: {command_name()} down{dir_hint(data_dir)}"
     )
 
 

@@ -112,14 +112,14 @@ class _File:
     """Topics of a platform whose engine does not run: in its topology file."""
 
     def __init__(self, data_dir: Path) -> None:
-        from tidecast.config.topology import default_topology, load_topology, topology_path
+        from tidecast.config.topology import first_topology, load_topology, topology_path
         from tidecast.errors import NotFound
 
         self.path = topology_path(data_dir)
         try:
             self.topology = load_topology(self.path)
         except NotFound:  # a look makes none
-            self.topology = default_topology()
+            self.topology = first_topology(data_dir)
 
     def topics(self) -> list[TopicConfig]:
         return self.topology.topics

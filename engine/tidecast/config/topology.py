@@ -6,10 +6,12 @@ Sizes may be written ``4MiB`` in YAML. Every problem in a file is named at once,
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 import os
 import re
+import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +28,7 @@ from tidecast.config.leases import LeaseConfig
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
 from tidecast.disk import write_atomically
-from tidecast.errors import ConfigError, Conflict, NotFound
+from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
 from tidecast.layout.ring import SLOTS_MAX
 
@@ -36,6 +38,8 @@ QUEUES_MAX = 1024
 """Of one topic."""
 TRANSPORTS_MAX, PEERS_MAX = 16, 64
 TOPOLOGY_FILE_BYTES_MAX = 64 << 20
+LOCK_NAME = "engine.lock"
+"""In a data directory on which an engine has run."""
 MIB = 1 << 20
 RING_BYTES_MAX = 64 << 30
 
@@ -58,6 +62,11 @@ DURABLE_FIELDS = (
     "retention_past_unacked", "segment_bytes", "cache_bytes", "producer_ttl_s",
 )  # fmt: skip
 """Settings that mean nothing for a live topic."""
+
+PLATFORM_GROUPS, PLATFORM_PORTS = 1 << 18, range(20_000, 29_000, 3)
+"""The groups of 239.192.0.0/14 (RFC 2365: local to an organization), and ports below those that
+Linux gives to clients."""
+PlatformId = Annotated[str, Meta(pattern=r"^([0-9a-f]{16})?$")]
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 PacketBytes = Annotated[int, Meta(ge=PACKET_BYTES_MIN, le=PACKET_BYTES_MAX, multiple_of=8)]
@@ -87,6 +96,8 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     name: str
     kind: Literal["udp-multicast", "udp-unicast", "ipc", "memory"] = "udp-multicast"
+    platform: PlatformId = ""
+    """Nodes of another one are refused. Drawn when a platform first starts; "": hears all."""
     group: str = "239.255.84.67"
     port: Annotated[int, Meta(ge=1, le=65_533)] = 7400
     interface: str = "127.0.0.1"
@@ -108,6 +119,12 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     def is_network(self) -> bool:
         """Packets leave this process through a socket."""
         return self.kind in ("udp-multicast", "udp-unicast")
+
+    @property
+    def where(self) -> str:
+        """Address and first port that it listens on."""
+        host = self.group if self.kind == "udp-multicast" else self.bind_host
+        return f"{host}:{self.port}"
 
     @property
     def sends_to_nobody(self) -> bool:
@@ -635,6 +652,43 @@ def _default_transports() -> list[TransportConfig]:
         TransportConfig(name="multicast", kind="udp-multicast", allow_faults=True),
         TransportConfig(name="ipc", kind="ipc"),
     ]
+
+
+def platform_topology(platform: str) -> Topology:
+    """`default_topology` on a group and ports of this platform's own: 16 hex digits."""
+    draw, group = divmod(int(platform, 16), PLATFORM_GROUPS)
+    address = ipaddress.IPv4Address("239.192.0.0") + group
+    port = PLATFORM_PORTS[draw % len(PLATFORM_PORTS)]
+    multicast, ipc = _default_transports()
+    multicast = msgspec.structs.replace(multicast, platform=platform, group=str(address), port=port)
+    return topology_from(Topology(transports=[multicast, ipc]))
+
+
+def first_topology(data_dir: Path) -> Topology:
+    """For a data directory without a file: a new platform's.
+
+    Where an engine ran before, it is the default one, as that engine had.
+    """
+    if (data_dir / LOCK_NAME).exists():
+        return default_topology()
+    return platform_topology(secrets.token_hex(8))
+
+
+def own_topology() -> Topology:
+    """For a program with a node of its own: the transports of the user's default data directory.
+
+    Where there are none, or they are sealed, the programs of a user on one machine hear each other.
+    """
+    with contextlib.suppress(TidecastError):
+        found = load_topology(topology_path(default_data_dir())).transports
+        if all(transport.secure == "off" for transport in found):
+            return topology_from(Topology(transports=found))
+    try:
+        machine = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine = socket.gethostname()
+    own = hashlib.blake2b(f"{machine}\0{os.getuid()}".encode(), digest_size=8)
+    return platform_topology(own.hexdigest())
 
 
 def default_topology(data_dir: Path | None = None) -> Topology:

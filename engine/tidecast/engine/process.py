@@ -25,8 +25,9 @@ import msgspec
 from tidecast.api.node import LeftBehind, NodeApi
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import (
+    LOCK_NAME,
     Topology,
-    default_topology,
+    first_topology,
     load_topology,
     save_topology,
     topology_path,
@@ -42,7 +43,7 @@ from tidecast.version import VERSION
 if TYPE_CHECKING:
     from tidecast.gateway.settings import GatewaySettings
 
-LOCK_NAME, STATE_NAME, STOPPED_NAME = "engine.lock", "engine.json", "stopped.json"
+STATE_NAME, STOPPED_NAME = "engine.json", "stopped.json"
 LOCK_PATIENCE_S = 0.2
 """`running_pid` holds the lock for a moment to look: that must not fail an engine that starts."""
 SIGNAL_LOOK_S = 0.5
@@ -176,8 +177,8 @@ def running_pid(data_dir: Path) -> int | None:
 def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
     """The topology to run and the file it is saved in.
 
-    ``path`` if told, else the data directory's; when it is missing the default one, which an engine
-    that starts saves there.
+    ``path`` if told, else the data directory's; when it is missing that of a new platform, which an
+    engine that starts saves there.
     """
     if path is not None:
         if path.exists() and not path.is_file():
@@ -187,7 +188,7 @@ def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
     try:
         return load_topology(path), path
     except NotFound:
-        return default_topology(), path
+        return first_topology(data_dir), path
 
 
 Fetch = Callable[[Topology, Path, Path], Topology]

@@ -349,6 +349,8 @@ class NodeCounter(IntEnum):
     """Events about other nodes that were left out because they came too fast."""
     IMAGES_REFUSED = 9
     """Publishers on other nodes that had to wait for memory for their ring."""
+    FOREIGN_PLATFORM = 10
+    """SETUPs of nodes of another platform on this group and port: see `ForeignPlatform`."""
 
 
 @unique

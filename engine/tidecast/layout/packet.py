@@ -99,10 +99,11 @@ length + MessagePack map), then payload. A fragmented message has its packets to
 SETUP_INCARNATION_AT, SETUP_AGE_AT, SETUP_OLDEST_AT = 32, 40, 48
 SETUP_SLOTS_AT, SETUP_PACKET_BYTES_AT, SETUP_RECEIVERS_AT = 56, 60, 62
 SETUP_FLOW_AT, SETUP_RELIABILITY_AT, SETUP_NODE_LEN_AT, SETUP_TOPIC_LEN_AT = 64, 65, 66, 67
-SETUP_ROUND_TRIP_AT, SETUP_SAMPLING_AT = 68, 70
+SETUP_ROUND_TRIP_AT, SETUP_SAMPLING_AT, SETUP_PLATFORM_LEN_AT = 68, 70, 71
 SETUP_NAMES_AT = 72
 ROUND_TRIP_UNIT_NS = 10_000
 SAMPLING_MAX = 20
+PLATFORM_BYTES = 8
 NAME_BYTES_MAX = 200
 
 SETUP_BODY = Layout(
@@ -132,11 +133,15 @@ SETUP_BODY = Layout(
             1,
             "a receiver sends STATUS if so many low bits of its id are zero (at most 20)",
         ),
+        Field(
+            "platform_len", SETUP_PLATFORM_LEN_AT, 1, "8: the packet ends with the platform's id"
+        ),
     ),
 )
-"""Names follow: node, then topic, UTF-8; with PRODUCER the producer's block behind them.
+"""Names follow: node, then topic, UTF-8; with PRODUCER the producer's block behind them; at the end
+the id of the sender's platform, if it has one.
 
-Older nodes send zeros as `round_trip` and `sampling`, and do not read them."""
+Older nodes send zeros as `round_trip`, `sampling` and `platform_len`, and do not read them."""
 
 (
     SETUP_PRODUCER_AT, SETUP_EPOCH_AT, SETUP_FIRST_SEQ_AT, SETUP_ACKED_PACKET_AT,

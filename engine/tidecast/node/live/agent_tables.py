@@ -133,7 +133,8 @@ def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
     """What the sender must know of a ring whose acks come over the network."""
     return {
         "remote": int(publication.remote >= 0), "consumer": publication.remote,
-        "block_at": len(setup) - wire.PRODUCER_BYTES,
+        "block_at": wire.SETUP_NAMES_AT + setup[wire.SETUP_NODE_LEN_AT]
+        + setup[wire.SETUP_TOPIC_LEN_AT],
     }  # fmt: skip
 
 

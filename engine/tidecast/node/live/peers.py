@@ -8,7 +8,7 @@ Called with the node's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from tidecast import events
@@ -32,8 +32,8 @@ class EventRate:
 
     left: float = EVENTS_MAX
     since_s: float = 0.0
-    refused: dict[int, None] = field(default_factory=dict)
-    """Sessions whose refusal was reported."""
+    refused: dict[Hashable, None] = field(default_factory=dict)
+    """Sessions and strangers whose refusal was reported."""
 
     def allows(self, now_s: float) -> bool:
         """One more event may be reported now."""
@@ -44,13 +44,13 @@ class EventRate:
         self.left -= 1.0
         return True
 
-    def is_first(self, session: int) -> bool:
-        """A session's refusal was not reported yet."""
-        if session in self.refused:
+    def is_first(self, refused: Hashable) -> bool:
+        """The refusal of a session or a stranger was not reported yet."""
+        if refused in self.refused:
             return False
         while len(self.refused) >= PEERS_MAX:
             del self.refused[next(iter(self.refused))]
-        self.refused[session] = None
+        self.refused[refused] = None
         return True
 
 
@@ -71,6 +71,8 @@ class Peers:
 
     def accept(self, runtime: TransportRuntime, setup: Setup) -> bool:
         """Know the node that sent a SETUP. False: it is refused, and may try again in a second."""
+        if setup.platform and runtime.config.platform not in ("", setup.platform):
+            return self._refuse_stranger(runtime, setup)
         known, now_ns = self.by_id.get(setup.source), self._ctx.clock_ns()
         host = host_of(runtime, setup.address_words)
         if setup.incarnation > self._ctx.wall_ns() + AHEAD_NS_MAX:
@@ -116,6 +118,20 @@ class Peers:
         if self._rate.is_first(setup.session):
             self._ctx.note(rec.ALERT, code, setup.session, setup.source, setup.incarnation)
             self.report(event)
+        return False
+
+    def _refuse_stranger(self, runtime: TransportRuntime, setup: Setup) -> bool:
+        self._ctx.count(NodeCounter.FOREIGN_PLATFORM)
+        if self._rate.is_first((runtime.config.name, setup.node, setup.platform)):
+            self._ctx.note(
+                rec.ALERT, rec.Code.SETUP_REFUSED, setup.session, setup.source, setup.incarnation
+            )
+            self.report(
+                events.ForeignPlatform(
+                    transport=runtime.config.name, node=setup.node, platform=setup.platform,
+                    address=runtime.address_text(setup.address_words),
+                )
+            )  # fmt: skip
         return False
 
     def _alive_ns(self, peer: Peer) -> int:

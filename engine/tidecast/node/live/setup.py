@@ -54,16 +54,20 @@ class Setup:
     round_trip_ns: int = 0
     sampling: int = 0
     """Low bits of a receiver's id that are zero if it reports."""
+    platform: str = ""
+    """Of the sender; "": it says none."""
 
 
 def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
     """Decode a checked SETUP packet."""
     _, _, flags, channel, session, topic, _, _, source, seq, _ = unpack_from("<BBBBIHHHHqq", raw)
     incarnation, age, oldest = unpack_from("<qqq", raw, wire.SETUP_INCARNATION_AT)
-    slots, size, receivers, flow, reliability, node_n, topic_n, round_trip, sampling = unpack_from(
-        "<IHHBBBBHB", raw, wire.SETUP_SLOTS_AT
+    slots, size, receivers, flow, reliability, node_n, topic_n, round_trip, sampling, tag_n = (
+        unpack_from("<IHHBBBBHBB", raw, wire.SETUP_SLOTS_AT)
     )
     names = raw[wire.SETUP_NAMES_AT :]
+    tagged = tag_n == wire.PLATFORM_BYTES and len(names) >= node_n + topic_n + tag_n
+    names, tag = (names[:-tag_n], names[-tag_n:]) if tagged else (names, b"")
     return Setup(
         session,
         topic,
@@ -85,6 +89,7 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
         bool(flags & wire.FLAG_LEFT),
         round_trip * wire.ROUND_TRIP_UNIT_NS,
         sampling,
+        tag.hex(),
     )
 
 
@@ -105,7 +110,8 @@ def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> by
         older_ns = ctx.wall_ns() - created_ns if publication.leftover else 0
         block = bytes(wire.SETUP_LINE_AT) + bytes(ring[lay.LINE_AT : lay.AFTER_AT + 4])
         block += older_ns.to_bytes(8, "little", signed=True)
-    length = wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block)
+    tag = bytes.fromhex(publication.runtime.config.platform) if publication.runtime else b""
+    length = wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block) + len(tag)
     pack_into(
         "<BBBBIHHHHqq", body, 0, wire.VERSION, wire.SETUP, flags, channel, publication.session,
         about.topic, length, wire.RECEIVER_ALL, ctx.id, 0, 0,
@@ -115,4 +121,5 @@ def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> by
     pack_into(
         "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
     )
-    return bytes(body) + name + topic + block
+    pack_into("<B", body, wire.SETUP_PLATFORM_LEN_AT, len(tag))
+    return bytes(body) + name + topic + block + tag
