@@ -42,6 +42,7 @@ from tidecast_control.shell import RequestShell
 from tidecast_control.system.routes import api as system_api
 from tidecast_control.system.routes import router as system
 from tidecast_control.traffic.routes import router as traffic
+from tidecast_control.wire_keys.routes import router as wire_keys
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 PREFIX = "/api/v1"
@@ -63,8 +64,8 @@ def api_router() -> APIRouter:
         else:
             resource_routes(kind, api)  # a router in a router is looked into for every request
     for router in (
-        auth, nodes, queues, messages, operations, alerts, audit, apply, live, traffic, history,
-        pipelines, rate_limits, system_api,
+        auth, nodes, wire_keys, queues, messages, operations, alerts, audit, apply, live, traffic,
+        history, pipelines, rate_limits, system_api,
     ):  # fmt: skip
         api.include_router(router)
     return api

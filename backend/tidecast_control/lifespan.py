@@ -34,6 +34,7 @@ from tidecast_control.pipelines.runner import Runner
 from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_control.settings import Settings
 from tidecast_control.supervisor import Turn, every
+from tidecast_control.wire_keys import service as wire_keys
 
 MAINTENANCE_S, NODES_S, HOUSEKEEPING_S = 1.0, 5.0, 600.0
 OUTBOX_HOURS, OUTBOX_KEPT = 24, 10_000
@@ -215,5 +216,6 @@ def _forget_rows(ctx: Context) -> None:
         repository.forget_keys(session, now - timedelta(hours=IDEMPOTENCY_HOURS))
         accounts.forget_sessions(session, now)
         audit.forget(session, ctx.settings.audit_days)
+        wire_keys.tend(session, ctx.settings.wire_keys_hours * 3600)
         alerts.forget(session, now - timedelta(days=ALERT_DAYS))
         alerts.forget_secrets(session)

@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     telemetry_hz: float = Field(4.0, ge=1.0, le=4.0)
     alert_interval_s: float = Field(5.0, ge=0.05, le=300)
     audit_days: float = Field(400.0, ge=1, le=10_000)
+    wire_keys_hours: float = Field(24.0, ge=0, le=10_000)
+    """Secrets of sealed transports are rotated at this age; 0: by hand, and when a node is out."""
     example_topic: bool = False
     spark_master: str = Field("local[*]", pattern=r"^[A-Za-z0-9_.:/,*\[\]-]{1,500}$")
     """Where pipelines run."""

@@ -28,6 +28,7 @@ from tidecast_control.link import topology
 from tidecast_control.live.rates import seconds_between
 from tidecast_control.nodes import identity
 from tidecast_control.nodes import service as nodes
+from tidecast_control.wire_keys import service as wire_keys
 
 log = logging.getLogger("tidecast.control")
 
@@ -170,12 +171,15 @@ class Hub:
 
         def read() -> Json:
             with self._db.begin() as session:
-                return topology.transports_of(session)
+                return {
+                    "transports": topology.transports_of(session),
+                    "wire_keys": wire_keys.for_engines(session),
+                }
 
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, SQLAlchemyError):
             await engine.send({"type": "welcome", "credential": credential})
-            transports = await run_in_threadpool(read)
-            await engine.send({"type": "transports", "transports": transports})
+            found = await run_in_threadpool(read)
+            await engine.send({"type": "transports", **found})
         with contextlib.suppress(RuntimeError):
             await engine.websocket.close()
 

@@ -18,6 +18,7 @@ from tidecast_control.nodes import repository as nodes_repository
 from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.traffic import service as traffic
 from tidecast_control.transports import repository as transports
+from tidecast_control.wire_keys import service as wire_keys
 
 CHANGES_MAX = 20_000
 RATES = ("rate_packets_per_s", "rate_bytes_per_s")
@@ -63,6 +64,8 @@ def message(
     if full or first or "transport" in kinds:
         message["transports"] = transports_of(session)
     message["generations"] = repository.generations(session, 0 if full or first else since)
+    if full or first or "wire_key" in kinds:
+        message["wire_keys"] = wire_keys.for_engines(session)
     if full or "key" in kinds:
         message["keys"] = _keys(session)
     if full:

@@ -241,9 +241,15 @@ def _add_agent(
     }
 
 
+REFUSED = frozenset((
+    "foreign_address", "tag_failed", "replayed", "unknown_key", "plain_refused",
+))  # fmt: skip
+"""Counters of packets that agents refused, besides those that are invalid."""
+
+
 def _add_causes(world: World, row: Json) -> None:
     for name, value in row.items():
-        if name.startswith("invalid_") or name == "foreign_address":
+        if name.startswith("invalid_") or name in REFUSED:
             cause = name.removeprefix("invalid_")
             world.invalid[cause] = world.invalid.get(cause, 0) + value
         elif name.startswith("faults_"):

@@ -28,6 +28,7 @@ from tidecast_control.leases import service as leases
 from tidecast_control.nodes import repository
 from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.nodes.schemas import NodeSpec
+from tidecast_control.wire_keys import service as wire_keys
 
 CREDENTIAL_PREFIX = "tcn_"
 NAME_MAX = 200
@@ -142,6 +143,7 @@ def changed(session: Session, name: str, spec: Mapping[str, Any] | None) -> None
             session.delete(state)
     if spec is None or spec.get("quarantined"):
         leases.end(session, name)
+        wire_keys.rotate_all(session)
 
 
 def revoke(session: Session, name: str, actor: Actor, *, dry_run: bool) -> Plan:
@@ -152,6 +154,7 @@ def revoke(session: Session, name: str, actor: Actor, *, dry_run: bool) -> Plan:
         state.credential = state.credential_next = ""
         session.add(state)
         leases.end(session, name)
+        wire_keys.rotate_all(session)
         resources_repository.announce(
             session, resources_repository.next_version(session), "node", name, None
         )

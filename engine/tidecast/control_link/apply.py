@@ -19,6 +19,7 @@ from tidecast.config.topology import (
     topology_from,
 )
 from tidecast.control_link.traffic import Traffic
+from tidecast.control_link.wire_keys import keep_wire_keys
 from tidecast.errors import ConfigError, TidecastError
 from tidecast.node.consumers.storage import is_shared
 from tidecast.node.faults import set_quarantine
@@ -91,6 +92,8 @@ class Applier:
             wanted |= dict.fromkeys(self._managed - wanted.keys())
         if "keys" in message:
             self._keys(message["keys"])
+        if "wire_keys" in message:
+            self._wire_keys(message["wire_keys"])
         if "transports" in message:
             self._transports(message["transports"])
         self._topics(wanted)
@@ -242,6 +245,14 @@ class Applier:
             self._node.keys.learn(desired)
         except (TidecastError, OSError) as problem:
             self._outcome.errors["keys"] = str(problem)
+
+    def _wire_keys(self, desired: dict[str, Any]) -> None:
+        """Secrets of sealed transports, all of them; the node reads their file."""
+        self._outcome.errors.pop("wire_keys", None)
+        try:
+            keep_wire_keys(self._node.data_dir, desired)
+        except TidecastError as problem:
+            self._outcome.errors["wire_keys"] = str(problem)
 
     # --- transports -------------------------------------------------------------------------------
 

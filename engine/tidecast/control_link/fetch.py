@@ -33,6 +33,7 @@ from tidecast.control_link.link import (
     reason_of,
     websocket_url,
 )
+from tidecast.control_link.wire_keys import keep_wire_keys
 from tidecast.disk import make_directory, write_atomically
 from tidecast.errors import AuthError, ConfigError, ConnectionLost
 from tidecast.version import VERSION
@@ -135,6 +136,8 @@ def _ask_with(
                 if message.get("credential"):
                     _keep(data_dir, link, str(message["credential"]))
                 if message.get("type") == "transports":
+                    make_directory(data_dir)
+                    keep_wire_keys(data_dir, dict(message.get("wire_keys", {})))
                     return dict(message["transports"])
     except InvalidStatus as refusal:
         if refusal.response.status_code == HTTPStatus.UNAUTHORIZED:

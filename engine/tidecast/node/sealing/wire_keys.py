@@ -157,10 +157,15 @@ def load_wire_keys(path: Path) -> WireKeys:
         raise ConfigError(f"{path}: {problem}") from None
     except msgspec.DecodeError:
         raise ConfigError(f"{path}: this is no JSON") from None
-    problems = [f"{path}: {each}" for each in _problems(keys)]
+    check_wire_keys(keys, str(path))
+    return keys
+
+
+def check_wire_keys(keys: WireKeys, source: str) -> None:
+    """Raise ConfigError with all that is wrong; no secret is in it."""
+    problems = [f"{source}: {each}" for each in _problems(keys)]
     if problems:
         raise ConfigError("; ".join(problems), problems)
-    return keys
 
 
 def save_wire_keys(keys: WireKeys, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Secrets of sealed transports: made and rotated here, handed to engines over their link."""
