@@ -268,8 +268,6 @@ HOST_CLOCKS_ALLOWED = {
     "engine/tidecast/node/node.py::Node.stop": "how long a stop may take",
     "engine/tidecast/node/node.py::Node.work": "compared with it",
     "engine/tidecast/node/consumers/metrics.py::SubscriptionRows.update": "paces what is shown",
-    "engine/tidecast/node/consumers/state.py::QueueState.note_unreadable": "shown only",
-    "engine/tidecast/node/consumers/state.py::reason_of": "shown only",
     "engine/tidecast/node/durable/archiver.py::ArchiverRuntime.work": "the default",
     "engine/tidecast/node/durable/archiver.py::ArchiverRuntime.sync_all": "how long disks take",
     "engine/tidecast/node/durable/leases.py::Leases.hand_over": "how long a stop may take",

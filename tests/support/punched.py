@@ -88,6 +88,9 @@ class PunchedSource:
 
     read_now = read
 
+    def damage(self) -> None:
+        """See `Source`."""
+
     def poll(self, now_ns: int) -> None:
         """It answers at once."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.pulling import S_NS, Got, drain, fill, payloads, rig
+from tests.support.pulling import S_NS, CountingSource, Got, drain, fill, payloads, rig
 
 from tidecast.agents.puller import state as puller_tables
 from tidecast.agents.puller.entries import (
@@ -484,8 +484,18 @@ def test_what_cannot_be_read_holds_up_nobody_who_is_elsewhere(here: bool) -> Non
         fill(r, q, 400)
         assert len(drain(r, before)) == 400, "without waiting for the next try"
         assert r.position(first) == (500, 500)
+        for _ in range(2):
+            r.run(2 * S_NS)  # the file has grown, so it is read once more
+        source = r.puller.sources[q]
+        assert isinstance(source, CountingSource)
+        reads = source.reads
+        for _ in range(5):
+            r.run(2 * S_NS)
+        assert source.reads == reads, "nothing of the file has changed"
+        r.puller.read_again(q)
         r.run(2 * S_NS)
-        assert len(r.seen.damages) == 2, "and it is tried again"
+        assert source.reads == reads + 1
+        assert len(r.seen.damages) == 1, "it is reported once"
         log.write_bytes(raw + log.read_bytes()[len(raw) :])
         r.run(2 * S_NS)
         assert len(drain(r, behind)) == 500 - stands_at

@@ -522,9 +522,8 @@ class LogReader:
                 f"oldest is {self.log.earliest_token}"
             )
         if n == CORRUPT:
-            path = self.log.directory / segment_name(int(w[log_state.R_BAD_BASE]))
             raise CorruptLog(
-                f"{self.log.topic}/{self.log.queue}: token {token}: {path} at "
+                f"{self.log.topic}/{self.log.queue}: token {token}: {self.damaged} at "
                 f"{int(w[log_state.R_BAD_POSITION])}: {CAUSES[int(w[log_state.R_BAD_CAUSE])]}"
             )
         if n == NEED_ROOM:
@@ -547,6 +546,11 @@ class LogReader:
                 w[log_state.R_TOKEN], w[log_state.R_POSITION] = token, rows[at, C_POSITION]
                 return True
         return False
+
+    @property
+    def damaged(self) -> Path:
+        """The segment in which the last read met damage."""
+        return self.log.directory / segment_name(int(self.state.w[log_state.R_BAD_BASE]))
 
     @property
     def need(self) -> int:

@@ -179,6 +179,9 @@ class AdapterSource:
         """See `Source`."""
         return self._of.read_now(token, buffer)
 
+    def damage(self) -> None:
+        """What an adapter gets wrong may be right the next time."""
+
     def poll(self, now_ns: int) -> Fetched | None:
         """See `Source`. Raises what the adapter raised."""
         del now_ns

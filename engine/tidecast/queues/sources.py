@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from tidecast.errors import NotFound
+from tidecast.errors import CorruptLog, NotFound
 from tidecast.log.queue_log import LogReader, QueueLog
 from tidecast.native.mapped import Bytes
 
@@ -28,6 +29,25 @@ class Fetched:
     need_bytes: int = 0
     oldest: int = 0
     next_token: int = 0
+
+
+class Damage:
+    """A file with a batch that is not sound: it is until the file is another one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._about = self._look()
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            about = self._path.stat()
+        except OSError:
+            return ()
+        return about.st_ino, about.st_size, about.st_mtime_ns
+
+    def may_be_gone(self) -> bool:
+        """The file has changed since, or was appended to."""
+        return self._look() != self._about
 
 
 class Source(Protocol):
@@ -51,6 +71,9 @@ class Source(Protocol):
     def poll(self, now_ns: int) -> Fetched | None:
         """The answer to a `read` that returned None. Raises TidecastError."""
 
+    def damage(self) -> Damage | None:
+        """The file that the last read found damaged; None: read it again after a while."""
+
     def close(self) -> None:
         """Free all."""
 
@@ -63,6 +86,7 @@ class LogSource:
     def __init__(self, log: QueueLog) -> None:
         self.log = log
         self.reader: LogReader = log.reader()
+        self._damage: Damage | None = None
 
     def here(self) -> Rows | None:
         """See `Source`."""
@@ -73,8 +97,12 @@ class LogSource:
         end = self.log.durable_token if self.log.fsync == "batch" else self.log.next_token
         if token >= end:
             return Fetched(0, end)
+        self._damage = None
         try:
             used = self._read_kept(token, buffer)
+        except CorruptLog:
+            self._damage = Damage(self.reader.damaged)
+            raise
         except ValueError:
             return Fetched(0, end, self.reader.need)
         return Fetched(used, max(end, self.reader.next_token))
@@ -92,6 +120,10 @@ class LogSource:
     def poll(self, now_ns: int) -> None:
         """A log answers at once."""
         del now_ns
+
+    def damage(self) -> Damage | None:
+        """See `Source`."""
+        return self._damage
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -30,4 +30,7 @@ class Observer:
         """Records [first, end) were gone before the cursor came to them, or came again."""
 
     def damaged(self, q: int, token: int, problem: str) -> None:
-        """A queue could not be read at ``token``; it is tried again."""
+        """A queue cannot be read at ``token``. Called once, until the problem is another one."""
+
+    def readable(self, q: int, token: int) -> None:
+        """A queue can be read at a ``token`` that was damaged."""

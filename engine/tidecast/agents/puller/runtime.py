@@ -38,7 +38,7 @@ from tidecast.queues.filters import filters
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.mapper import hash_of
 from tidecast.queues.records import record_in, record_of
-from tidecast.queues.sources import Fetched, Source
+from tidecast.queues.sources import Damage, Fetched, Source
 
 COMMAND_TIMEOUT_S, STOP_PATIENCE_S = 30.0, 10.0
 RETRY_NS = 1_000_000_000
@@ -67,6 +67,22 @@ class _Pending:
     token: int
     b: int
     fresh: bool
+
+
+@dataclass(slots=True)
+class _Unread:
+    """A token that could not be read: tried again at ``due_ns``, if the damage may be gone."""
+
+    due_ns: int
+    damage: Damage | None
+
+    def is_due(self, now_ns: int) -> bool:
+        if now_ns < self.due_ns:
+            return False
+        if self.damage is None or self.damage.may_be_gone():
+            return True
+        self.due_ns = now_ns + RETRY_NS
+        return False
 
 
 class Puller(BlockMemory):
@@ -102,8 +118,10 @@ class Puller(BlockMemory):
         )
         self._members: dict[int, MemberFile] = {}
         self._waiting: dict[int, int] = {}
-        self._bad: dict[int, dict[int, int]] = {}
-        """By queue, tokens that could not be read, and when that is tried again."""
+        self._bad: dict[int, dict[int, _Unread]] = {}
+        """By queue, tokens that could not be read."""
+        self._reported: dict[int, dict[int, str]] = {}
+        """By queue, tokens that could not be read, also while one is tried again, and why."""
         self._pending: dict[int, _Pending] = {}
         self._gaps = np.zeros((_GAPS, 3), dtype=np.int64)
         self._scratch = np.zeros(512, dtype=np.uint8)
@@ -137,7 +155,7 @@ class Puller(BlockMemory):
         """Take a queue away; its cursors are gone already."""
         self._free_blocks_of(q)
         self.sources.pop(q, None)
-        for table in (self._waiting, self._pending, self._bad):
+        for table in (self._waiting, self._pending, self._bad, self._reported):
             table.pop(q, None)
         self.state.queues[q]["active"] = 0
 
@@ -307,7 +325,7 @@ class Puller(BlockMemory):
             self._fetch(q)
             return
         now, Q = self.clock_ns(), self.state.queues[q]
-        again = [token for token, due_ns in bad.items() if due_ns <= now]
+        again = [token for token, one in bad.items() if one.is_due(now)]
         for token in again:
             del bad[token]
         if int(Q["want"]) in bad:
@@ -319,7 +337,7 @@ class Puller(BlockMemory):
         elif again:  # whoever wants it still asks for it anew
             entries.end_fetch(self.words, q, 0, 0, 0, int(Q["end"]), False)
         if bad:
-            self._waiting.setdefault(q, min(bad.values()))
+            self._waiting.setdefault(q, min(one.due_ns for one in bad.values()))
 
     def _fetch(self, q: int) -> None:
         plan, token, b = entries.plan_fetch(self.words, q)
@@ -395,6 +413,9 @@ class Puller(BlockMemory):
     def _end(self, job: _Pending, used: int, records: int, end: int) -> None:
         if records == 0 and job.fresh:
             self._spare(job.b)
+        reported = self._reported.get(job.q)
+        if records > 0 and reported and reported.pop(job.token, None) is not None:
+            self.observer.readable(job.q, job.token)
         entries.end_fetch(self.words, job.q, job.b, used, records, end, job.fresh)
 
     def _make_room(self, job: _Pending, need_bytes: int) -> None:
@@ -433,9 +454,19 @@ class Puller(BlockMemory):
         S.queues[job.q]["bad"] += 1
         if job.fresh:
             self._spare(job.b)
-        self._bad.setdefault(job.q, {})[job.token] = self.clock_ns() + RETRY_NS
+        unread = _Unread(self.clock_ns() + RETRY_NS, self.sources[job.q].damage())
+        self._bad.setdefault(job.q, {})[job.token] = unread
         self._waiting[job.q] = 0
-        self.observer.damaged(job.q, job.token, problem)
+        reported = self._reported.setdefault(job.q, {})
+        if reported.get(job.token) != problem:
+            reported[job.token] = problem
+            self.observer.damaged(job.q, job.token, problem)
+
+    def read_again(self, q: int) -> None:
+        """Read what is damaged in a queue once more, if a cursor is there."""
+        for one in self._bad.get(q, {}).values():
+            one.due_ns, one.damage = 0, None
+            self._waiting[q] = 0
 
     def _elsewhere(self, q: int) -> int:
         """A token that a cursor waits for, and that is not known to be unreadable; -1: none."""

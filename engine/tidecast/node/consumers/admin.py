@@ -315,6 +315,7 @@ def _seek_cursor(subs: DurableSubscriptions, cursor: CursorState, token: int) ->
     assert subs.puller is not None
     puller = subs.puller
     forgotten = puller.call(entries.seek_cursor, puller.words, cursor.number, token)
+    puller.call(puller.read_again, cursor.here.row)
     cursor.set_word(puller.cursor_word(cursor.number))
     return int(forgotten)
 

@@ -659,11 +659,17 @@ class DurableSubscriptions(Observer):
         if here is not None and not here.owned():
             return  # the next owner removed the files: nothing in them is damaged
         if one is not None:
-            one.note_unreadable()
+            one.note_unreadable(token)
             event = events.QueueUnreadable(
                 topic=one.topic, queue=one.queue, token=token, detail=problem
             )
             self._inbox.put(lambda: self.ctx.notify_all(event))
+
+    def readable(self, q: int, token: int) -> None:
+        """See `Observer`; in the puller's thread."""
+        one = self._rows.get(q)
+        if one is not None:
+            one.note_readable(token)
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link.administer`. Raises ConfigError for an action that there is not, NotFound."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from tidecast.queues.sources import LogSource
 from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
 
 PAUSED_SUBSCRIPTION, PAUSED_QUEUE, PAUSED_TOPIC, PAUSED_GROWTH = 1, 2, 4, 8
-UNREADABLE_S = 3.0
 GONE_KEPT_MAX = 64
 PAUSED_BY = {
     PAUSED_SUBSCRIPTION: "subscription", PAUSED_QUEUE: "queue", PAUSED_TOPIC: "topic",
@@ -48,17 +46,21 @@ class QueueState:
     source: LogSource | AdapterSource
     row: int
     paused: bool = False
-    unreadable_s: float = -1e9
-    """When a read of it failed last, on the monotonic clock: that is tried again each second."""
+    unreadable: set[int] = field(default_factory=set)
+    """Tokens of which the last read failed."""
 
     def set_paused(self, paused: bool) -> bool:
         """Pause or resume it; what it was before."""
         before, self.paused = self.paused, paused
         return before
 
-    def note_unreadable(self) -> None:
-        """A read of it failed now."""
-        self.unreadable_s = time.monotonic()
+    def note_unreadable(self, token: int) -> None:
+        """A read of it failed."""
+        self.unreadable.add(token)
+
+    def note_readable(self, token: int) -> None:
+        """A read succeeded where one had failed."""
+        self.unreadable.discard(token)
 
 
 @dataclass(slots=True)
@@ -188,7 +190,7 @@ def reason_of(cursor: CursorState, record: Any) -> str:
     if record["paused"]:
         return REASONS[PAUSED]
     reason = int(record["reason"])
-    if reason == FETCHING and time.monotonic() - cursor.here.unreadable_s < UNREADABLE_S:
+    if reason == FETCHING and int(record["next"]) in cursor.here.unreadable:
         return "the log cannot be read"
     return REASONS[reason]
 
