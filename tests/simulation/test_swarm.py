@@ -211,3 +211,20 @@ def test_a_seek_ends_the_hand_over_of_keys_to_another_member() -> None:
     )  # fmt: skip
     steps = [Step("publish", 6, 31, 174), Step("rejoin", 4), Step("seek", 1, 35)]
     assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_what_a_publisher_left_does_not_fence_the_next_one_that_waits() -> None:
+    """A producer's empty session at the owner is closed amid its opening; its next one is away."""
+    settings = Settings(
+        seed=21, drop=0.0, duplicate=0.02, reorder=0.2, delay_us=20.0, queues=3, fsync="interval",
+        flow="rate", live_history_bytes=1 << 16, producers=2, subscriptions=1, members=3,
+        max_in_flight=500, ack_wait_s=0.2, keys=1, nak_share=0.0, term_share=0.0,
+        retention_bytes=1 << 16, power=True,
+    )  # fmt: skip
+    steps = [
+        Step("power_lost", 59_092),
+        Step("reborn", 2, 1),
+        Step("crash", 1, 322_629),
+        Step("publish", 2, 11, 386),
+    ]
+    assert checker.check(run(Script(settings, steps))) == []

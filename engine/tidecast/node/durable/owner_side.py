@@ -158,6 +158,7 @@ class Openings:
             step.granted = topic.grant(
                 block.id, block.first_seq or None, self._ctx.wall_ns(), claim.of_line
             )
+            self._grants.note_left(claim, step.granted.epoch)
         except (Fenced, StorageError):
             return None  # the archiver finds out and reports it; the publisher asks again
         except SequenceGap as gap:

@@ -179,7 +179,7 @@ class PublisherSide:
             return
         if publication.slot >= 0:
             agent_tables.announce(self._ctx, publication)
-        session = self._recovery.session_of(topic, ring)
+        session = self._recovery.session_of(topic, ring, left=publication.closing)
         if session is not None:
             slot = self._registry.add(topic, publication.mapped, session, entry)
             publication.archive(slot)

@@ -88,6 +88,7 @@ class Recovery:
             pack_into("<q", ring, lay.FIRST_SEQ_AT, session.first_seq)
             pack_into("<q", ring, lay.EPOCH_AT, session.epoch)
             topic.note_grant(session)
+            self._grants.note_left(claim, session.epoch)
         elif known is not None and known.epoch > epoch:
             registry.set_ack_state(ring, lay.ACK_FENCED)
             return None

@@ -201,6 +201,16 @@ class Grants:
             each.session != claim.session and not self._ends(each) for each in self._sources(found)
         )
 
+    def note_left(self, claim: Claim, epoch: int) -> None:
+        """A claim got an epoch: if its publisher is gone, younger ones that waited go on behind it.
+
+        They knew the epoch before. This one is no other publisher that has begun since.
+        """
+        for other in self._pending.waiting(claim.producer) if claim.left else ():
+            known = max(other.after, self._asked.get(other.of_line, 0))
+            if not other.left and known == epoch - 1 and other.born_ns > claim.born_ns:
+                self._asked[other.of_line] = epoch
+
     def _note_asked(self, claim: Claim, epoch: int) -> None:
         if claim.after or claim.left or claim.of_line in self._asked:
             return
