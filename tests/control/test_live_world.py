@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidecast_control.alerts.evaluate import measured
 from tidecast_control.live.world import Source, build
 
 
@@ -54,3 +55,27 @@ def test_a_subscription_is_the_sum_of_what_engines_say() -> None:
         assert found["delivered_per_s"] == 40.0
         assert found["drain_s"] == 2.0
         assert (found["dead_letters"], found["given_up"]) == ("2", "3")
+
+
+def test_forged_packets_are_a_rate_of_their_node_that_rules_can_watch() -> None:
+    """Those of the sender and the receiver of each transport together."""
+
+    def counted(at_s: int, tag_failed: int, plain_refused: int) -> dict[str, Any]:
+        rows = {
+            kind: [{"name": "lan", "detail": "", "session": 0, "peer": 0, "tag_failed": tag_failed,
+                    "plain_refused": plain_refused, "opened": 9}]
+            for kind in ("sender", "receiver")
+        }  # fmt: skip
+        return _sample(at_s) | {"counters": rows}
+
+    world = build(
+        [
+            Source("a", counted(1, 5, 0), counted(3, 25, 10)),
+            Source("b", counted(1, 5, 0), counted(3, 5, 0)),
+        ]
+    )
+    assert world.forged == {"a": 30.0, "b": 0.0}
+    assert (world.invalid["tag_failed"], world.invalid["plain_refused"]) == (60, 20)
+    found = measured("forged_packets_per_s", world)
+    assert found.values == {"a": 30.0, "b": 0.0}
+    assert found.sources == {"a": {"a"}, "b": {"b"}}

@@ -68,6 +68,10 @@ def measured(metric: str, world: World) -> Measured:
         for name, row in world.queues.items():
             made.add(name, float(row.get(metric) or 0.0), {row["node"]})
         return made
+    if metric == "forged_packets_per_s":
+        for node, rate in world.forged.items():
+            made.add(node, rate, {node})
+        return made
     if metric in ("lag_messages", "lag_s"):
         for name, row in world.subscriptions.items():
             if row.get(metric) is not None:

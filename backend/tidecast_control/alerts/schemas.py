@@ -32,6 +32,7 @@ Metric = Literal[
     "flow_held",
     "node_down",
     "drift",
+    "forged_packets_per_s",
 ]
 Webhook = Annotated[str, Field(max_length=2000), AfterValidator(checked_address)]
 WebhookSecret = Annotated[str, Field(max_length=200), AfterValidator(checked_secret)]

@@ -46,6 +46,8 @@ class World:
     queues: dict[str, Json] = field(default_factory=dict)
     invalid: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
+    forged: dict[str, float] = field(default_factory=dict)
+    """Packets a second that a node refused at sealed transports: not authentic, or not sealed."""
     totals: Json = field(default_factory=rates.no_rates)
     rtt_ms: float | None = None
 
@@ -228,6 +230,8 @@ def _seniority(row: Json) -> tuple[int, int]:
 def _add_agent(
     world: World, node: str, kind: str, old: Json | None, row: Json, seconds: float
 ) -> None:
+    forged = sum(rates.growth(old, row, name, seconds) for name in ("tag_failed", "plain_refused"))
+    world.forged[node] = round(world.forged.get(node, 0.0) + forged, 1)
     world.agents[f"{node}/{kind}/{row['name']}"] = {
         "id": f"{node}/{kind}/{row['name']}",
         "node": node,

@@ -18,4 +18,5 @@ export const METRICS: Record<Metric, { name: string; unit: string; start: number
   flow_held: { name: "Throttled by flow control", unit: "share of the time, 0 to 1", start: 0.5 },
   node_down: { name: "Node down", unit: "1 = down", start: 0 },
   drift: { name: "Out of sync", unit: "1 = out of sync", start: 0 },
+  forged_packets_per_s: { name: "Forged packets", unit: "packets/s", start: 0 },
 };
