@@ -537,25 +537,36 @@ def put_ack(ring, k, kind, cursor, first, end, time_ns, reason, reason_n):
 
 
 @inlined
+def _ack_between(ring, k, runs, first, end, empty):
+    """Ack runs [first, end), those that continue each other by one frame. The first without room.
+
+    Records that were given back come in runs of one. With a frame for each, credit returned in
+    ones, so all that follows was delivered in ones too: 0.4 M records/s, not 8.
+    """
+    r = first
+    while r < end:
+        cursor, token = runs[r, RUN_CURSOR], runs[r, RUN_TOKEN]
+        behind = token + runs[r, RUN_COUNT]
+        n = r + 1
+        while n < end and runs[n, RUN_CURSOR] == cursor and runs[n, RUN_TOKEN] == behind:
+            behind += runs[n, RUN_COUNT]
+            n += 1
+        if ack_into(ring, k, lay.ACK, cursor, token, behind, 0, empty, 0) != 0:
+            return r
+        r = n
+    return end
+
+
+@inlined
 def ack_all_into(ring, k, runs, count, empty):
     """`ack_runs`, for kernels."""
-    for r in range(count):
-        token = runs[r, RUN_TOKEN]
-        end = token + runs[r, RUN_COUNT]
-        if ack_into(ring, k, lay.ACK, runs[r, RUN_CURSOR], token, end, 0, empty, 0) != 0:
-            return r
-    return count
+    return _ack_between(ring, k, runs, 0, count, empty)
 
 
 @kernel
 def ack_runs(ring, k, runs, first, count, empty):
     """Ack ``count`` runs from ``first``. Returns how many found room."""
-    for r in range(first, first + count):
-        token = runs[r, RUN_TOKEN]
-        end = token + runs[r, RUN_COUNT]
-        if ack_into(ring, k, lay.ACK, runs[r, RUN_CURSOR], token, end, 0, empty, 0) != 0:
-            return r - first
-    return count
+    return _ack_between(ring, k, runs, first, first + count, empty) - first
 
 
 @held_kernel
