@@ -64,7 +64,7 @@ def durable_publish(data_dir: str, messages: int, queues: int, fsync: str) -> di
     compiled one had written.
     """
     import tidecast.sync
-    from tidecast.bench.worker import ready
+    from tidecast.bench.measure import ready
     from tidecast.embedded import EmbeddedLink
 
     link: Any = EmbeddedLink.open(
@@ -228,7 +228,7 @@ def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
 def durable_serve(data_dir: str) -> dict[str, Any]:
     """Worker: start an engine on what another left; until it serves the oldest and takes more."""
     import tidecast.sync
-    from tidecast.bench.worker import ready
+    from tidecast.bench.measure import ready
     from tidecast.embedded import EmbeddedLink
 
     ready()
@@ -250,7 +250,7 @@ def durable_serve(data_dir: str) -> dict[str, Any]:
 def durable_engine(data_dir: str) -> dict[str, Any]:
     """Worker: an engine in this process whose topic is published to without end."""
     import tidecast.sync
-    from tidecast.bench.worker import ready
+    from tidecast.bench.measure import ready
     from tidecast.embedded import EmbeddedLink
 
     link: Any = EmbeddedLink.open(durable_topology(), data_dir=Path(data_dir))

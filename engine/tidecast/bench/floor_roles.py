@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tidecast.bench import kernels as bench_kernels
-from tidecast.bench.worker import ready
+from tidecast.bench.measure import ready
 from tidecast.native.handles import State
 from tidecast.native.mapped import MappedFile
 from tidecast.transport.sockets import TransportSockets, open_multicast

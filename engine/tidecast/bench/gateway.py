@@ -33,7 +33,7 @@ def _free_port() -> int:
 # --- servers: they run until they are ended -----------------------------------------------------
 def gateway_engine(port: int) -> dict[str, Any]:
     """Worker: a node with a gateway, a live topic and a durable one."""
-    from tidecast.bench.worker import ready
+    from tidecast.bench.measure import ready
     from tidecast.config.topology import topology_from
     from tidecast.embedded import EmbeddedLink
     from tidecast.gateway.server import Gateway
@@ -55,7 +55,7 @@ def gateway_echo(port: int) -> dict[str, Any]:
     """Worker: a bare websocket that sends back what it gets."""
     from websockets.asyncio.server import ServerConnection, serve
 
-    from tidecast.bench.worker import ready
+    from tidecast.bench.measure import ready
 
     async def echo(connection: ServerConnection) -> None:
         async for data in connection:
@@ -75,7 +75,7 @@ def gateway_floor(port: int, messages: int) -> dict[str, Any]:
     """Worker: the same bytes through a bare websocket and back, in frames of 256 KiB."""
     from websockets.asyncio.client import connect
 
-    from tidecast.bench.worker import ready
+    from tidecast.bench.measure import ready
 
     frame = np.random.default_rng(1).integers(0, 256, FRAME_BYTES).astype(np.uint8).tobytes()
     frames = max(1, messages * MESSAGE_BYTES // FRAME_BYTES)
@@ -104,7 +104,7 @@ def gateway_floor(port: int, messages: int) -> dict[str, Any]:
 def gateway_client(port: int, messages: int) -> dict[str, Any]:
     """Worker: publish and consume over the gateway, live and durable."""
     import tidecast.sync
-    from tidecast.bench.worker import ready
+    from tidecast.bench.measure import ready
 
     batch = np.random.default_rng(2).integers(0, 256, (BATCH, MESSAGE_BYTES)).astype(np.uint8)
     found: dict[str, Any] = {}

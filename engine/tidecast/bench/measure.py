@@ -106,6 +106,13 @@ def run_together(*all_of_them: Worker) -> list[dict[str, Any]]:
         return [each.result() for each in ready]
 
 
+def ready() -> None:
+    """Tell the parent that everything is set up, and wait for its go."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+
+
 def percentiles_us(samples_ns: np.ndarray, prefix: str = "rtt") -> dict[str, float]:
     """p50, p90, p99, p99.9, p99.99 and the maximum, in microseconds."""
     found = {}

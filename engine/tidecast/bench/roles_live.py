@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tidecast import sync
-from tidecast.bench.worker import ready
+from tidecast.bench.measure import ready
 from tidecast.config.topology import FaultSettings, topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.native.memory import load_i64, store_i64

@@ -17,8 +17,7 @@ import numpy as np
 import tidecast
 from tidecast.bench import live_kernels
 from tidecast.bench import roles_live as live
-from tidecast.bench.measure import wait_until
-from tidecast.bench.worker import ready
+from tidecast.bench.measure import ready, wait_until
 from tidecast.config.topology import FaultSettings
 from tidecast.errors import TidecastError
 

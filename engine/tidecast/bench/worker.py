@@ -8,13 +8,6 @@ import sys
 from typing import Any
 
 
-def ready() -> None:
-    """Tell the parent that everything is set up, and wait for its go."""
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-
-
 def main() -> None:
     """Run one role."""
     from tidecast.bench.roles import ROLES

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -20,12 +20,10 @@ from tidecast.client.kernels import remote as remote_kernels
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import TidecastError
+from tidecast.gateway.life import Session
 from tidecast.layout import member as member_layout
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import address
-
-if TYPE_CHECKING:
-    from tidecast.gateway.session import RemoteSession
 
 KEEP_S = 5.0
 """How long a member's place is kept for a client whose connection broke. Then others get what it
@@ -37,12 +35,17 @@ _DELIVERIES_AT = member_layout.MEMBER_HEADER_BYTES
 _IDLE_S, _FULL_S = 1.0, 0.005
 
 
+class Joined(Session, Protocol):
+    """The session of a consumer."""
+
+    def give_up(self, consumer: RemoteConsumer) -> None:
+        """The client of a consumer did not come back in time."""
+
+
 class RemoteConsumer:
     """See the module. All methods run in the gateway's loop."""
 
-    def __init__(
-        self, session: RemoteSession, number: int, grant: ConsumerGrant, ring_bytes: int
-    ) -> None:
+    def __init__(self, session: Joined, number: int, grant: ConsumerGrant, ring_bytes: int) -> None:
         self.number, self.grant, self.ring_bytes = number, grant, ring_bytes
         self._session = session
         self._file = member_ring.MemberFile.open(Path(grant.ring_path))

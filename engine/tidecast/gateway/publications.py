@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tidecast.client.aio import Publisher
 from tidecast.client.core.producer import ProducerSession
@@ -15,10 +14,8 @@ from tidecast.client.remote.frames import BadFrame, Block
 from tidecast.client.waiting import Bell
 from tidecast.errors import PayloadTooLarge, TidecastError
 from tidecast.gateway.failures import failure_of_any
+from tidecast.gateway.life import Session
 from tidecast.gateway.requests import check_block
-
-if TYPE_CHECKING:
-    from tidecast.gateway.session import RemoteSession
 
 CLOSE_TIMEOUT_S = 5.0
 _PAUSE_MIN_S, _PAUSE_MAX_S = 100e-6, 5e-3
@@ -39,9 +36,7 @@ class RemotePublication:
     a ring ends with its engine.
     """
 
-    def __init__(
-        self, session: RemoteSession, core: Publisher, opening: frames.OpenPublication
-    ) -> None:
+    def __init__(self, session: Session, core: Publisher, opening: frames.OpenPublication) -> None:
         self.core, self.number, self.accepted = core, opening.number, opening.first - 1
         self._session = session
         self._queue: deque[tuple[int, Block]] = deque()

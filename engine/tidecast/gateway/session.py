@@ -31,7 +31,7 @@ from tidecast.buffers import reader
 from tidecast.client.aio import Connection, Publisher, Subscription
 from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
 from tidecast.client.core.message import Batch
-from tidecast.client.core.subscription import ImageEvent
+from tidecast.client.core.opened import ImageEvent
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.waiting import Deadline

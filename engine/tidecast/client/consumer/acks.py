@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tidecast.buffers import member_ring
 from tidecast.client.consumer.message import COLLECTED_MAX, DurableBatch
 from tidecast.errors import TidecastError
-
-if TYPE_CHECKING:
-    from tidecast.client.waiting import Flusher
 
 COLLECT_S = 0.01
 Collected = list[tuple["DurableBatch", list[int]]]
@@ -59,6 +56,13 @@ def _joined(each: Any) -> Any:
     return joined
 
 
+class Rounds(Protocol):
+    """Sends what collectors hold, again and again; see `tidecast.client.waiting.Flusher`."""
+
+    def add(self, collector: Collector) -> None:
+        """Look after a collector until it has nothing."""
+
+
 class Collector:
     """What one consumer has acked and not sent. ``send`` gets it; any thread may call.
 
@@ -67,7 +71,7 @@ class Collector:
 
     def __init__(
         self, send: Callable[[Collected], None], fail: Callable[[TidecastError], None],
-        flusher: Flusher | None,
+        flusher: Rounds | None,
     ) -> None:  # fmt: skip
         self._send, self._fail, self._flusher = send, fail, flusher
         self.flush_after_s = COLLECT_S

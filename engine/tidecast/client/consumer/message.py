@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -23,9 +23,6 @@ from tidecast.client.kernels import objects
 from tidecast.errors import Closed
 from tidecast.layout import member as member_layout
 from tidecast.native.memory import address
-
-if TYPE_CHECKING:
-    from tidecast.client.consumer.core import ConsumerCore
 
 COLLECTED_MAX = 256
 """Acks of single messages are sent when there are so many."""
@@ -59,6 +56,53 @@ class Token(msgspec.Struct, frozen=True, order=True):
     topic: str
     queue: int
     sequence: int
+
+
+class Acks(Protocol):
+    """Collects acks of single messages."""
+
+    def note(self, batch: DurableBatch) -> None:
+        """A batch has its first ack, or as many as are sent together."""
+
+
+class Acknowledger(Protocol):
+    """The consumer of a batch, as its messages need it."""
+
+    pattern: str
+    generation: int
+
+    @property
+    def moved(self) -> int:
+        """Changes whenever a seek takes deliveries back."""
+
+    @property
+    def assembly(self) -> np.ndarray[Any, Any]:
+        """Where large messages are put together."""
+
+    @property
+    def collector(self) -> Acks:
+        """Acks that are not sent."""
+
+    def codec_for(self, topic: str) -> codecs.Codec | None:
+        """What decodes records of a topic."""
+
+    def cursor(self, word: int) -> tuple[str, int]:
+        """(topic, queue) of a cursor as frames call it."""
+
+    def ack_runs(self, runs: Any, generation: int) -> None:
+        """Ack whole runs."""
+
+    def put(
+        self, kind: int, cursor: int, token: int, time_ns: int, reason: str, key_hash: int,
+        generation: int,
+    ) -> None:  # fmt: skip
+        """Settle one record."""
+
+    def is_past(self, generation: int) -> bool:
+        """Is a batch of this generation of a member that is gone?"""
+
+    def holds_back(self, cursor: int, key_hash: int, acks_seen: int) -> bool:
+        """Must a delivery be given back because its key was refused after it was written?"""
 
 
 class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -172,11 +216,11 @@ class DurableBatch(StoredRecords):
     __slots__ = ("_runs", "_starts", "acked", "consumer", "generation", "moved", "noted")
 
     def __init__(
-        self, consumer: ConsumerCore, memory: np.ndarray[Any, Any], rows: Any, runs: Any, moved: int
+        self, consumer: Acknowledger, memory: np.ndarray[Any, Any], rows: Any, runs: Any, moved: int
     ) -> None:
         super().__init__(memory, rows)
         self.moved = moved
-        """What `ConsumerCore.moved` was before it was taken."""
+        """What `Acknowledger.moved` was before it was taken."""
         self.consumer, self._runs = consumer, runs
         self.generation = consumer.generation
         self._starts: list[int] | None = None
@@ -391,7 +435,7 @@ class EmptyDurableBatch(KeptBatch):
 
     __slots__ = ()
 
-    def __init__(self, consumer: ConsumerCore) -> None:
+    def __init__(self, consumer: Acknowledger) -> None:
         empty = np.zeros((0, member_ring.ROW_FIELDS), dtype=np.int64)
         super().__init__(
             consumer, np.zeros(0, dtype=np.uint8), empty,

@@ -13,16 +13,15 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from tidecast.api.frames.common import Failure, error_of
 from tidecast.api.link import Link, PublicationOptions
-from tidecast.client.consumer.core import ConsumerCore
+from tidecast.client.core.opened import ImageEvent, OpenConsumer, OpenPublisher, OpenSubscription
 from tidecast.client.core.outgoing import checked
-from tidecast.client.core.publisher import PublisherCore
-from tidecast.client.core.subscription import ImageEvent, SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
 from tidecast.codecs import TopicCodecs
 from tidecast.config.internal import is_internal
@@ -114,9 +113,9 @@ class ConnectionCore:
         self._pid = os.getpid()
         self._refusal: TidecastError | None = None
         self._lock = threading.RLock()
-        self._publishers: list[PublisherCore] = []
-        self._subscriptions: dict[int, SubscriptionCore] = {}
-        self._consumers: list[ConsumerCore] = []
+        self._publishers: list[OpenPublisher] = []
+        self._subscriptions: dict[int, OpenSubscription] = {}
+        self._consumers: list[OpenConsumer] = []
         self._requests: dict[str, Requests] = {}
         """By topic."""
         self._early: dict[int, list[ImageEvent]] = {}
@@ -210,59 +209,81 @@ class ConnectionCore:
     def _dispatch(self, event: Event) -> None:
         if not event.at_ns:
             event = msgspec.structs.replace(event, at_ns=time.time_ns())
-        if isinstance(event, (ImageAvailable, ImageGone, SubscriptionEnded)):
-            subscription = self._subscriptions.get(event.subscription_id)
-            if subscription is not None:
-                subscription.notice(event)
-            elif len(self._early) < _EARLY_MAX:
-                # It may come before the grant's answer: kept until its subscription is known.
-                self._early.setdefault(event.subscription_id, []).append(event)
-        elif isinstance(event, ConsumerExpelled):
-            for consumer in self._consumers:
-                if consumer.consumer_id == event.consumer_id:
-                    consumer.fail(Fenced(f"{event.topic}/{event.subscription}: {event.reason}"))
-        elif isinstance(event, (PublicationEnded, ProducerFenced, MessagesUnsent)):
-            self._notice_publication(event)
-        elif isinstance(event, ConsumerRejoined):
-            for consumer in self._consumers:
-                if consumer.consumer_id == event.consumer_id:
-                    consumer.rejoined(self.link.consumer_grant(event.consumer_id))
-        elif isinstance(event, EngineFault):
-            self._engine_faults += 1
-        elif isinstance(event, EngineLost):
-            self._engine_lost(event.reason)
-        elif isinstance(event, (PeerJoined, PeerTimeout, ReceiverJoined, EngineBack)):
-            for publisher in self._publishers:
-                publisher.forget_nodes()
-        self._notice_gateway(event)
+        handle = HANDLERS.get(type(event))
+        if handle is not None:
+            handle(self, event)
         self._show(event)
-
-    def _notice_publication(
-        self, event: PublicationEnded | ProducerFenced | MessagesUnsent
-    ) -> None:
-        for publisher in [each for each in self._publishers if each.session == event.session]:
-            if isinstance(event, PublicationEnded):
-                publisher.end(error_of(Failure(code=event.code, message=event.reason)))
-                self._give_back(publisher.publication_id)
-            elif isinstance(event, ProducerFenced):
-                publisher.fail(fenced(event.topic, event.epoch))
-            else:
-                publisher.note_unsent(event.messages)
 
     def _show(self, event: Event) -> None:
         """Emit an event, unless it is of an internal topic."""
         if not is_internal(getattr(event, "topic", "") or getattr(event, "pattern", "")):
             self.emit(event)
 
-    def _notice_gateway(self, event: Event) -> None:
-        """A gateway that is back knows subscriptions by new ids; replies went to the old ones."""
-        if isinstance(event, GatewayLost):
-            self._fail_requests(ConnectionLost(f"the gateway is lost: {event.reason}"))
-        elif isinstance(event, GatewayBack):
-            for subscription in list(self._subscriptions.values()):
-                subscriber_id = self.link.subscriber_of(subscription.subscription_id)
-                if subscriber_id is not None:
-                    subscription.renumber(subscriber_id)
+    # --- what this client does about events: see HANDLERS -----------------------------------------
+
+    def on_image(self, event: ImageEvent) -> None:
+        """Images of a subscription changed."""
+        subscription = self._subscriptions.get(event.subscription_id)
+        if subscription is not None:
+            subscription.notice(event)
+        elif len(self._early) < _EARLY_MAX:
+            # It may come before the grant's answer: kept until its subscription is known.
+            self._early.setdefault(event.subscription_id, []).append(event)
+
+    def _publishers_of(self, session: int) -> list[OpenPublisher]:
+        return [each for each in self._publishers if each.session == session]
+
+    def on_publication_ended(self, event: PublicationEnded) -> None:
+        """The engine ended a publication."""
+        for publisher in self._publishers_of(event.session):
+            publisher.end(error_of(Failure(code=event.code, message=event.reason)))
+            self._give_back(publisher.publication_id)
+
+    def on_fenced(self, event: ProducerFenced) -> None:
+        """A newer session of a producer began."""
+        for publisher in self._publishers_of(event.session):
+            publisher.fail(fenced(event.topic, event.epoch))
+
+    def on_unsent(self, event: MessagesUnsent) -> None:
+        """An engine ended before it had sent what a publisher published."""
+        for publisher in self._publishers_of(event.session):
+            publisher.note_unsent(event.messages)
+
+    def on_expelled(self, event: ConsumerExpelled) -> None:
+        """A consumer lost its place."""
+        for consumer in self._consumers:
+            if consumer.consumer_id == event.consumer_id:
+                consumer.fail(Fenced(f"{event.topic}/{event.subscription}: {event.reason}"))
+
+    def on_rejoined(self, event: ConsumerRejoined) -> None:
+        """A consumer has a new place."""
+        for consumer in self._consumers:
+            if consumer.consumer_id == event.consumer_id:
+                consumer.rejoined(self.link.consumer_grant(event.consumer_id))
+
+    def on_engine_fault(self, _event: EngineFault) -> None:
+        """Count it, for `health`."""
+        self._engine_faults += 1
+
+    def on_engine_lost(self, event: EngineLost) -> None:
+        """See `_engine_lost`."""
+        self._engine_lost(event.reason)
+
+    def on_nodes(self, _event: Event) -> None:
+        """Names of nodes may have new ids."""
+        for publisher in self._publishers:
+            publisher.forget_nodes()
+
+    def on_gateway_lost(self, event: GatewayLost) -> None:
+        """Replies that are on their way do not come any more."""
+        self._fail_requests(ConnectionLost(f"the gateway is lost: {event.reason}"))
+
+    def on_gateway_back(self, _event: GatewayBack) -> None:
+        """It knows subscriptions by new ids; replies went to the old ones."""
+        for subscription in list(self._subscriptions.values()):
+            subscriber_id = self.link.subscriber_of(subscription.subscription_id)
+            if subscriber_id is not None:
+                subscription.renumber(subscriber_id)
 
     def _give_back(self, publication_id: int) -> None:
         """Release a publication that the engine ended; the engine counts what came too late.
@@ -281,12 +302,12 @@ class ConnectionCore:
 
     # --- publishers and subscriptions -------------------------------------------------------------
 
-    def add_publisher(self, publisher: PublisherCore) -> None:
+    def add_publisher(self, publisher: OpenPublisher) -> None:
         """A publisher was opened."""
         with self._lock:
             self._publishers.append(publisher)
 
-    def remove_publisher(self, publisher: PublisherCore, *, notify_node: bool) -> None:
+    def remove_publisher(self, publisher: OpenPublisher, *, notify_node: bool) -> None:
         """A publisher was closed; ``notify_node``: a node that is gone needs no notice."""
         try:
             if notify_node:
@@ -304,14 +325,14 @@ class ConnectionCore:
                 if dropped is not None:
                     self.emit(dropped)
 
-    def add_subscription(self, subscription: SubscriptionCore) -> None:
+    def add_subscription(self, subscription: OpenSubscription) -> None:
         """A subscription was granted."""
         with self._lock:
             self._subscriptions[subscription.subscription_id] = subscription
             for event in self._early.pop(subscription.subscription_id, []):
                 subscription.notice(event)
 
-    def remove_subscription(self, subscription: SubscriptionCore) -> None:
+    def remove_subscription(self, subscription: OpenSubscription) -> None:
         """A subscription was closed."""
         with self._lock:
             known = self._subscriptions.pop(subscription.subscription_id, None)
@@ -325,12 +346,12 @@ class ConnectionCore:
             with contextlib.suppress(TidecastError):
                 publisher.attempt_flush(seal=False)
 
-    def add_consumer(self, consumer: ConsumerCore) -> None:
+    def add_consumer(self, consumer: OpenConsumer) -> None:
         """A durable consumer was opened."""
         with self._lock:
             self._consumers.append(consumer)
 
-    def remove_consumer(self, consumer: ConsumerCore) -> None:
+    def remove_consumer(self, consumer: OpenConsumer) -> None:
         """A durable consumer was closed."""
         with self._lock:
             known = consumer in self._consumers
@@ -551,6 +572,27 @@ class ConnectionCore:
             with contextlib.suppress(TidecastError):
                 self.link.work()
         self._finish()
+
+
+HANDLERS: dict[type[Event], Callable[[ConnectionCore, Any], None]] = {
+    ImageAvailable: ConnectionCore.on_image,
+    ImageGone: ConnectionCore.on_image,
+    SubscriptionEnded: ConnectionCore.on_image,
+    PublicationEnded: ConnectionCore.on_publication_ended,
+    ProducerFenced: ConnectionCore.on_fenced,
+    MessagesUnsent: ConnectionCore.on_unsent,
+    ConsumerExpelled: ConnectionCore.on_expelled,
+    ConsumerRejoined: ConnectionCore.on_rejoined,
+    EngineFault: ConnectionCore.on_engine_fault,
+    EngineLost: ConnectionCore.on_engine_lost,
+    EngineBack: ConnectionCore.on_nodes,
+    PeerJoined: ConnectionCore.on_nodes,
+    PeerTimeout: ConnectionCore.on_nodes,
+    ReceiverJoined: ConnectionCore.on_nodes,
+    GatewayLost: ConnectionCore.on_gateway_lost,
+    GatewayBack: ConnectionCore.on_gateway_back,
+}
+"""Event -> what a client does about it, before its program sees the event; others it passes on."""
 
 
 def _retry(reopen: Any, fail: Any) -> None:

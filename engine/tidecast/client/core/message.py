@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,9 +18,6 @@ from tidecast.client.kernels.objects import message_maker, payload_maker
 from tidecast.errors import Closed, CodecError, GapError
 from tidecast.layout import packet as wire
 from tidecast.native.memory import address
-
-if TYPE_CHECKING:
-    from tidecast.client.core.image import Image
 
 _T = TypeVar("_T")
 
@@ -109,6 +106,25 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
         return f"Message(topic={self.topic!r}, size={self.size}, node={self.node!r})"
 
 
+class BatchSource(Protocol):
+    """The image that a batch lies in."""
+
+    topic: str
+    node: str
+    session: int
+    codec: codecs.Codec | None
+    generation: int
+    memory: memoryview
+    base: int
+    port: ports.Port
+
+    def whole(self) -> bool:
+        """Nothing that the reader holds was overwritten."""
+
+    def check_whole(self) -> None:
+        """Raise GapError if it was."""
+
+
 class Batch(Origin):
     """Messages of one publication, in order, in place. Valid until the next batch is taken.
 
@@ -120,7 +136,7 @@ class Batch(Origin):
 
     def __init__(
         self,
-        image: Image,
+        image: BatchSource,
         n: int,
         memory: memoryview,
         columns: ports.Port,
@@ -149,7 +165,7 @@ class Batch(Origin):
         return first
 
     @property
-    def image(self) -> Image | None:
+    def image(self) -> BatchSource | None:
         """The ring that the batch lies in; None when it was copied out of one."""
         return self._image if self._memory is self._image.memory else None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -35,9 +35,6 @@ from tidecast.errors import (
 )
 from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import Bytes, MappedFile
-
-if TYPE_CHECKING:
-    from tidecast.client.core.publisher import PublisherCore
 
 ACKS = get_args(Ack)
 OPEN_TIMEOUT_S = 15.0
@@ -261,7 +258,19 @@ def of_live_topic(topic: str, options: PublicationOptions) -> ConfigError:
     )
 
 
-def check_ack(publisher: PublisherCore, ack: str) -> bool:
+class Acked(Protocol):
+    """A publisher whose messages may be acked by the disk."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+
+    @property
+    def producer_session(self) -> ProducerSession | None:
+        """The session, if the topic is durable."""
+
+
+def check_ack(publisher: Acked, ack: str) -> bool:
     """Is the disk to be waited for? Raises ConfigError unless ``ack`` can be had of this publisher.
 
     ``none``, ``engine``: what is published is the engine's as soon as its ring has it.

@@ -30,6 +30,7 @@ from tidecast.client.core.image import (
     ReadPosition,
 )
 from tidecast.client.core.message import Batch, EmptyBatch, Message
+from tidecast.client.core.opened import ImageEvent
 from tidecast.client.core.outgoing import check_text, checked, reject
 from tidecast.client.kernels import ports
 from tidecast.client.kernels.ports import Port
@@ -50,7 +51,6 @@ _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
 _MAY_COME_BACK = ("timeout", "restarted")
 """Why a session ends that its publisher, or its engine, may continue."""
-ImageEvent = ImageAvailable | ImageGone | SubscriptionEnded
 _POSITIONS_MAX = 1024
 """Sessions that may come back, of which is known how far they were read."""
 _AWAY_MARGIN_S = 1.0
@@ -367,7 +367,7 @@ class SubscriptionCore:
     def grow(self, batch: Batch, limit: int) -> Batch | None:
         """``batch`` with more messages behind it, as they are there; None: it must not grow."""
         image = batch.image
-        if image is None or self._targets is not None or image.gone is not None:
+        if not isinstance(image, Image) or self._targets is not None or image.gone is not None:
             return None
         others = len(self._images) - 1
         if others:
@@ -394,7 +394,7 @@ class SubscriptionCore:
             held, self._held = self._held, None
             if held is not None:
                 held.release()
-        elif batch.image in self._images:
+        elif isinstance(batch.image, Image) and batch.image in self._images:
             keep = self._images.index(batch.image)
         return None if ports.arm_ports(self._table(), keep) else word
 
@@ -422,7 +422,7 @@ class SubscriptionCore:
     def _await_more(self, batch: Batch, limit: int, spins: int = AWAIT_SPINS) -> None:
         """Give the writer some time to fill ``batch`` up; see `Image.await_more`."""
         image = batch.image
-        if image is not None and not self.inline:
+        if isinstance(image, Image) and not self.inline:
             image.await_more(len(batch), limit, spins)
 
     def _keep_back(self, batch: Batch | None) -> None:

@@ -23,8 +23,9 @@ from tidecast.api.start import Earliest, Latest
 from tidecast.client.core.image import Copied, Image
 from tidecast.client.core.message import Message, Origin
 from tidecast.client.core.metadata import NONE, Headers
+from tidecast.client.core.opened import ImageEvent
 from tidecast.client.core.outgoing import Outgoing, payload_bytes
-from tidecast.client.core.subscription import ImageEvent, SubscriptionCore
+from tidecast.client.core.subscription import SubscriptionCore
 from tidecast.client.flows.publisher import PublisherFlows
 from tidecast.client.flows.steps import TURN, Ask, Flow, idle
 from tidecast.client.kernels import ports
