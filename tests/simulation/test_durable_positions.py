@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from tests.support.durable import Platform, platform
+from tests.support.durable import Platform, platform, rows_of
 
 from tidecast.api.start import Earliest
 from tidecast.client.consumer.blocking import Consumer
+from tidecast.config.topology import TopicConfig
+from tidecast.node.consumers import storage as places
 
 N = 60
 SAVED = 150
@@ -113,3 +116,69 @@ def test_peek_names_what_is_left_after_a_crash(refused: int) -> None:
         rows = link.administer("peek", {"pattern": "orders", "name": "billing", "limit": 100})
         left = [row["token"] for row in rows]
         assert left == [*range(refused), N - 3, N - 2, N - 1]
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+def add_dead(p: Platform) -> None:
+    """A topic for dead letters, which the next engines have, too."""
+    dead = TopicConfig(name="dead", mode="durable", queues=2, fsync="batch")
+    p.node.create_topic(dead)
+    p.topology = msgspec.structs.replace(p.topology, topics=[*p.topology.topics, dead])
+
+
+def letters_of(p: Platform) -> list[bytes]:
+    return sorted(row[3] for row in rows_of(p.durable.topics["dead"]))
+
+
+def refuse(consumer: Consumer, messages: list[Any], p: Platform) -> None:
+    for message in messages:
+        message.term("no")
+    p.run(20)
+
+
+@pytest.mark.parametrize("crashes", [1, 3])
+def test_a_crash_between_a_letter_and_the_saved_position_stores_no_second_letter(
+    crashes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with platform() as p:
+        add_dead(p)
+        consumer = consumer_of(p, dead_letter="dead")
+        first = take(p, consumer)
+        refuse(consumer, first[:5], p)
+        p.run(SAVED)
+        with monkeypatch.context() as patched:
+            patched.setattr(places, "put", lambda state, saved: None)  # the crash comes before
+            refuse(consumer, first[5:20], p)
+            assert len(letters_of(p)) == 20
+            for _ in range(crashes):
+                p.crash()
+                p.restart()
+        again = take(p, consumer)
+        assert [m.data for m in again[:15]] == [m.data for m in first[5:20]]
+        refuse(consumer, again[:15], p)
+        p.run(SAVED)
+        assert len(letters_of(p)) == 20
+        assert letters_of(p) == sorted(m.data for m in first[:20])
+        assert p.node.consumers.subscriptions["orders", "billing"].saved.dead_open == 20
+        refuse(consumer, again[15:20], p)
+        assert len(letters_of(p)) == 25, "others are stored"
+
+
+def test_a_record_that_is_given_up_again_after_a_seek_has_another_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with platform() as p:
+        add_dead(p)
+        consumer = consumer_of(p, dead_letter="dead")
+        got = take(p, consumer)
+        p.run(SAVED)
+        with monkeypatch.context() as patched:
+            patched.setattr(places, "put", lambda state, saved: None)
+            refuse(consumer, got[:5], p)
+            p.crash()
+            p.restart()
+        consumer.seek(Earliest())
+        refuse(consumer, take(p, consumer)[:5], p)
+        assert len(letters_of(p)) == 10

@@ -13,8 +13,7 @@ from tidecast import events
 from tidecast.errors import ConfigError, NotFound
 from tidecast.layout.counters import QueueCounter
 from tidecast.log.queue_log import QueueLog
-from tidecast.node.consumers.redrive import records
-from tidecast.queues.records import decoded
+from tidecast.queues.records import decoded, records_from
 
 if TYPE_CHECKING:
     from tidecast.node.durable.topic import DurableTopic
@@ -133,7 +132,7 @@ _Item = tuple[_Scan, int, Json]
 def _forward(
     scan: _Scan, budget: _Budget, needle: bytes, not_before_ns: int, _limit: int
 ) -> Iterator[_Item]:
-    for token, raw in records(scan.log, scan.position):
+    for token, raw in records_from(scan.log, scan.position):
         if budget.spent():
             return
         budget.scanned += 1
@@ -150,7 +149,7 @@ def _backward(
     while scan.position > scan.log.earliest_token and not budget.spent():
         first = max(scan.position - max(limit, BLOCK), scan.log.earliest_token)
         block = []
-        for token, raw in records(scan.log, first):
+        for token, raw in records_from(scan.log, first):
             if token >= scan.position:
                 break
             block.append((token, raw))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from tidecast.errors import TidecastError
+from tidecast.errors import NotFound, TidecastError
 from tidecast.layout import segment as seg
+from tidecast.log.queue_log import QueueLog
 from tidecast.native.packing import unpack_from
 from tidecast.queues.cache.blocks import HOLE
 
 PEEK_PAYLOAD_BYTES_MAX = 64 * 1024
+_READ_BYTES = 1 << 20
 
 
 def record_of(memory: list[np.ndarray], i: int) -> bytes:
@@ -82,3 +85,41 @@ def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
         "key": key, "time_ns": stamp, "headers": headers,
         "size": len(payload), "payload": payload[:PEEK_PAYLOAD_BYTES_MAX] if cut else payload,
     }  # fmt: skip
+
+
+def records_from(log: QueueLog, token: int) -> Iterator[tuple[int, bytes]]:
+    """(token, record) from ``token`` on (the oldest one kept, if that is later)."""
+    reader, buffer = log.reader(), np.empty(_READ_BYTES, dtype=np.uint8)
+    try:
+        while token < log.next_token:
+            try:
+                used = reader.read_block(token, buffer)
+            except NotFound:
+                token = log.earliest_token
+                continue
+            except ValueError:
+                buffer = np.empty(reader.need, dtype=np.uint8)
+                continue
+            if used == 0:
+                return
+            for one, record in _records_in(bytes(buffer[:used])):
+                if one >= token:
+                    yield one, record
+            token = reader.next_token
+    finally:
+        reader.close()
+
+
+def _records_in(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """The records of whole batches, which the reader has checked."""
+    at = 0
+    while at < len(raw):
+        (length,) = unpack_from("<I", raw, at + seg.BATCH_LENGTH_AT)
+        (token,) = unpack_from("<q", raw, at + seg.BATCH_BASE_TOKEN_AT)
+        (count,) = unpack_from("<I", raw, at + seg.BATCH_COUNT_AT)
+        p = at + seg.BATCH_HEADER_BYTES
+        for i in range(count):
+            size = unpack_from("<I", raw, p)[0] & seg.REC_LENGTH_MASK
+            yield token + i, raw[p : p + size]
+            p += size
+        at += length

@@ -56,6 +56,8 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     """(queue, token) of dead letters that were sent again."""
     redrive_start: dict[int, int] = {}
     """By queue of the dead-letter topic: before it, nothing is left to be sent again."""
+    letters_from: dict[str, dict[int, int]] = {}
+    """Topic of its dead letters, by queue: records of letters before it count in the cursors."""
     dead_open: int = 0
     """Dead letters that were stored and not sent again since."""
 
@@ -67,6 +69,10 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     def set_cursors(self, cursors: list[SavedCursor]) -> None:
         """How far it is in each queue."""
         self.cursors = cursors
+
+    def set_letters_from(self, starts: dict[str, dict[int, int]]) -> None:
+        """The records of all letters before these are acked, and the cursors say so."""
+        self.letters_from = starts
 
     def set_dead_open(self, count: int) -> None:
         """So many dead letters were not sent again."""

@@ -12,6 +12,8 @@ _CURSOR = "engine/tidecast/queues/cache/cursors.py"
 _TESTS = "tests/unit/test_puller.py::"
 _ORDER = "tests/unit/test_puller_order.py::"
 _CONSUMING = "tests/unit/test_acceptance_consuming.py::"
+_POSITIONS = "tests/simulation/test_durable_positions.py::"
+_PULLER_TESTS = "tests/unit/test_puller.py::"
 
 MUTATIONS = (
     Mutation(
@@ -193,5 +195,32 @@ MUTATIONS = (
         (_CONSUMING + "test_f1_one_fetch_at_a_time_and_none_for_what_is_buffered",),
         "A queue is marked as wanted while a fetch of it runs.",
         equivalent="`_fetches` of the cycle looks at `fetching` as well: the mark costs one look.",
+    ),
+    Mutation(
+        "consume-damage-read-again",
+        "engine/tidecast/agents/puller/runtime.py",
+        "        if self.damage is None or self.damage.may_be_gone():",
+        "        if self.damage is None or self.due_ns > 0:",
+        ("tests/unit/test_puller.py::test_what_cannot_be_read_holds_up_nobody_who_is_elsewhere",),
+        "A damaged batch is read once a second although its file is as it was.",
+    ),
+    Mutation(
+        "consume-letter-stored-twice",
+        "engine/tidecast/node/consumers/dead_letters.py",
+        "                    if not self._is_stored(*one):\n                        self._store(",
+        "                    if one:\n                        self._store(",
+        (
+            _POSITIONS
+            + "test_a_crash_between_a_letter_and_the_saved_position_stores_no_second_letter",
+        ),
+        "A crash between a dead letter and the saved position stores the letter twice.",
+    ),
+    Mutation(
+        "consume-letter-of-before-a-seek",
+        "engine/tidecast/node/consumers/dead_letters.py",
+        "        self._before(subscription).clear()",
+        "        self._before(subscription)",
+        (_POSITIONS + "test_a_record_that_is_given_up_again_after_a_seek_has_another_letter",),
+        "A record that is given up again after a seek has no letter.",
     ),
 )

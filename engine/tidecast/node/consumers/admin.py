@@ -300,6 +300,7 @@ def seek(
             rows.append({"topic": key[0], "queue": key[1], "before": before, "after": after,
                          "records": after - before, "forgotten": forgotten})  # fmt: skip
         if not dry_run:
+            subs.letters.forget_stored(subscription)
             subs.save_or_say(subscription)  # it has moved
             subs.state.ctx.notify_all(
                 events.SubscriptionMoved(

@@ -1,8 +1,10 @@
 """Dead letters: a record that is given up on lies in a topic of its own, and can be sent again.
 
 A record is stored there, durably, before it is settled; what stops in between is stored again. Its
-headers say where it came from and why; sent again, it is marked for the one subscription that
-refused it (`queues.filters.FOR_HEADER`), so that no other one sees it twice.
+headers say where it came from and why. A crash may come before the positions are saved: then its
+letter is found in that topic when the record is given up again, and it is not stored twice. Sent
+again, it is marked for the one subscription that refused it (`queues.filters.FOR_HEADER`), so that
+no other one sees it twice.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -21,13 +23,16 @@ from tidecast.agents.puller.observer import Dead
 from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
 from tidecast.api.words import ChannelName
 from tidecast.errors import NotFound, PayloadTooLarge, TidecastError
+from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
 from tidecast.node.consumers.state import ConsumersState, CursorState, SubscriptionState
-from tidecast.queues.records import decoded
+from tidecast.queues.records import decoded, is_of_engine, records_from
 
 STORE_TIMEOUT_S = 10.0
 CAUSES = {DEAD_ATTEMPTS: "delivered too often", DEAD_TERM: "refused", DEAD_TIMEOUT: "not acked"}
 KNOWN_MAX = 10_000
+LETTERS_READ_MAX = 100_000
+"""Of each queue, so many of the newest letters are looked through after a start."""
 _META_BYTES_MAX = 64 * 1024
 OURS = (FOR_HEADER, REDRIVEN_HEADER)
 MARK = "dead-"
@@ -37,6 +42,8 @@ that is given up in its turn, have it once more until it is sent again."""
 
 _Key = tuple[int, int, int]
 """Cursor, generation, token."""
+_Place = tuple[str, int, int]
+"""Topic, queue, token."""
 _Letter = tuple["SubscriptionState", "CursorState", Dead]
 
 
@@ -44,6 +51,15 @@ def _limit(known: dict[_Key, Any]) -> None:
     """The oldest gives way: one that was open loses its reason, if it is told again at all."""
     if len(known) > KNOWN_MAX:
         del known[next(iter(known))]
+
+
+def _places(records: Iterable[tuple[int, bytes]], pattern: str, name: str) -> Iterator[_Place]:
+    """Where the records are whose letters, of one subscription, are among these records."""
+    for _, raw in records:
+        headers = decoded(raw)["headers"] if is_of_engine(raw) else {}
+        mine = headers.get(f"{MARK}pattern") == pattern
+        if mine and headers.get(f"{MARK}subscription") == name and FOR_HEADER not in headers:
+            yield tuple(headers[f"{MARK}{part}"] for part in ("topic", "queue", "token"))
 
 
 class Completer(Protocol):
@@ -110,6 +126,8 @@ class DeadLetters:
         self._open: dict[_Key, _Letter] = {}
         self._ended: dict[_Key, None] = {}
         """Settled of late: what was told of them again meanwhile is of before."""
+        self._stored_before: dict[tuple[str, str], set[_Place]] = {}
+        """By subscription: records whose letters the engine before had stored when it crashed."""
         self._said: dict[tuple[str, str], str] = {}
         self._clients: dict[bool, LetterClient] = {}
         self._connecting = threading.Lock()
@@ -181,7 +199,8 @@ class DeadLetters:
         try:
             for one in letters:
                 try:
-                    self._store(topic, *one)
+                    if not self._is_stored(*one):
+                        self._store(topic, *one)
                 except _Deleted as problem:
                     self._say(topic, one, NotFound(str(problem)))
                     self._complete(*one, stored=False)
@@ -197,6 +216,49 @@ class DeadLetters:
             self._say(topic, letters[0], problem)
             return []
         return stored
+
+    def _is_stored(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> bool:
+        """An engine stored the letter and crashed before the position was saved."""
+        place = (cursor.here.topic, cursor.here.queue, dead.token)
+        with self._state.lock:
+            before = self._before(subscription)
+            found = place in before
+            before.discard(place)
+        return found
+
+    def _before(self, subscription: SubscriptionState) -> set[_Place]:
+        """See `_stored_before`; looked for once, before this engine stores any. Lock held."""
+        known = self._stored_before.get(subscription.key)
+        if known is not None:
+            return known
+        saved = subscription.saved
+        here = self._state.topics.get(saved.dead_letter)
+        if here is None:
+            return set()  # another engine stores them
+        found: set[_Place] = set()
+        starts = saved.letters_from.get(saved.dead_letter, {})
+        for one in here.queues:
+            if one.queue not in starts or not isinstance(one.log, QueueLog):
+                continue
+            start = max(starts[one.queue], one.log.next_token - LETTERS_READ_MAX)
+            with contextlib.suppress(TidecastError):  # damaged: what follows may be stored twice
+                found.update(_places(records_from(one.log, start), saved.pattern, saved.name))
+        self._stored_before[subscription.key] = found
+        return found
+
+    def note_saving(self, subscription: SubscriptionState) -> None:
+        """The positions are about to be saved: which letters they count. Lock held."""
+        saved = subscription.saved
+        here = self._state.topics.get(saved.dead_letter)
+        if self._busy or here is None:
+            return  # some are stored, and their records not acked
+        self._before(subscription)
+        ends = {one.queue: one.log.next_token for one in here.queues}
+        saved.set_letters_from({saved.dead_letter: ends})
+
+    def forget_stored(self, subscription: SubscriptionState) -> None:
+        """It was moved: a record that is given up again gets another letter. Lock held."""
+        self._before(subscription).clear()
 
     def _say(self, topic: str, letter: _Letter, problem: TidecastError) -> None:
         """Tell that one cannot be stored; once, as long as the reason is the same."""

@@ -6,66 +6,25 @@ is left before is kept with it, so that the next re-drive does not read that aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tidecast.errors import ConfigError, NotFound, TidecastError
-from tidecast.layout import segment as seg
+from tidecast.errors import ConfigError, TidecastError
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER
-from tidecast.native.packing import unpack_from
 from tidecast.node.consumers.dead_letters import MARK
 from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.node.consumers.state import SubscriptionState
 from tidecast.node.consumers.storage import check_target
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
-from tidecast.queues.records import decoded, is_of_engine
+from tidecast.queues.records import decoded, is_of_engine, records_from
 
 REDRIVE_MAX, SCANNED_MAX = 10_000, 100_000
 TOKENS_MAX = 1000
-_READ_BYTES = 1 << 20
-
-
-def records(log: QueueLog, token: int) -> Iterator[tuple[int, bytes]]:
-    """(token, record) from ``token`` on (the oldest one kept, if that is later)."""
-    reader, buffer = log.reader(), np.empty(_READ_BYTES, dtype=np.uint8)
-    try:
-        while token < log.next_token:
-            try:
-                used = reader.read_block(token, buffer)
-            except NotFound:
-                token = log.earliest_token
-                continue
-            except ValueError:
-                buffer = np.empty(reader.need, dtype=np.uint8)
-                continue
-            if used == 0:
-                return
-            for one, record in _records_in(bytes(buffer[:used])):
-                if one >= token:
-                    yield one, record
-            token = reader.next_token
-    finally:
-        reader.close()
-
-
-def _records_in(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """The records of whole batches, which the reader has checked."""
-    at = 0
-    while at < len(raw):
-        (length,) = unpack_from("<I", raw, at + seg.BATCH_LENGTH_AT)
-        (token,) = unpack_from("<q", raw, at + seg.BATCH_BASE_TOKEN_AT)
-        (count,) = unpack_from("<I", raw, at + seg.BATCH_COUNT_AT)
-        p = at + seg.BATCH_HEADER_BYTES
-        for i in range(count):
-            size = unpack_from("<I", raw, p)[0] & seg.REC_LENGTH_MASK
-            yield token + i, raw[p : p + size]
-            p += size
-        at += length
 
 
 @dataclass(slots=True)
@@ -108,7 +67,7 @@ class _Page:
         start = max(log.earliest_token, self.starts.get(queue, 0))
         clear = after <= start
         self.following[queue] = max(start, after)
-        for token, raw in records(log, max(start, after)):
+        for token, raw in records_from(log, max(start, after)):
             if self.full:
                 self.more = True
                 break

@@ -596,6 +596,7 @@ class DurableSubscriptions(Observer):
     def save_now(self, subscription: SubscriptionState) -> None:
         """Save a subscription. Raises StorageError."""
         if self.puller is not None:
+            self.letters.note_saving(subscription)
             fresh = saved_cursors(self.puller, subscription.cursors.items())
             kept = [
                 one for one in subscription.saved.cursors
