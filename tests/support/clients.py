@@ -30,3 +30,14 @@ def loop_link(kind: type[LoopLink] = LoopLink, **options: Any) -> Iterator[Any]:
     """A link alone."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tc-") as directory:
         yield kind(Path(directory), **options)
+
+
+def nothing_comes(consumer: tidecast.sync.Consumer, max_wait: float = 0.0) -> bool:
+    """No record came, though the engine has had its turns to send some: no time decides.
+
+    An engine answers `info` between two duty cycles of the agent that delivers. ``max_wait``: for
+    the way from there through a gateway.
+    """
+    for _ in range(3):
+        consumer.info()
+    return not consumer.fetch(1, max_wait)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.clients import nothing_comes
 from tests.support.loop_link import LoopLink
 from tests.support.patience import Patience
 
@@ -92,7 +93,7 @@ def test_all_comes_once_with_key_headers_and_token(client: Connection) -> None:
                 break
         assert sorted(seen) == BODIES
         assert seen[b"m07"][:2] == (b"k1", 7)
-        assert not consumer.fetch(10, 0.02)
+        assert nothing_comes(consumer)
 
 
 def test_a_position_survives_consumer_and_engine(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_position_survives_consumer_and_engine(tmp_path: Path) -> None:
     with connected(tmp_path) as client, client.consumer("orders", "billing") as consumer:
         got += take(consumer, 15)
         assert sorted(got) == BODIES
-        assert not consumer.fetch(10, 0.02)
+        assert nothing_comes(consumer)
 
 
 def test_start_positions(client: Connection) -> None:
@@ -188,7 +189,7 @@ def test_pause_resume_seek_and_info(client: Connection) -> None:
         consumer.pause()
         moves = consumer.seek(Earliest(), dry_run=True)
         assert sum(row["records"] for row in moves) == -30
-        assert not consumer.fetch(10, 0.02)
+        assert nothing_comes(consumer)
         consumer.seek(Earliest())
         info = consumer.info()
         assert info["lag"] == 30
@@ -196,7 +197,7 @@ def test_pause_resume_seek_and_info(client: Connection) -> None:
         assert [row["position"] for row in info["lanes"]] == [0, 0]
         assert info["paused"]
         assert {row["reason"] for row in info["lanes"]} == {"paused"}
-        assert not consumer.fetch(10, 0.02)
+        assert nothing_comes(consumer)
         consumer.resume()
         assert sorted(take(consumer, 30)) == BODIES
         wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "settled")
@@ -397,7 +398,7 @@ def test_filters_on_key_and_headers(client: Connection) -> None:
         publish(client, *BODIES)
         assert sorted(take(one, 10)) == BODIES[1::3]
         assert sorted(take(prefix, 30)) == BODIES
-        assert not one.fetch(10, 0.05)
+        assert nothing_comes(one)
     publisher = client.publisher("orders")
     with client.consumer("orders", "eu", headers={"region": "eu"}) as eu:
         for i, body in enumerate(BODIES):
@@ -533,7 +534,7 @@ def test_d2_what_is_published_once_subscribing_returned_arrives(client: Connecti
         with client.consumer("orders", f"late-{i}", start=Latest()) as consumer:
             publish(client, b"%d" % i)
             assert take(consumer, 1) == [b"%d" % i]
-            assert not consumer.fetch(1, 0.01)
+            assert nothing_comes(consumer)
 
 
 def test_a_damaged_subscription_is_told_to_those_who_come_later(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from tests.conftest import Eventually
+from tests.support.clients import nothing_comes
 from tests.unit.test_consumer import BODIES, connected, publish, take
 
 from tidecast.buffers import member_ring
@@ -172,11 +173,11 @@ def test_closing_sends_them(tmp_path: Path, how: str) -> None:
             consumer.close()
             again = client.consumer("orders", "billing")
             assert sorted(acked + take(again, 30 - len(acked))) == BODIES
-            assert not again.fetch(1, 0.05)
+            assert nothing_comes(again)
     with connected(tmp_path) as client, client.consumer("orders", "billing") as consumer:
         left = 0 if how == "close" else 30 - len(acked)
         assert len(take(consumer, left)) == left
-        assert not consumer.fetch(1, 0.05)
+        assert nothing_comes(consumer)
 
 
 def test_nothing_of_another_engine_is_acked_at_this_one(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.clients import nothing_comes
 from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 
 import tidecast
@@ -68,7 +69,7 @@ def test_a_seek_forgets_what_a_loop_left(client: Connection) -> None:
     with client.consumer("orders", "billing") as consumer:
         consumer.next(5.0)
         consumer.seek(Latest())
-        assert not consumer.fetch(100, 0.05)
+        assert nothing_comes(consumer)
         publish(client, b"new")
         assert take(consumer, 1) == [b"new"]
 

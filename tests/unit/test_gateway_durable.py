@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.conftest import Eventually
+from tests.support.clients import nothing_comes
 from tests.support.gateways import TIMEOUT_S, TOKEN, local, make_gateway, remote, until_event
 from tests.support.handlers import handled_around
 from tests.support.proxy import Proxy
@@ -172,7 +173,7 @@ def test_cuts_lose_and_double_nothing(node: EmbeddedLink, proxy: Proxy, topic: s
         assert proxy.connections > 3
     with local(node) as near, near.consumer(topic, "check", max_in_flight=5000) as consumer:
         assert sorted(take(consumer, len(sent))) == sent
-        assert not consumer.fetch(1, 0.02)
+        assert nothing_comes(consumer, 0.02)
 
 
 def test_a_session_that_the_gateway_forgot_goes_on_without_doubles(
@@ -193,7 +194,7 @@ def test_a_session_that_the_gateway_forgot_goes_on_without_doubles(
             publisher.publish(b"last", ack="durable", timeout=TIMEOUT_S)
             with local(node) as near, near.consumer(topic, "check", max_in_flight=5000) as all_:
                 assert sorted(take(all_, 3001)) == [*bodies(3000), b"last"]
-                assert not all_.fetch(1, 0.02)
+                assert nothing_comes(all_)
     finally:
         proxy.close()
         gateway.stop()
@@ -250,10 +251,10 @@ def test_the_same_api(gateway: Gateway, topic: str, eventually: Eventually) -> N
             messages = consumer.messages()
             next(messages)  # all are here, and some in hands
             consumer.seek(Latest())
-            assert not consumer.fetch(1, 0.02)
+            assert nothing_comes(consumer, 0.02)
             consumer.pause()
             far.publish(topic, b"later", ack="durable")
-            assert not consumer.fetch(1, 0.02)
+            assert nothing_comes(consumer, 0.02)
             consumer.resume()
             assert take(consumer, 1) == [b"later"]
 
@@ -361,7 +362,7 @@ def test_credit_in_messages_and_bytes(
         publisher.publish_batch(bodies(3000, 500), ack="durable", timeout=TIMEOUT_S).check()
         with far.consumer(topic, "slow", max_in_flight=7, start=Earliest()) as consumer:
             unsettled = take(consumer, 7, ack=False)
-            assert not consumer.fetch(100, 0.05), "no credit in messages"
+            assert nothing_comes(consumer, 0.02), "no credit in messages"
             assert len(unsettled) == 7
             assert consumer.info()["outstanding"] == 7
         with far.consumer(topic, "narrow", max_in_flight=10_000, ring_bytes=1 << 16) as narrow:
@@ -414,7 +415,7 @@ def test_a_short_cut_brings_nothing_twice(gateway: Gateway, proxy: Proxy, topic:
                 seen += batch.payloads()
                 batch.ack()
             assert sorted(seen) == bodies(4000, 100), "each once: the place was kept"
-            assert not consumer.fetch(1, 0.02)
+            assert nothing_comes(consumer, 0.02)
         assert proxy.connections >= 4
 
 
