@@ -275,6 +275,19 @@ class Brokers:
         found = self.admin().list_topics(topic, timeout=START_S).topics[topic].partitions
         return int(found[partition].leader) if partition in found else -1
 
+    def end(self, topic: str, partition: int = 0) -> int:
+        """The offset behind the last record or marker, committed or not."""
+        import confluent_kafka
+
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.address, "group.id": "end",
+             "isolation.level": "read_uncommitted"}
+        )  # fmt: skip
+        where = confluent_kafka.TopicPartition(topic, partition)
+        end = int(consumer.get_watermark_offsets(where, timeout=START_S)[1])
+        consumer.close()
+        return end
+
     def add_scram(self, user: str, secret: str, mechanism: str) -> None:
         """Create a user for SCRAM-SHA-256 or SCRAM-SHA-512."""
         from confluent_kafka import admin

@@ -19,9 +19,9 @@ from tidecast.agents.puller import entries
 from tidecast.api.start import Earliest, Latest, Time, Tokens
 from tidecast.bench.measure import wait_until
 from tidecast.embedded import EmbeddedLink
+from tidecast.engine.adapters import made_by
 from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound
 from tidecast.events import MessageDropped, QueueUnreadable, RecordsGone
-from tidecast.node.consumers.adapters import made_by
 from tidecast.queues import attached
 from tidecast.queues.generator import GeneratorAdapter
 from tidecast.sync import Connection

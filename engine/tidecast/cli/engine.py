@@ -164,8 +164,8 @@ def _run(
     kafka: dict[str, Any] | None = None,
 ) -> None:
     from tidecast.agents.warmup import Background
+    from tidecast.engine.adapters import Adapters
     from tidecast.engine.process import make_node, no_fetch, run_engine
-    from tidecast.node.consumers.adapters import Adapters
     from tidecast.telemetry.sampling import telemetry
 
     endpoints: list[KafkaEndpoint] = []
@@ -406,9 +406,10 @@ def _with_control_options(command: F) -> F:
 @click.option("--telemetry", "telemetry_s", type=Duration(low=0, high=3600), default=0.0,
               help="Keep a history of its counters: the time between two samples; "
               "`telemetry` in the topology goes before it. [default: 0, none]")  # fmt: skip
-@click.option("--adapter", "adapters", multiple=True, metavar="TOPIC=MODULE:FUNCTION",
-              help="A topic whose queues are those of the adapter that FUNCTION() makes; may be "
-              "repeated. See docs/ADAPTERS.md.")  # fmt: skip
+@click.option("--adapter", "adapters", multiple=True, metavar="TOPIC=PLACE",
+              help="A topic whose queues are elsewhere: MODULE:FUNCTION makes an adapter, "
+              "kafka://HOST:PORT/NAME is a topic of a Kafka cluster; may be repeated. See "
+              "docs/ADAPTERS.md and docs/KAFKA_TOPICS.md.")  # fmt: skip
 @kafka_options
 def engine(
     data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,

@@ -1,9 +1,12 @@
-"""The topology's section about the Kafka endpoint: where it listens, for whom, and its limits."""
+"""The topology's sections about Kafka: the endpoint for its clients, and topics on its brokers."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +19,9 @@ OFF = "off"
 LOOPBACK = "127.0.0.1"
 MIB = 1 << 20
 GROUPS_MAX = 1000
+SCHEME = "kafka://"
+SECRET_VARIABLE = "TIDECAST_KAFKA_SECRET"
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 Address = Annotated[str, Meta(max_length=300)]
 File = Annotated[str, Meta(max_length=4096)]
 
@@ -101,3 +107,119 @@ def with_options(kafka: KafkaConfig, options: dict[str, Any]) -> KafkaConfig:
 def is_beyond_loopback(kafka: KafkaConfig) -> bool:
     """Other hosts may reach it."""
     return not is_loopback(kafka.address[0])
+
+
+# --- topics on brokers ----------------------------------------------------------------------------
+
+
+class KafkaSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A topic of a Kafka cluster.
+
+    ``servers``: HOST:PORT of brokers to begin with, separated by commas. ``user``: logs in, with
+    the secret of ``secret_file`` or of the variable TIDECAST_KAFKA_SECRET. ``ca``: PEM file of the
+    authorities that the brokers' certificates are checked with; ``certificate`` and ``key``: ours.
+    ``group``: name under which acknowledged offsets are committed, for Kafka's own tools.
+    """
+
+    servers: Annotated[str, Meta(min_length=1, max_length=4096)]
+    topic: Annotated[str, Meta(min_length=1, max_length=249)]
+    user: File = ""
+    secret_file: File = ""
+    mechanism: Mechanism = "SCRAM-SHA-512"
+    tls: bool = False
+    ca: File = ""
+    certificate: File = ""
+    key: File = ""
+    group: Annotated[str, Meta(max_length=255)] = ""
+    fetch_bytes: Annotated[int, Meta(ge=1 << 14, le=1 << 26)] = 1 << 20
+    """What a queue asks for at once, and holds in memory at most, but for a larger batch."""
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each server. Raises ConfigError."""
+        return [_address(one.strip()) for one in self.servers.split(",")]
+
+    def secret(self) -> str:
+        """The secret of ``user``. Raises ConfigError."""
+        if not self.secret_file:
+            found = os.environ.get(SECRET_VARIABLE, "")
+            if not found:
+                raise ConfigError(
+                    f"user: {shown(self.user)}: no secret: name a secret_file, or set "
+                    f"{SECRET_VARIABLE}"
+                )
+            return found
+        try:
+            return Path(self.secret_file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise ConfigError(f"secret_file: {shown(self.secret_file)}: {problem}") from None
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
+        raise ConfigError(f"servers: {shown(text)}: allowed are HOST:PORT, separated by commas")
+    return host.strip("[]"), int(port)
+
+
+class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A topic of this engine whose queues are the partitions of a topic on a Kafka cluster."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=256)]
+    kafka: KafkaSource
+
+
+def adapter_problems(adapters: Sequence[AdapterConfig], declared: set[str]) -> list[str]:
+    """What types and ranges cannot say, as ``adapters[i].field: value: what is allowed``."""
+    found, names = [], set(declared)
+    for i, one in enumerate(adapters):
+        if one.topic in names:
+            found.append(f"adapters[{i}].topic: {shown(one.topic)}: another topic has this name")
+        names.add(one.topic)
+        found += [f"adapters[{i}].{problem}" for problem in _source_problems(one.kafka)]
+    return found
+
+
+def kafka_source(given: dict[str, Any]) -> KafkaSource:
+    """Checked settings. Raises ConfigError that names each setting that is wrong."""
+    problems: list[str] = []
+    made = build(KafkaSource, given, "kafka", problems)
+    if made is not None:
+        problems += _source_problems(made)
+    raise_problems(problems)
+    assert made is not None
+    return made
+
+
+def _source_problems(source: KafkaSource) -> list[str]:
+    found = []
+    try:
+        _ = source.addresses
+    except ConfigError as problem:
+        found.append(f"kafka.{problem}")
+    if bool(source.certificate) != bool(source.key):
+        missing = "certificate" if source.key else "key"
+        found.append(f"kafka.{missing}: missing: a certificate and its key belong together")
+    found += [
+        f"kafka.tls: false: {name} needs tls: true"
+        for name in ("ca", "certificate")
+        if getattr(source, name) and not source.tls
+    ]
+    if source.secret_file and not source.user:
+        found.append("kafka.user: missing: secret_file is the secret of a user")
+    return found
+
+
+def kafka_source_of(url: str) -> KafkaSource:
+    """Settings of ``kafka://HOST:PORT,HOST:PORT/TOPIC?setting=value``. Raises ConfigError."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise ConfigError(f"{SCHEME}...: a login does not belong into it: use user and secret_file")
+    given: dict[str, Any] = {"servers": parts.netloc, "topic": unquote(parts.path.strip("/"))}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in given:
+            raise ConfigError(f"kafka.{name}: given twice")
+        given[name] = {"true": True, "false": False}.get(value, value)
+        if name == "fetch_bytes" and value.isdecimal():
+            given[name] = int(value)
+    return kafka_source(given)

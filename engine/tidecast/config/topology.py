@@ -23,7 +23,7 @@ from msgspec import Meta
 from tidecast.access import ClientKey
 from tidecast.config.check import build, owner_problems, raise_problems, shown
 from tidecast.config.internal import PREFIXES, is_internal, served_topic
-from tidecast.config.kafka import KafkaConfig, kafka_problems
+from tidecast.config.kafka import AdapterConfig, KafkaConfig, adapter_problems, kafka_problems
 from tidecast.config.leases import LeaseConfig
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
@@ -231,6 +231,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     auto_create_topics: bool = True
     telemetry: TelemetryConfig = TelemetryConfig()
     kafka: KafkaConfig = KafkaConfig()
+    adapters: list[AdapterConfig] = []
+    """Topics on Kafka clusters; read when the engine starts."""
     keys: list[ClientKey] = []
 
     def transport(self, name: str) -> TransportConfig:
@@ -383,6 +385,7 @@ def _check_meaning(topology: Topology, problems: list[str]) -> None:
     _check_transports(topology.transports, found)
     _check_topics(topology, found)
     found += kafka_problems(topology.kafka)
+    found += adapter_problems(topology.adapters, {topic.name for topic in topology.topics})
     wrong_port = any(path.endswith(".port") for path in named)
     for problem in found:
         path = problem.partition(":")[0]

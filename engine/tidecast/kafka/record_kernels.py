@@ -56,7 +56,7 @@ ENCODE_WORDS = 8
 BATCH_BYTES = 61
 """Header of a record batch v2, its base offset and length included."""
 _ATTRIBUTES_AT, _CRC_AT, _BODY_AT = 21, 17, 12
-_NS_PER_MS = 1_000_000
+NS_PER_MS = 1_000_000
 _NO_VALUE = (10, 0x6B, 0x61, 0x66, 0x6B, 0x61, 0x2D, 0x6E, 0x75, 0x6C, 0x6C)
 _RAW = (13, 0x6B, 0x61, 0x66, 0x6B, 0x61, 0x2D, 0x68, 0x65, 0x61, 0x64, 0x65, 0x72, 0x73)
 """Lengths and letters of the names ``kafka-null`` and ``kafka-headers``."""
@@ -304,12 +304,12 @@ def _put_map(data, at, end, count, raw_at, raw_n, null, out, to):
 
 
 @inlined
-def _parse(data, at, end, i, f):
-    """Parse the record at ``data[at:end]``, the batch's ``i``-th, into ``f``: its end, or why not.
+def parse_record(data, at, end, f):
+    """Parse the record at ``data[at:end]`` into ``f``: its end, or why not.
 
     f: 0 time delta, 1 key at, 2 key bytes or -1, 3 value at, 4 value bytes or -1, 5 headers'
     count, 6 first header at, 7 their map's bytes or -1, 8 the raw list's bytes or 0, 9 where it
-    begins.
+    begins, 10 offset delta.
     """
     n, at = _varint(data, at, end)
     if at < 0:
@@ -322,11 +322,9 @@ def _parse(data, at, end, i, f):
         return BAD_VARINT
     if f[0] < -TIME_MS_MAX or f[0] > TIME_MS_MAX:
         return BAD_TIME
-    delta, at = _varint(data, at, end)
+    f[10], at = _varint(data, at, end)
     if at < 0:
         return BAD_VARINT
-    if delta != i:
-        return BAD_OFFSET
     for k in range(2):  # key and value
         n, at = _varint(data, at, end)
         if at < 0:
@@ -369,9 +367,11 @@ def scan_records(data, at, end, count, found, f):
         return BAD_COUNT
     total, in_batch, records = seg.BATCH_HEADER_BYTES, seg.BATCH_HEADER_BYTES, 0
     for i in range(count):
-        at = _parse(data, at, end, i, f)
+        at = parse_record(data, at, end, f)
         if at < 0:
             return at
+        if f[10] != i:
+            return BAD_OFFSET
         n = record_bytes(f[2], f[7], max(f[4], 0))
         if records > 0 and (in_batch + n > LOG_BATCH_BYTES or records == seg.BATCH_RECORDS_MAX):
             total += seg.BATCH_HEADER_BYTES
@@ -381,6 +381,23 @@ def scan_records(data, at, end, count, found, f):
         records += 1
     found[S_BYTES], found[S_RECORDS] = total, count
     return 0 if at == end else BAD_COUNT
+
+
+@inlined
+def put_parsed(data, end, f, time_ns, seq, out, begun, to, scratch):
+    """Add what `parse_record` found, up to ``end``, to the batch at ``out[begun:]``: its end."""
+    hashed = key_hash(data, f[1], f[2]) if f[2] >= 0 else 0
+    if f[7] < 0:
+        return add_record(
+            out, begun, to, seq, time_ns, hashed, data, f[1], f[2], 0, -1, data, f[3], f[4]
+        )
+    key_n = max(f[2], 0)
+    copy(scratch, 0, data, f[1], key_n)
+    _put_map(data, f[6], end, f[5], f[9], f[8], 1 if f[4] < 0 else 0, scratch, key_n)
+    return add_record(
+        out, begun, to, seq, time_ns, hashed, scratch, 0, f[2], key_n, f[7], data, f[3],
+        max(f[4], 0),
+    )  # fmt: skip
 
 
 @inlined
@@ -397,27 +414,15 @@ def convert_records(data, at, end, count, base_ms, wall_ns, out, scratch, f):
     """
     begun, records = 0, 0
     to = begin_batch(out, begun, 0, 0, 0, 0, 0)
-    for i in range(count):
-        at = _parse(data, at, end, i, f)
+    for _ in range(count):
+        at = parse_record(data, at, end, f)
         n = record_bytes(f[2], f[7], max(f[4], 0))
         if records > 0 and (to - begun + n > LOG_BATCH_BYTES or records == seg.BATCH_RECORDS_MAX):
             _end_batch(out, begun, to)
             begun, records = to, 0
             to = begin_batch(out, begun, 0, 0, 0, 0, 0)
-        hashed = key_hash(data, f[1], f[2]) if f[2] >= 0 else 0
-        time_ns = wall_ns if base_ms < 0 else (base_ms + f[0]) * _NS_PER_MS
-        if f[7] < 0:
-            to = add_record(
-                out, begun, to, records, time_ns, hashed, data, f[1], f[2], 0, -1, data, f[3], f[4]
-            )
-        else:
-            key_n = max(f[2], 0)
-            copy(scratch, 0, data, f[1], key_n)
-            _put_map(data, f[6], at, f[5], f[9], f[8], 1 if f[4] < 0 else 0, scratch, key_n)
-            to = add_record(
-                out, begun, to, records, time_ns, hashed, scratch, 0, f[2], key_n, f[7], data,
-                f[3], max(f[4], 0),
-            )  # fmt: skip
+        time_ns = wall_ns if base_ms < 0 else (base_ms + f[0]) * NS_PER_MS
+        to = put_parsed(data, at, f, time_ns, records, out, begun, to, scratch)
         records += 1
     _end_batch(out, begun, to)
     return to
@@ -542,7 +547,7 @@ def _record_body(data, row, i, first_ms, h):
             headers_n = _varint_bytes(h[0]) + h[1]
     key_n = row[O_KEY_N] if row[O_KEY_AT] >= 0 else -1
     value_n = -1 if h[2] == 1 and row[O_PAYLOAD_N] == 0 else row[O_PAYLOAD_N]
-    h[6], h[7], h[8] = key_n, value_n, row[O_TIME] // _NS_PER_MS - first_ms
+    h[6], h[7], h[8] = key_n, value_n, row[O_TIME] // NS_PER_MS - first_ms
     return (
         1 + _varint_bytes(h[8]) + _varint_bytes(i)
         + _varint_bytes(key_n) + max(key_n, 0) + _varint_bytes(value_n) + max(value_n, 0)
@@ -580,7 +585,7 @@ def _put_batch(data, rows, n, token, epoch, out, to, h):
     start = to
     if start + BATCH_BYTES > out.size:
         return NO_ROOM
-    first_ms = rows[0, O_TIME] // _NS_PER_MS
+    first_ms = rows[0, O_TIME] // NS_PER_MS
     last_ms = first_ms
     to += BATCH_BYTES
     for i in range(n):

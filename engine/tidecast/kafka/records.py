@@ -22,10 +22,10 @@ from tidecast.layout import segment as seg
 BATCH_BYTES_MAX = 16 << 20
 """Of one record batch, as it is sent."""
 RECORDS_MAX = 1 << 20
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_CODEC_MASK, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
+HEADER = struct.Struct(">qiibIhiqqqhii")
+CODEC_MASK, TRANSACTIONAL, CONTROL = 0x07, 0x10, 0x20
 _MAGIC = 2
-_CAUSES = {
+CAUSES = {
     record_kernels.BAD_LENGTH: "a length does not fit",
     record_kernels.BAD_VARINT: "a varint does not end",
     record_kernels.BAD_OFFSET: "offsets are not contiguous",
@@ -84,14 +84,14 @@ def head_of(records: memoryview) -> BatchHead:
         raise Refused(
             Code.MESSAGE_TOO_LARGE, f"a record batch of {n} bytes: {BATCH_BYTES_MAX} at most"
         )
-    head = BatchHead(*_HEADER.unpack_from(records))
+    head = BatchHead(*HEADER.unpack_from(records))
     if head.magic != _MAGIC:
         raise Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"record format {head.magic}: only 2")
     if head.batch_length != n - 12:
         raise Refused(
             Code.INVALID_RECORD, "there must be one record batch a partition, and all of it"
         )
-    if head.attributes & (_TRANSACTIONAL | _CONTROL):
+    if head.attributes & (TRANSACTIONAL | CONTROL):
         raise Refused(Code.INVALID_REQUEST, "transactions are not served")
     if not 1 <= head.records <= RECORDS_MAX or head.last_offset_delta != head.records - 1:
         raise Refused(
@@ -131,7 +131,7 @@ class Decoder:
     def _plain(
         self, head: BatchHead, data: Any, records: memoryview, bytes_max: int
     ) -> tuple[Any, int]:
-        codec = head.attributes & _CODEC_MASK
+        codec = head.attributes & CODEC_MASK
         if codec == compression.NONE:
             return data, record_kernels.BATCH_BYTES
         try:
@@ -154,7 +154,7 @@ class Decoder:
             code = (
                 Code.MESSAGE_TOO_LARGE if status == record_kernels.TOO_LONG else Code.INVALID_RECORD
             )
-            raise Refused(code, _CAUSES[status])
+            raise Refused(code, CAUSES[status])
         out = np.empty(int(self._found[record_kernels.S_BYTES]), dtype=np.uint8)
         n = int(
             record_kernels.convert_records(
@@ -216,7 +216,7 @@ def encoder() -> Encoder:
 def warm_up() -> None:
     """Compile or load the kernels: before the first client, not while it waits."""
     body = bytes([12, 0, 0, 0, 1, 0, 0])  # one record: no key, an empty value, no headers
-    head = _HEADER.pack(0, 49 + len(body), 0, _MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    head = HEADER.pack(0, 49 + len(body), 0, _MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
     data: Any = np.frombuffer(head + body, dtype=np.uint8)
     crc = int(record_kernels.checksum(data, 21, data.size - 21))
     sound = head[:17] + crc.to_bytes(4, "big") + head[21:] + body

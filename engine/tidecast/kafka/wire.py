@@ -44,7 +44,7 @@ class Reader:
 
     __slots__ = ("at", "data", "end", "left")
 
-    def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
+    def __init__(self, data: bytes | bytearray, at: int = 0, end: int | None = None) -> None:
         self.data, self.at = data, at
         self.end = len(data) if end is None else end
         self.left = ITEMS_MAX

@@ -66,13 +66,13 @@ def answer_writer(key: int, version: int) -> Write:
 
 @functools.cache
 def answer_reader(key: int, version: int) -> Read:
-    """Reads such answers; for tests."""
+    """Reads such answers."""
     api = APIS[key]
     return reader_of(api.answer, version, flexible=api.is_flexible(version))
 
 
 @functools.cache
 def request_writer(key: int, version: int) -> Write:
-    """Writes such requests; for tests."""
+    """Writes such requests."""
     api = APIS[key]
     return writer_of(api.request, version, flexible=api.is_flexible(version))

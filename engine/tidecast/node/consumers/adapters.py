@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -117,32 +116,3 @@ class Attached:
         for adapter in self.adapters.values():
             adapter.close()
         self.adapters.clear()
-
-
-def made_by(text: str) -> tuple[str, Callable[[], Adapter]]:
-    """(topic, function that makes an adapter) of ``TOPIC=MODULE:FUNCTION``. Raises ConfigError."""
-    topic, _, where = text.partition("=")
-    module, _, name = where.partition(":")
-    if not (topic and module and name):
-        raise ConfigError(f"adapter: {text!r}: allowed is TOPIC=MODULE:FUNCTION")
-    try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as problem:
-        raise ConfigError(f"adapter: {text!r}: {problem}") from None
-    return topic, found
-
-
-class Adapters:
-    """Beside an engine process: its adapters, attached as long as it runs."""
-
-    def __init__(self, texts: tuple[str, ...], node: Any, _store: object) -> None:
-        self._made = [made_by(text) for text in texts]
-        self._node = node
-
-    def start(self) -> None:
-        """Attach them. Raises what an adapter raises."""
-        for topic, make in self._made:
-            self._node.consumers.attached.attach(topic, make())
-
-    def stop(self) -> None:
-        """The node closes them."""

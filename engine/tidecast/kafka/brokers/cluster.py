@@ -1,0 +1,263 @@
+"""A Kafka cluster as a client sees it: which broker leads a partition, and questions to brokers.
+
+One for all receivers and senders of a topic; from any thread. Questions share a connection a broker
+and are asked one after the other; a Fetch that waits has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from typing import NamedTuple
+
+from tidecast.config.kafka import KafkaSource
+from tidecast.errors import (
+    AuthError,
+    Closed,
+    ConfigError,
+    ConnectionLost,
+    StorageError,
+    TidecastError,
+)
+from tidecast.kafka.brokers.connection import Address, Link, code_name, tls_of
+from tidecast.kafka.codes import Code
+from tidecast.kafka.schemas import tables
+from tidecast.kafka.wire import Struct
+
+ASK_S, QUESTION_S = 10.0, 3.0
+"""How long one answer may take; how long a question is asked again when its leader moves."""
+BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 2.0
+REFRESH_S = 0.1
+"""Metadata is not asked for again within it, however many partitions have lost their leader."""
+CREATED_S = 1.0
+"""So long a broker may not know of a topic that was created a moment ago."""
+MOVES = frozenset(
+    {
+        Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER, Code.REPLICA_NOT_AVAILABLE,
+        Code.REQUEST_TIMED_OUT, Code.NETWORK_EXCEPTION, Code.KAFKA_STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH, Code.OFFSET_NOT_AVAILABLE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR,
+    }
+)  # fmt: skip
+"""Errors that pass when another broker takes over: ask Metadata, and try again."""
+
+
+class Leader(NamedTuple):
+    """Who leads a partition."""
+
+    address: Address
+    epoch: int
+
+
+class Backoff:
+    """Waits that double, with some jitter, from BACKOFF_S_MIN to BACKOFF_S_MAX."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def next_s(self) -> float:
+        """How long to wait after one more failure."""
+        wait_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(self.failures, 10))
+        self.failures += 1
+        return wait_s * random.uniform(0.75, 1.25)
+
+    def clear(self) -> None:
+        """It worked."""
+        self.failures = 0
+
+
+def error_of(code: int, what: str) -> TidecastError:
+    """The error for a code of an answer that no retry cures."""
+    text = f"{what}: {code_name(code)}"
+    if code in (
+        Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED, Code.SASL_AUTHENTICATION_FAILED,
+    ):  # fmt: skip
+        return AuthError(f"{text}: give the user the right to it (kafka-acls)")
+    if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+        return ConfigError(f"{text}: the cluster has no such topic or partition: create it first")
+    if code in (Code.INVALID_TOPIC_EXCEPTION, Code.UNSUPPORTED_VERSION):
+        return ConfigError(text)
+    return StorageError(text)
+
+
+class Cluster:
+    """See module. ``partitions``: of its topic."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        """Asks who leads the topic. Raises ConfigError, AuthError, ConnectionLost."""
+        self.source = source
+        self.topic = source.topic
+        self._tls = tls_of(source)
+        self._servers = [Address(*one) for one in source.addresses]
+        self._brokers: dict[int, Address] = {}
+        self._leaders: dict[int, Leader] = {}
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._links: dict[Address, tuple[threading.Lock, Link | None]] = {}
+        self._refreshed_s = -REFRESH_S
+        self._closing = threading.Event()
+        self._coordinator: Address | None = None
+        self.bytes_read = self.bytes_written = 0
+        """Of questions."""
+        self.partitions = 0
+        try:
+            self._find_topic()
+        except BaseException:
+            self.close()
+            raise
+
+    def _find_topic(self) -> None:
+        begun, backoff = time.monotonic(), Backoff()
+        while code := self.refresh():
+            patience_s = CREATED_S if code == Code.UNKNOWN_TOPIC_OR_PARTITION else ASK_S
+            if code not in MOVES or time.monotonic() - begun > patience_s:
+                raise error_of(code, f"topic {self.topic} of {self.source.servers}")
+            self._closing.wait(max(REFRESH_S, backoff.next_s()))
+
+    # --- leaders ----------------------------------------------------------------------------------
+
+    def refresh(self) -> int:
+        """Ask any broker who leads the topic; the error that it names. Raises ConnectionLost."""
+        with self._asking:
+            if time.monotonic() - self._refreshed_s < REFRESH_S:
+                return 0
+            answer = self._ask_any(tables.METADATA, {"topics": [{"name": self.topic}]})
+            self._refreshed_s = time.monotonic()
+            return self._note(answer)
+
+    def _note(self, answer: Struct) -> int:
+        brokers = {one["node_id"]: Address(one["host"], one["port"]) for one in answer["brokers"]}
+        topic = next((one for one in answer["topics"] if one["name"] == self.topic), None)
+        if topic is None:
+            return Code.UNKNOWN_TOPIC_OR_PARTITION
+        if topic["error_code"]:
+            return int(topic["error_code"])
+        leaders = {
+            one["partition_index"]: Leader(
+                brokers[one["leader_id"]], one.get("leader_epoch", -1)
+            )
+            for one in topic["partitions"] if one["leader_id"] in brokers
+        }  # fmt: skip
+        with self._lock:
+            self._brokers, self._leaders = brokers, leaders
+            self.partitions = max(self.partitions, len(topic["partitions"]))
+        return 0
+
+    def leader(self, partition: int) -> Leader:
+        """Who leads a partition, as far as is known. Raises ConnectionLost."""
+        with self._lock:
+            found = self._leaders.get(partition)
+        if found is None:
+            raise ConnectionLost(f"{self.topic}/{partition}: no broker leads it now")
+        return found
+
+    def _ask_any(self, key: int, body: Struct) -> Struct:
+        """Ask the brokers one after the other. Raises the last one's error."""
+        with self._lock:
+            known = list(self._brokers.values())
+        random.shuffle(known)
+        problem: TidecastError = ConnectionLost(f"no broker of {self.source.servers}")
+        for address in dict.fromkeys([*known, *self._servers]):
+            try:
+                return self.ask(address, key, body)
+            except ConnectionLost as found:
+                problem = found
+        raise problem
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def connect(self, address: Address) -> Link:
+        """A connection of its own to a broker. Raises ConnectionLost, AuthError, ConfigError."""
+        if self._closing.is_set():
+            raise Closed(f"kafka {self.topic}: used after close")
+        return Link(address, self.source, self._tls)
+
+    def ask(self, address: Address, key: int, body: Struct) -> Struct:
+        """Ask one broker, over the connection that is kept to it."""
+        with self._lock:
+            lock, _ = self._links.setdefault(address, (threading.Lock(), None))
+        with lock:
+            link = self._links[address][1]
+            for fresh in (link is None, True):
+                if fresh:
+                    link = self.connect(address)
+                    self._links[address] = (lock, link)
+                assert link is not None
+                before = link.read, link.wrote
+                try:
+                    return link.ask(key, body, ASK_S)
+                except (ConnectionLost, StorageError):
+                    link.close()
+                    self._links[address] = (lock, None)
+                    if fresh:
+                        raise
+                finally:
+                    self.bytes_read += link.read - before[0]
+                    self.bytes_written += link.wrote - before[1]
+        raise AssertionError
+
+    def ask_leader(self, partition: int, key: int, body: Struct, code_at: list[str]) -> Struct:
+        """Ask the leader of a partition, again when another one takes over.
+
+        ``code_at``: the names on the way to the answer's row about the partition, in arrays of one.
+        Raises ConnectionLost after QUESTION_S, and what an error code stands for.
+        """
+        deadline, backoff = time.monotonic() + QUESTION_S, Backoff()
+        while True:
+            try:
+                found: Struct = self.ask(self.leader(partition).address, key, body)
+                for name in code_at:
+                    found = found[name][0]
+                code = int(found["error_code"])
+                if not code:
+                    return found
+                problem = error_of(code, f"{self.topic}/{partition}")
+                if code not in MOVES:
+                    raise problem
+            except ConnectionLost as lost:
+                problem = lost
+            except (IndexError, KeyError):
+                raise StorageError(f"{self.topic}/{partition}: an answer lacks it") from None
+            if time.monotonic() >= deadline:
+                raise problem if problem.retryable else ConnectionLost(str(problem))
+            if self._closing.wait(backoff.next_s()):
+                raise Closed(f"kafka {self.topic}: used after close")
+            with contextlib.suppress(ConnectionLost):
+                self.refresh()
+
+    def ask_coordinator(self, group: str, key: int, body: Struct) -> Struct:
+        """Ask the coordinator of a group. Raises ConnectionLost when it is another one now."""
+        if self._coordinator is None:
+            found = self._ask_any(tables.FIND_COORDINATOR, {"key": group})
+            code = int(found["error_code"])
+            if code in MOVES:
+                raise ConnectionLost(f"group {group}: {code_name(code)}")
+            if code:
+                raise error_of(code, f"group {group}")
+            self._coordinator = Address(found["host"], found["port"])
+        try:
+            return self.ask(self._coordinator, key, body)
+        except ConnectionLost:
+            self._coordinator = None
+            raise
+
+    def forget_coordinator(self) -> None:
+        """It said that it is none."""
+        self._coordinator = None
+
+    def close(self) -> None:
+        """End all that waits, hang up. Idempotent."""
+        self._closing.set()
+        with self._lock:
+            kept = list(self._links.values())
+        for lock, link in kept:
+            if link is None:
+                continue
+            link.wake()
+            with lock:
+                link.close()

@@ -1,0 +1,248 @@
+"""The record batches of a Fetch's answer, taken apart one by one as they are wanted.
+
+The headers of all batches are read and checked at once: which of them are markers or belong to an
+aborted transaction, and so are holes. The records of a batch are verified, decompressed and written
+as a run in two kernels when a reader comes to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidecast.errors import CorruptLog
+from tidecast.kafka import compression, record_kernels
+from tidecast.kafka.brokers import fetched_kernels as kernels
+from tidecast.kafka.records import CAUSES, CODEC_MASK, CONTROL, HEADER, TRANSACTIONAL, BatchHead
+from tidecast.queues.adapter import Received, Run
+
+OFFSET_MAX = 1 << 61
+PLAIN_BYTES_MAX = 256 << 20
+"""Of one batch, decompressed: as long as a record of a queue may be."""
+_OVERHEAD, _MAGIC, _ATTRIBUTES_AT = 12, 2, 21
+_FIXED_TIME = 0x08
+_ABORT = 0
+_DAMAGED = "the broker's log is damaged, or it is no Kafka broker: check it with kafka-dump-log"
+
+
+class Part(NamedTuple):
+    """A record batch of an answer: records with offsets in [base, behind), or a hole."""
+
+    base: int
+    behind: int
+    at: int
+    length: int
+    is_hole: bool
+
+
+class Aborted:
+    """Which batches belong to aborted transactions, by the list that comes with an answer."""
+
+    def __init__(self, listed: Iterable[dict[str, int]]) -> None:
+        self._left = sorted((one["first_offset"], one["producer_id"]) for one in listed)
+        self._open: set[int] = set()
+
+    def drops(self, head: BatchHead, last: int, marker: int | None) -> bool:
+        """Is this batch of an aborted transaction? ``marker``: the kind, if it is one."""
+        while self._left and self._left[0][0] <= last:
+            self._open.add(self._left.pop(0)[1])
+        if marker is not None:
+            if marker == _ABORT:
+                self._open.discard(head.producer_id)
+            return True
+        return bool(head.attributes & TRANSACTIONAL) and head.producer_id in self._open
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+
+
+def _marker(batch: memoryview) -> int:
+    """The kind of a control batch's record: 0 abort, 1 commit, others; -1: it cannot be read."""
+    try:
+        _, at = _varint(batch, record_kernels.BATCH_BYTES)
+        _, at = _varint(batch, at + 1)  # behind the attributes, the time
+        _, at = _varint(batch, at)  # the offset
+        key_n, at = _varint(batch, at)
+        return int.from_bytes(batch[at + 2 : at + 4], "big") if key_n >= 4 else -1
+    except IndexError:
+        return -1
+
+
+class Fetched:
+    """One answer for one partition: what was asked from ``token`` on, up to ``behind``.
+
+    ``end``: the offset that the next committed record gets, at the time of the answer.
+    """
+
+    def __init__(
+        self, where: str, token: int, records: memoryview, aborted: Iterable[dict[str, int]],
+        end: int,
+    ) -> None:  # fmt: skip
+        """Raises CorruptLog for headers that do not add up."""
+        self.where, self.token, self.end = where, token, end
+        self.bytes = len(records)
+        self._records = records
+        self._parts: list[Part] = []
+        self._list(Aborted(aborted))
+        self.behind = self._parts[-1].behind if self._parts else token
+        self._decoded = -1
+        self._run: Run = np.empty(0, dtype=np.uint8)
+
+    def damage(self, offset: int, cause: str) -> CorruptLog:
+        """The error for a batch that is not sound."""
+        return CorruptLog(f"{self.where}: batch at offset {offset}: {cause}: {_DAMAGED}")
+
+    def _list(self, aborted: Aborted) -> None:
+        at, due = 0, self.token
+        size = len(self._records)
+        while size - at >= record_kernels.BATCH_BYTES:
+            head = BatchHead(*HEADER.unpack_from(self._records, at))
+            length = head.batch_length + _OVERHEAD
+            if head.magic != _MAGIC:
+                raise self.damage(
+                    head.base_offset, f"record format {head.magic}, and only 2 can be read"
+                )
+            if length < record_kernels.BATCH_BYTES:
+                raise self.damage(head.base_offset, f"a length of {head.batch_length}")
+            if length > size - at:
+                break  # brokers cut the last one
+            last = head.base_offset + head.last_offset_delta
+            if not 0 <= head.base_offset <= last <= OFFSET_MAX:
+                raise self.damage(head.base_offset, f"a last offset of {last}")
+            if last < due or (self._parts and head.base_offset < due):
+                raise self.damage(head.base_offset, f"offsets go back: {due} is due")
+            batch = self._records[at : at + length]
+            marker = _marker(batch) if head.attributes & CONTROL else None
+            hole = aborted.drops(head, last, marker) or head.records == 0
+            self._parts.append(Part(head.base_offset, last + 1, at, length, hole))
+            at, due = at + length, last + 1
+        if size and not self._parts:
+            raise self.damage(self.token, f"it is cut off: {size} bytes came")
+
+    def covers(self, token: int) -> bool:
+        """What follows ``token`` is in this answer."""
+        return self.token <= token < self.behind
+
+    def receive(self, token: int, buffer: Run, decoder: Decoder) -> Received:
+        """Whole batches from ``token``, which it covers, on. Raises CorruptLog."""
+        used, behind = 0, token
+        for number, part in enumerate(self._parts):
+            if part.behind <= behind:
+                continue
+            if part.is_hole:
+                if not used:
+                    behind = part.behind
+                continue
+            if number != self._decoded:
+                self._run = decoder.run(self, part, self._records)
+                self._decoded = number
+            n, first, stop, last = decoder.cut(self._run, behind, buffer.size - used)
+            if n == 0 and first < 0:  # the rest of a batch is a hole
+                behind = part.behind if not used else behind
+                continue
+            if n == 0:
+                break
+            buffer[used : used + n] = self._run[first:stop]
+            used, behind = used + n, last
+            if stop < self._run.size:
+                break
+        else:
+            return Received(used, behind, end=self.end)
+        if used:
+            return Received(used, behind, end=self.end)
+        return Received(0, token, need=decoder.need(self._run, behind), end=self.end)
+
+
+def warm_up() -> None:
+    """Compile or load the kernels: before the first answer, not while it waits."""
+    body = bytes([12, 0, 0, 0, 1, 0, 0])  # one record: no key, an empty value, no headers
+    head = HEADER.pack(0, 49 + len(body), 0, _MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    data: Any = np.frombuffer(head + body, dtype=np.uint8)
+    crc = int(record_kernels.checksum(data, _ATTRIBUTES_AT, data.size - _ATTRIBUTES_AT))
+    sound = memoryview(head[:17] + crc.to_bytes(4, "big") + head[21:] + body)
+    Fetched("warm up", 0, sound, (), 1).receive(0, np.empty(1 << 10, dtype=np.uint8), Decoder())
+
+
+class Decoder:
+    """Takes batches apart. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._found = np.zeros(record_kernels.SCAN_WORDS, dtype=np.int64)
+        self._fields = np.zeros(16, dtype=np.int64)
+        self._scratch = np.zeros(record_kernels.SCRATCH_BYTES, dtype=np.uint8)
+        self._words = np.zeros(kernels.FETCHED_WORDS, dtype=np.int64)
+        self._cut = np.zeros(4, dtype=np.int64)
+
+    def run(self, answer: Fetched, part: Part, records: memoryview) -> Run:
+        """The records of a batch as a run. Raises CorruptLog."""
+        batch = records[part.at : part.at + part.length]
+        head = BatchHead(*HEADER.unpack_from(batch))
+        data: Any = np.frombuffer(batch, dtype=np.uint8)
+        crc = int(record_kernels.checksum(data, _ATTRIBUTES_AT, data.size - _ATTRIBUTES_AT))
+        if crc != head.crc:
+            raise answer.damage(part.base, f"its checksum is {crc:08x}, and it says {head.crc:08x}")
+        data, at = self._plain(answer, head, data, batch)
+        delta = head.last_offset_delta
+        status = int(
+            kernels.scan_fetched(
+                data, at, data.size, head.records, delta, self._found, self._fields
+            )
+        )
+        if status < 0:
+            raise answer.damage(part.base, CAUSES[status])
+        times = (head.base_timestamp, head.max_timestamp)
+        if not all(-1 <= each <= record_kernels.TIME_MS_MAX for each in times):
+            raise answer.damage(part.base, f"a time of {max(times)} ms")
+        self._words[:] = (
+            head.base_offset, head.base_timestamp,
+            head.max_timestamp if head.attributes & _FIXED_TIME else -1,
+            max(head.leader_epoch, 0),
+        )  # fmt: skip
+        out = np.empty(int(self._found[record_kernels.S_BYTES]), dtype=np.uint8)
+        n = kernels.convert_fetched(
+            data, at, data.size, head.records, self._words, out, self._scratch, self._fields
+        )
+        assert n == out.size
+        return out
+
+    def _plain(
+        self, answer: Fetched, head: BatchHead, data: Any, batch: memoryview
+    ) -> tuple[Any, int]:
+        codec = head.attributes & CODEC_MASK
+        if codec == compression.NONE:
+            return data, record_kernels.BATCH_BYTES
+        try:
+            plain = compression.decompress(
+                codec, batch[record_kernels.BATCH_BYTES :], PLAIN_BYTES_MAX
+            )
+        except compression.Unsupported as problem:
+            raise CorruptLog(
+                f"{answer.where}: batch at offset {head.base_offset}: {problem}"
+            ) from None
+        except compression.BadCompression as problem:
+            raise answer.damage(head.base_offset, str(problem)) from None
+        return np.frombuffer(plain, dtype=np.uint8), 0
+
+    def cut(self, run: Run, token: int, room: int) -> tuple[int, int, int, int]:
+        """(bytes, from, to, token behind) of whole batches from ``token`` on that have ``room``.
+
+        No bytes: none fits; then ``from`` is -1 when there is none at all.
+        """
+        kernels.cut_run(run, token, room, self._cut)
+        first, stop, behind, _ = self._cut.tolist()
+        return max(stop - first, 0), first, stop, behind
+
+    def need(self, run: Run, token: int) -> int:
+        """Bytes of the batch that holds ``token``, or of the next."""
+        kernels.cut_run(run, token, 0, self._cut)
+        return int(self._cut[3])

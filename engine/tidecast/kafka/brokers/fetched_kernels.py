@@ -1,0 +1,123 @@
+"""Kernels of a Fetch's answer: records of a record batch v2 to batches of a run, offsets kept.
+
+`scan_fetched` verifies every length and says how many bytes the run takes; only then
+`convert_fetched` writes it. Compaction leaves holes in the offsets of a batch: behind each the run
+begins another batch.
+"""
+
+from __future__ import annotations
+
+from tidecast.kafka.record_kernels import (
+    BAD_COUNT,
+    BAD_OFFSET,
+    LOG_BATCH_BYTES,
+    NS_PER_MS,
+    S_BYTES,
+    S_RECORDS,
+    TOO_LONG,
+    parse_record,
+    put_parsed,
+)
+from tidecast.layout import segment as seg
+from tidecast.log.batch import begin_batch, record_bytes, seal_batch
+from tidecast.native.jit import inlined, kernel
+from tidecast.native.memory import load_i64, load_u32
+
+R_BASE, R_BASE_MS, R_FIXED_MS, R_EPOCH = 0, 1, 2, 3
+"""In: offset of the batch; its time; the time of all its records, -1: each has its own; epoch of
+the leader."""
+FETCHED_WORDS = 4
+
+
+@inlined
+def _ends(records, bytes_before, n, delta, due):
+    """Does the batch of the run that has ``records`` end before a record of ``n`` bytes?"""
+    if records == 0:
+        return False
+    return (
+        delta != due
+        or bytes_before + n > LOG_BATCH_BYTES
+        or records == seg.BATCH_RECORDS_MAX
+    )  # fmt: skip
+
+
+@kernel
+def scan_fetched(data, at, end, count, last_delta, found, f):
+    """Verify ``count`` records that fill ``data[at:end]``: 0, or why they are refused.
+
+    ``last_delta``: no record has a greater offset delta. ``found``: int64[SCAN_WORDS], see S_BYTES;
+    ``f``: int64[16] scratch.
+    """
+    if count < 1 or count > end - at:
+        return BAD_COUNT
+    total, in_batch, records = seg.BATCH_HEADER_BYTES, seg.BATCH_HEADER_BYTES, 0
+    due = 0
+    for _ in range(count):
+        at = parse_record(data, at, end, f)
+        if at < 0:
+            return at
+        if f[10] < due or f[10] > last_delta:
+            return BAD_OFFSET
+        n = record_bytes(f[2], f[7], max(f[4], 0))
+        if n > seg.BATCH_BYTES_MAX - seg.BATCH_HEADER_BYTES:
+            return TOO_LONG
+        if _ends(records, in_batch, n, f[10], due):
+            total += seg.BATCH_HEADER_BYTES
+            in_batch, records = seg.BATCH_HEADER_BYTES, 0
+        total += n
+        in_batch += n
+        records += 1
+        due = f[10] + 1
+    found[S_BYTES], found[S_RECORDS] = total, count
+    return 0 if at == end else BAD_COUNT
+
+
+@kernel
+def convert_fetched(data, at, end, count, w, out, scratch, f):
+    """Write records that `scan_fetched` has passed as sealed batches of a run; bytes of them.
+
+    ``w``: int64[FETCHED_WORDS], see R_BASE; ``scratch``: uint8[SCRATCH_BYTES].
+    """
+    begun, to, records, due, first = 0, 0, 0, 0, 0
+    time_ns = 0
+    for _ in range(count):
+        at = parse_record(data, at, end, f)
+        delta = f[10]
+        n = record_bytes(f[2], f[7], max(f[4], 0))
+        if _ends(records, to - begun, n, delta, due):
+            seal_batch(out, begun, to, w[R_BASE] + first, time_ns)
+            begun, records = to, 0
+        if records == 0:
+            first = delta
+            to = begin_batch(out, begun, 0, 0, w[R_EPOCH], w[R_BASE] + first + 1, 0)
+        ms = w[R_FIXED_MS] if w[R_FIXED_MS] >= 0 else w[R_BASE_MS] + f[0]
+        time_ns = max(ms, 0) * NS_PER_MS
+        to = put_parsed(data, at, f, time_ns, w[R_BASE] + delta + 1, out, begun, to, scratch)
+        records += 1
+        due = delta + 1
+    seal_batch(out, begun, to, w[R_BASE] + first, time_ns)
+    return to
+
+
+@kernel
+def cut_run(run, token, room, out):
+    """Which whole batches of a run of ours from ``token`` on fit into ``room`` bytes.
+
+    ``out``: int64[4]: where they begin (-1: the run ends before ``token``), where they end, the
+    token behind the last, bytes of the first.
+    """
+    at, first, stop, behind = 0, -1, -1, token
+    out[3] = 0
+    while at < run.size:
+        length = load_u32(run, at + seg.BATCH_LENGTH_AT)
+        next_token = load_i64(run, at + seg.BATCH_BASE_TOKEN_AT)
+        next_token += load_u32(run, at + seg.BATCH_COUNT_AT)
+        if next_token > token:
+            if first < 0:
+                first = stop = at
+                out[3] = length
+            if at + length - first > room:
+                break
+            stop, behind = at + length, next_token
+        at += length
+    out[0], out[1], out[2] = first, stop, behind

@@ -1,0 +1,225 @@
+"""Reads one partition at the offsets that it is asked for, and never fetches what it has.
+
+A Fetch waits at the broker for the next record; when another offset is wanted meanwhile, that is
+fetched over a second connection. What an answer brought is kept until a reader has passed it, two
+answers at most, so a pause of a reader costs no byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass
+
+from tidecast.errors import Closed, ConnectionLost, NotFound, StorageError, TidecastError
+from tidecast.kafka.brokers.cluster import MOVES, Backoff, Cluster, error_of
+from tidecast.kafka.brokers.connection import Link, code_name
+from tidecast.kafka.brokers.fetched import Decoder, Fetched
+from tidecast.kafka.codes import Code
+from tidecast.kafka.schemas import tables
+from tidecast.kafka.wire import Struct
+from tidecast.queues.adapter import Received, Run
+
+FETCH_WAIT_MS = 500
+"""How long a broker keeps a Fetch when there is no record."""
+PATIENCE_S = 10.0
+"""So long a partition may be without a leader before that is an error."""
+KEPT_MAX, LINKS_MAX = 2, 2
+_EARLIEST, _LATEST = -2, -1
+_COMMITTED = 1
+_CLOSE_S = 5.0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a receiver did: Fetches that brought records, their bytes, and errors that passed."""
+
+    fetches: int = 0
+    fetched_bytes: int = 0
+    troubles: int = 0
+
+
+class KafkaReceiver:
+    """See `tidecast.queues.adapter.Receiver`."""
+
+    def __init__(self, cluster: Cluster, partition: int) -> None:
+        self._cluster, self.partition = cluster, partition
+        self._where = f"{cluster.topic}/{partition}"
+        self._links: list[Link] = []
+        self._kept: list[Fetched] = []
+        self._decoder = Decoder()
+        self._closing, self._busy = threading.Event(), threading.Lock()
+        self._backoff = Backoff()
+        self._troubled_s = 0.0
+        self._acked = -1
+        self.counts = Counts()
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def receive(self, token: int, buffer: Run, timeout_s: float) -> Received:
+        """See `Receiver.receive`."""
+        deadline = time.monotonic() + timeout_s
+        with self._busy:
+            while not self._closing.is_set():
+                held = next((one for one in self._kept if one.covers(token)), None)
+                if held is not None:
+                    return held.receive(token, buffer, self._decoder)
+                if not self._fetch(token, deadline):
+                    return Received(0, token)
+        raise Closed(f"{self._where}: receive after close")
+
+    def _fetch(self, token: int, deadline: float) -> bool:
+        """Fetch from ``token`` on; False: nothing came in time. Raises TidecastError."""
+        try:
+            link = self._link_for(token)
+            answer = link.answer(max(0.0, deadline - time.monotonic()))
+            if answer is None:
+                return False
+            return self._take(token, answer, deadline)
+        except ConnectionLost as problem:
+            return self._wait(problem, deadline)
+
+    def _link_for(self, token: int) -> Link:
+        """The connection over which ``token`` is asked for, now or already."""
+        for link in self._links:
+            if link.asked == token:
+                return link
+        leader = self._cluster.leader(self.partition)
+        for link in [one for one in self._links if one.address != leader.address]:
+            self._drop(link)
+        free = next((one for one in self._links if one.asked is None), None)
+        if free is None and len(self._links) == LINKS_MAX:
+            self._drop(self._links[0])
+        if free is None:
+            free = self._cluster.connect(leader.address)
+            self._links.append(free)
+        free.send(tables.FETCH, self._request(token, leader.epoch), token)
+        return free
+
+    def _request(self, token: int, epoch: int) -> Struct:
+        size = self._cluster.source.fetch_bytes
+        partition = {
+            "partition": self.partition, "fetch_offset": token, "partition_max_bytes": size,
+            "current_leader_epoch": epoch, "log_start_offset": -1,
+        }  # fmt: skip
+        return {
+            "replica_id": -1, "max_wait_ms": FETCH_WAIT_MS, "min_bytes": 1, "max_bytes": size,
+            "isolation_level": _COMMITTED, "session_epoch": -1,
+            "topics": [{"topic": self._cluster.topic, "partitions": [partition]}],
+        }  # fmt: skip
+
+    def _take(self, token: int, answer: Struct, deadline: float) -> bool:
+        try:
+            row = answer["responses"][0]["partitions"][0]
+        except IndexError:
+            row = {"error_code": answer.get("error_code") or Code.UNKNOWN_SERVER_ERROR}
+        code = int(row["error_code"])
+        if code == Code.OFFSET_OUT_OF_RANGE:
+            self._raise_out_of_range(token)
+        if code in MOVES:
+            return self._wait(ConnectionLost(f"{self._where}: {code_name(code)}"), deadline)
+        if code:
+            raise error_of(code, self._where)
+        self._backoff.clear()
+        self._troubled_s = 0.0
+        if row["records"] is None or not len(row["records"]):
+            return time.monotonic() < deadline
+        where = f"{self._where} at {self._cluster.leader(self.partition).address}"
+        aborted = row["aborted_transactions"] or ()
+        fresh = Fetched(where, token, row["records"], aborted, row["last_stable_offset"])
+        self.counts.fetches += 1
+        self.counts.fetched_bytes += fresh.bytes
+        self._kept = [fresh, *self._kept][:KEPT_MAX]
+        return True
+
+    def _raise_out_of_range(self, token: int) -> None:
+        oldest, end = self.earliest(), self.latest()
+        if token < oldest:
+            raise NotFound(f"{self._where}: offset {token} is deleted: the oldest is {oldest}")
+        raise StorageError(
+            f"{self._where}: offset {token} is behind the end, {end}: the broker lost records "
+            "(an unclean election?): seek the subscription"
+        )
+
+    def _wait(self, problem: TidecastError, deadline: float) -> bool:
+        """The leader is away: give it time. Raises ConnectionLost when it has had enough."""
+        now = time.monotonic()
+        self.counts.troubles += 1
+        self._troubled_s = self._troubled_s or now
+        for link in list(self._links):
+            self._drop(link)
+        if now - self._troubled_s > PATIENCE_S:
+            raise ConnectionLost(f"{problem} (since {now - self._troubled_s:.0f} s)")
+        if self._closing.wait(max(0.0, min(self._backoff.next_s(), deadline - now))):
+            return True  # the caller looks why
+        with contextlib.suppress(ConnectionLost):
+            self._cluster.refresh()
+        return time.monotonic() < deadline
+
+    def _drop(self, link: Link) -> None:
+        link.close()
+        self._links.remove(link)
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def _offset(self, timestamp: int) -> int:
+        """What ListOffsets says of a time in ms, or of _EARLIEST, _LATEST; -1: none."""
+        row = {"partition_index": self.partition, "timestamp": timestamp}
+        body = {
+            "replica_id": -1, "isolation_level": _COMMITTED,
+            "topics": [{"name": self._cluster.topic, "partitions": [row]}],
+        }  # fmt: skip
+        if self._closing.is_set():
+            raise Closed(f"{self._where}: used after close")
+        found = self._cluster.ask_leader(
+            self.partition, tables.LIST_OFFSETS, body, ["topics", "partitions"]
+        )
+        return int(found["offset"])
+
+    def earliest(self) -> int:
+        """The oldest offset that is kept."""
+        return self._offset(_EARLIEST)
+
+    def latest(self) -> int:
+        """The offset behind the last that is committed: of the next record, or later."""
+        return self._offset(_LATEST)
+
+    def at_time(self, time_ns: int) -> int:
+        """See `Receiver.at_time`; Kafka counts in ms."""
+        found = self._offset(max(0, -(-time_ns // 1_000_000)))
+        return self.latest() if found < 0 else found
+
+    def ack(self, token: int) -> None:
+        """Commit the offset, if the source names a group: Kafka's tools show the lag then."""
+        group = self._cluster.source.group
+        if not group or token <= self._acked:
+            return
+        row = {"partition_index": self.partition, "committed_offset": token,
+               "committed_leader_epoch": -1, "committed_metadata": ""}  # fmt: skip
+        body = {
+            "group_id": group, "generation_id": -1, "member_id": "",
+            "retention_time_ms": -1,
+            "topics": [{"name": self._cluster.topic, "partitions": [row]}],
+        }  # fmt: skip
+        answer = self._cluster.ask_coordinator(group, tables.OFFSET_COMMIT, body)
+        code = int(answer["topics"][0]["partitions"][0]["error_code"])
+        if code in MOVES:
+            self._cluster.forget_coordinator()
+            raise ConnectionLost(f"{self._where}: offset of group {group}: {code_name(code)}")
+        if code:
+            raise error_of(code, f"{self._where}: offset of group {group}")
+        self._acked = token
+
+    def close(self) -> None:
+        """See `Receiver.close`."""
+        self._closing.set()
+        for link in list(self._links):
+            link.wake()
+        if self._busy.acquire(timeout=_CLOSE_S):
+            try:
+                for link in list(self._links):
+                    self._drop(link)
+                self._kept.clear()
+            finally:
+                self._busy.release()

@@ -1,0 +1,292 @@
+"""Answers of brokers, sound and not: what is read from them, and what the error says."""
+
+from __future__ import annotations
+
+import base64
+import random
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.kafka import batch, batch_of, record
+
+from tidecast.config.kafka import KafkaSource, kafka_source, kafka_source_of
+from tidecast.errors import AuthError, ConfigError, ConnectionLost, CorruptLog, StorageError
+from tidecast.kafka.brokers import logins
+from tidecast.kafka.brokers.connection import Address, Link
+from tidecast.kafka.brokers.fetched import Decoder, Fetched
+from tidecast.queues.adapter import Record, unpack
+
+
+def fetched(raw: bytes, token: int = 0, aborted: Any = ()) -> Fetched:
+    return Fetched("orders/3 at broker:9092", token, memoryview(raw), aborted, 1 << 40)
+
+
+def read(answer: Fetched, token: int, room: int = 1 << 16) -> list[tuple[int, Record]]:
+    """All that an answer holds from a token on, by receives of ``room`` bytes."""
+    found: list[tuple[int, Record]] = []
+    decoder, buffer = Decoder(), np.zeros(room, dtype=np.uint8)
+    while answer.covers(token):
+        got = answer.receive(token, buffer, decoder)
+        if got.need:
+            buffer = np.zeros(got.need, dtype=np.uint8)
+            continue
+        assert got.next_token > token
+        found += [one for one in unpack(buffer[: got.bytes]) if one[0] >= token]
+        token = got.next_token
+    return found
+
+
+def sparse(base: int, deltas: list[int], last: int | None = None, **header: Any) -> bytes:
+    """A batch with records at these offsets alone, as compaction leaves it."""
+    raw = batch(
+        b"".join(record(d, b"k", b"%d" % (base + d)) for d in deltas), len(deltas), offset=base,
+        **header,
+    )  # fmt: skip
+    body = bytearray(raw)
+    struct.pack_into(">i", body, 23, deltas[-1] if last is None else last)
+    return sealed(body)
+
+
+def sealed(body: bytearray) -> bytes:
+    from tidecast.kafka import record_kernels
+
+    data: Any = np.frombuffer(bytes(body), dtype=np.uint8)
+    struct.pack_into(">I", body, 17, int(record_kernels.checksum(data, 21, data.size - 21)))
+    return bytes(body)
+
+
+def test_compacted_batches_are_read_with_their_offsets() -> None:
+    raw = sparse(10, [0, 1, 4, 9], last=12) + sparse(30, [2, 3], last=3)
+    answer = fetched(raw, token=5)
+    assert [(t, r.payload) for t, r in read(answer, 5)] == [
+        (t, b"%d" % t) for t in (10, 11, 14, 19, 32, 33)
+    ]
+    for room in (100, 150, 1 << 10):
+        assert [t for t, _ in read(answer, 15, room)] == [19, 32, 33]
+    assert answer.receive(20, np.zeros(1 << 10, dtype=np.uint8), Decoder()).next_token == 34
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.lists(st.integers(0, 20), min_size=1, unique=True)),
+        min_size=1, max_size=8,
+    ),
+    st.integers(80, 4000), st.integers(0, 300),
+)  # fmt: skip
+@settings(max_examples=60)
+def test_any_holes_in_and_between_batches(
+    batches: list[tuple[int, list[int]]], room: int, begin: int
+) -> None:
+    raw, offset, expected = b"", 0, list[int]()
+    for gap, deltas in batches:
+        base = offset + gap
+        raw += sparse(base, sorted(deltas), last=21)
+        expected += [base + d for d in sorted(deltas)]
+        offset = base + 22
+    token = min(begin, offset - 1)
+    raw = b"".join([raw])
+    whole = fetched(raw)
+    assert [t for t, _ in read(whole, token, room)] == [t for t in expected if t >= token]
+
+
+def marker(base: int, producer: int, kind: int) -> bytes:
+    key = struct.pack(">hh", 0, kind)
+    return batch(record(0, key, b"\0" * 6), 1, offset=base, producer=producer, attributes=0x30)
+
+
+def test_aborted_transactions_and_markers_are_left_out() -> None:
+    def of(producer: int, base: int, *values: bytes) -> bytes:
+        return batch_of(*values, offset=base, producer=producer, attributes=0x10)
+
+    raw = (
+        of(1, 0, b"lost", b"lost") + of(2, 2, b"kept") + batch_of(b"plain", offset=3)
+        + marker(4, 1, 0) + of(1, 5, b"kept too") + marker(6, 2, 1) + marker(7, 1, 1)
+    )  # fmt: skip
+    answer = fetched(raw, aborted=[{"producer_id": 1, "first_offset": 0}])
+    assert [(t, r.payload) for t, r in read(answer, 0)] == [
+        (2, b"kept"), (3, b"plain"), (5, b"kept too"),
+    ]  # fmt: skip
+    got = answer.receive(6, np.zeros(1 << 10, dtype=np.uint8), Decoder())
+    assert (got.bytes, got.next_token) == (0, 8), "markers at the end are a hole"
+
+
+def spoiled(change: Callable[[bytearray], None]) -> bytes:
+    raw = bytearray(batch_of(b"one", b"two", offset=0) + batch_of(b"three", offset=2))
+    change(raw)
+    return bytes(raw)
+
+
+def put(form: str, at: int, value: int) -> Callable[[bytearray], None]:
+    return lambda raw: struct.pack_into(form, raw, at, value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (spoiled(put(">I", 17, 5)), r"offset 0: its checksum is .*, and it says 00000005"),
+        (spoiled(put(">b", 16, 1)), r"offset 0: record format 1, and only 2"),
+        (spoiled(put(">i", 8, 10)), r"offset 0: a length of 10"),
+        (spoiled(put(">i", 8, 1 << 20)), r"offset 0: it is cut off: \d+ bytes came"),
+        (spoiled(put(">i", 23, -5)), r"offset 0: a last offset of -5"),
+        (batch_of(b"a", offset=7) + batch_of(b"b", offset=6), r"offset 6: offsets go back: 8"),
+        (sparse(0, [0, 0]), r"offset 0: offsets are not contiguous"),
+        (sealed(bytearray(batch(b"\x50" * 30, 3))), r"offset 0: a length does not fit"),
+        (batch_of(b"a", time_ms=1 << 50), r"offset 0: a time of"),
+        (batch_of(b"a", attributes=2), r"offset 0: snappy"),
+        (batch_of(b"a", attributes=7), r"offset 0: compression codec 7"),
+    ],
+)
+def test_a_broker_that_lies_is_named_with_the_place_and_the_fix(raw: bytes, says: str) -> None:
+    with pytest.raises(CorruptLog, match=rf"orders/3 at broker:9092: batch at {says}"):
+        read(fetched(raw), 0)
+
+
+def test_offsets_below_what_was_asked_for_go_back() -> None:
+    with pytest.raises(CorruptLog, match=r"offsets go back: 50 is due.*kafka-dump-log"):
+        fetched(batch_of(b"a", offset=7), token=50)
+
+
+def test_no_bytes_harm() -> None:
+    chance = random.Random(5)
+    sound = sparse(3, [0, 2, 5]) + batch_of(b"x" * 50, b"y", offset=20) + marker(30, 1, 0)
+    for _ in range(600):
+        raw = bytearray(sound)
+        for _ in range(chance.randint(1, 6)):
+            raw[chance.randrange(len(raw))] = chance.randrange(256)
+        try:
+            answer = fetched(bytes(raw[: chance.randint(0, len(raw))]))
+            for part in answer._parts:
+                if not part.is_hole:  # as if its checksum were right
+                    Decoder().run(answer, part, memoryview(sealed_part(answer, part)))
+        except CorruptLog:
+            pass
+
+
+def sealed_part(answer: Fetched, part: Any) -> bytes:
+    raw = bytearray(answer._records)
+    raw[part.at : part.at + part.length] = sealed(raw[part.at : part.at + part.length])
+    return bytes(raw)
+
+
+# --- logins ---------------------------------------------------------------------------------------
+
+
+def test_scram_is_that_of_rfc_7677() -> None:
+    flow = logins.scram("user", "pencil", "sha256", lambda: "rOprNGfwEbeRWgbNEkqO")
+    assert next(flow) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    nonce = b"rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    last = flow.send(b"r=" + nonce + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+    assert last == b"c=biws,r=" + nonce + b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    with pytest.raises(StopIteration):
+        flow.send(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+@pytest.mark.parametrize(
+    ("challenge", "verdict", "says"),
+    [
+        (b"r=other,s=AAAA,i=4096", b"", "nonce"),
+        (b"r=mine+,s=AAAA,i=10", b"", "10 iterations: allowed 4096"),
+        (b"r=mine+,s=AAAA,i=99999999", b"", "iterations: allowed"),
+        (b"r=mine+,s=!,i=4096", b"", "lacks r, s or i"),
+        (b"\xff", b"", "not SCRAM"),
+        (b"r=mine+,s=AAAA,i=4096", b"v=" + base64.b64encode(bytes(32)), "does not prove"),
+        (b"r=mine+,s=AAAA,i=4096", b"e=invalid-proof", "invalid-proof"),
+    ],
+)
+def test_a_broker_that_does_not_know_the_secret_is_refused(
+    challenge: bytes, verdict: bytes, says: str
+) -> None:
+    flow = logins.scram("user", "pencil", "sha256", lambda: "mine")
+    next(flow)
+    with pytest.raises(AuthError, match=says):
+        _ = [flow.send(answer) for answer in (challenge, verdict)]
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def server(answers: list[bytes]) -> Address:
+    """A port whose one client gets these bytes, one to each request."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listener, listener.accept()[0] as client:
+            for answer in answers:
+                client.recv(1 << 16)
+                client.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return Address("127.0.0.1", listener.getsockname()[1])
+
+
+def framed(raw: bytes, length: int | None = None) -> bytes:
+    return struct.pack(">i", len(raw) if length is None else length) + raw
+
+
+SOURCE = KafkaSource(servers="127.0.0.1:1", topic="orders")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            StorageError,
+            r"answer of 1213486160 bytes.*listener",
+        ),
+        (framed(b"", -1), StorageError, r"an answer of -1 bytes"),
+        (framed(struct.pack(">i", 77)), StorageError, r"it answers request 77, not 1"),
+        (framed(struct.pack(">ihi", 1, 0, 1 << 30)), StorageError, r"an array of 1073741824 items"),
+        (framed(struct.pack(">ih", 1, 35)), StorageError, r"ApiVersions 0 cannot be read"),
+        (framed(struct.pack(">ihi", 1, 35, 0)), ConfigError, r"ApiVersions: error 35"),
+        (b"", ConnectionLost, r"it closed the connection"),
+    ],
+)
+def test_what_is_no_broker_is_named(answer: bytes, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=rf"broker 127.0.0.1:\d+: .*{says}"):
+        Link(server([answer]), SOURCE, None)
+
+
+def test_an_old_broker_is_named_with_the_version_that_is_needed() -> None:
+    apis = struct.pack(">ihi", 1, 0, 2) + struct.pack(">hhhhhh", 18, 0, 3, 1, 0, 3)
+    link = Link(server([framed(apis)]), SOURCE, None)
+    with pytest.raises(ConfigError, match=r"Fetch in versions 4 to 11 is not served: Kafka 2.4"):
+        link.version(1)
+    link.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("kafka://h/t", r"servers: h: allowed are HOST:PORT"),
+        ("kafka://h:1/", r"topic: '': "),
+        ("kafka://h:1/t?nonsense=1", r"kafka.nonsense: unknown setting"),
+        ("kafka://h:1/t?mechanism=GSSAPI", r"kafka.mechanism: GSSAPI: allowed"),
+        ("kafka://me:pw@h:1/t", r"a login does not belong into it"),
+        ("kafka://h:1/t?certificate=/a.pem", r"kafka.key: missing"),
+        ("kafka://h:1/t?ca=/a.pem", r"kafka.tls: false: ca needs tls: true"),
+        ("kafka://h:1/t?secret_file=/s", r"kafka.user: missing"),
+        ("kafka://h:1/t?fetch_bytes=1", r"kafka.fetch_bytes: 1: allowed"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        kafka_source_of(url)
+
+
+def test_a_url_has_all_settings() -> None:
+    found = kafka_source_of(
+        "kafka://a:1,b:2/the%20topic?user=me&tls=true&ca=/c&fetch_bytes=65536&group=g"
+    )
+    assert found == kafka_source(
+        {"servers": "a:1,b:2", "topic": "the topic", "user": "me", "tls": True, "ca": "/c",
+         "fetch_bytes": 65_536, "group": "g"}
+    )  # fmt: skip
+    assert found.addresses == [("a", 1), ("b", 2)]
