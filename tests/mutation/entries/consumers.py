@@ -13,7 +13,6 @@ _TESTS = "tests/unit/test_puller.py::"
 _ORDER = "tests/unit/test_puller_order.py::"
 _CONSUMING = "tests/unit/test_acceptance_consuming.py::"
 _POSITIONS = "tests/simulation/test_durable_positions.py::"
-_PULLER_TESTS = "tests/unit/test_puller.py::"
 
 MUTATIONS = (
     Mutation(
