@@ -76,6 +76,26 @@ def test_every_package_has_its_sentence() -> None:
     assert folders - {"__init__.py", "testing"} <= shown
 
 
+LIVE = ("From `publish`", "From the wire")
+DURABLE = ("From `publish`", "From the ring to disk", "From disk")
+
+
+def files_of_walk(page: str, legs: tuple[str, ...]) -> set[str]:
+    """Files that legs of the walk name."""
+    walk = page.partition("### The way of a message")[2].partition("\n### ")[0]
+    parts = re.split(r"\n(?=From )", walk)
+    found = [part for part in parts if part.startswith(legs)]
+    assert len(found) == len(legs)
+    return {path for part in found for path, _ in NAMED.findall(part)}
+
+
+def test_the_walk_of_a_message_is_short() -> None:
+    """It was 21 files to a live subscriber and 30 to a durable ack, before there were packages."""
+    page = PAGE.read_text("utf-8")
+    assert 8 < len(files_of_walk(page, LIVE)) < 21
+    assert 12 < len(files_of_walk(page, DURABLE)) < 30
+
+
 def test_the_map_has_a_room_for_plausible_changes() -> None:
     page = PAGE.read_text("utf-8")
     rooms = page.partition("### Where is the room for")[2].partition("\n## ")[0]
