@@ -77,3 +77,34 @@ def test_options_go_before_the_section() -> None:
         with_options(section, {"listen": "nowhere"})
     with pytest.raises(ConfigError, match=r"kafka\.key: missing"):
         with_options(section, {"certificate": "/c.pem"})
+
+
+def test_topics_on_a_cluster_are_loaded_and_saved(tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text("adapters: [{topic: orders, kafka: {servers: 'a:1,b:2', topic: shop}}]")
+    topology = load_topology(path)
+    (one,) = topology.adapters
+    assert (one.topic, one.kafka.topic) == ("orders", "shop")
+    assert one.kafka.addresses == [("a", 1), ("b", 2)]
+    path.write_text(dump_topology(topology))
+    assert load_topology(path) == topology
+
+
+@pytest.mark.parametrize(
+    ("adapter", "problem"),
+    [
+        ({"topic": "o", "kafka": {"servers": "a", "topic": "t"}}, "adapters[0].kafka.servers: a: "),
+        ({"topic": "o", "kafka": {"servers": "a:1"}}, "adapters[0].kafka.topic: missing"),
+        ({"topic": "o", "kafka": {"servers": "a:1", "topic": "t", "secret_file": "/s"}},
+         "adapters[0].kafka.user: missing"),
+        ({"topic": "taken", "kafka": {"servers": "a:1", "topic": "t"}},
+         "adapters[0].topic: taken: another topic has this name"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_topic_on_a_cluster_is_named(
+    adapter: dict[str, object], problem: str
+) -> None:
+    topics = [{"name": "taken", "mode": "durable"}]
+    with pytest.raises(ConfigError) as caught:
+        topology_from({"topics": topics, "adapters": [adapter]})
+    assert problem in str(caught.value)
