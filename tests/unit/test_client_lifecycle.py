@@ -128,7 +128,7 @@ def test_raw_and_no_codec() -> None:
             message = sub.next(1.0)
             with pytest.raises(ConfigError, match="no codec"):
                 _ = message.value
-        with pytest.raises(CodecError, match="int is not bytes"):
+        with pytest.raises(CodecError, match="payload is int: allowed are bytes"):
             client.publisher("t", codec="raw").publish(5)
 
     class Wrong:
