@@ -16,6 +16,7 @@ from tidecast.log.damage import next_sound
 from tidecast.log.files import index_entry, index_name, read_index, segment_name
 from tidecast.log.inspect import list_batches
 from tidecast.log.queue_log import QueueLog
+from tidecast.log.verify import queue_bytes
 from tidecast.native.files import F_ERRNO, F_FAILED, F_ROOM_BYTES, F_SYNC_ERRNO
 
 
@@ -187,6 +188,17 @@ def test_rot_amid_what_was_acked_cuts_nothing_off(at: int, tmp_path: Path) -> No
     assert listed == [t for t in range(0, 41, 2) if t not in (10, 18)]
     assert [log.token_at_time(1000 + i) for i in (4, 5, 6, 9, 12)] == [8, 10, 10, 10, 10]
     log.close()
+
+
+def test_a_segment_that_retention_removes_while_a_queue_is_listed_is_left_out(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path, 4).close()
+    size, listed = queue_bytes(tmp_path), list_batches(tmp_path, 9, 0)
+    tmp_path.joinpath(segment_name(100)).symlink_to(tmp_path / "removed")  # a name without a file
+    assert queue_bytes(tmp_path) == size
+    assert list_batches(tmp_path, 9, 0) == listed
+    assert len(listed) == 4
 
 
 def test_what_follows_damage_is_found_however_long_it_is(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def list_batches(directory: Path, count: int, token: int | None) -> list[dict[st
             first -= 1  # the active segment is empty yet
     found: deque[dict[str, int]] = deque(maxlen=count if token is None else None)
     for base in bases[first:]:
-        found.extend(_rows(directory, base, token, count))
+        with suppress(FileNotFoundError):  # retention was quicker
+            found.extend(_rows(directory, base, token, count))
         if token is not None and len(found) >= count:
             break
     return list(found)[-count:] if token is None else list(found)[:count]

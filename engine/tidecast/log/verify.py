@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,8 +70,12 @@ class Report:
 
 
 def queue_bytes(directory: Path) -> int:
-    """Bytes of a queue's segments."""
-    return sum((directory / segment_name(base)).stat().st_size for base in segments_in(directory))
+    """Bytes of a queue's segments. Segments that retention removes meanwhile do not count."""
+    total = 0
+    for base in segments_in(directory):
+        with suppress(FileNotFoundError):
+            total += (directory / segment_name(base)).stat().st_size
+    return total
 
 
 def verify_queue(directory: Path, topic: str, queue: int, progress: Progress) -> Report:
