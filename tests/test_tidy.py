@@ -421,14 +421,13 @@ def test_import_contracts_hold() -> None:
 
 CIRCLES_ALLOWED: list[tuple[str, str]] = [
     (r"tidecast\.kafka\..*", "a server and the requests that it serves"),
-    (r"tidecast\.cli\.(engine|watch)", "an engine that watches itself"),
 ]
 """Modules that still import each other -> why. Never add to it."""
 PARENTS_ALLOWED: set[str] = set()
 """Modules that still import one of a package above for types. Never add to it."""
 SIBLINGS_MAX = 12
 SIBLINGS_ALLOWED = {
-    "tidecast.bench": 17, "tidecast.cli": 19, "tidecast.log": 18, "tidecast.native": 15,
+    "tidecast.bench": 17, "tidecast.cli": 18, "tidecast.log": 18, "tidecast.native": 15,
 }  # fmt: skip
 """Packages that still have more modules beside each other -> how many. Only lower it."""
 FOREIGN_WRITES_ALLOWED = {

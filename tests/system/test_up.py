@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import Eventually
 
 from tidecast.cli.control import service_state
-from tidecast.cli.watch import watching_pid
+from tidecast.cli.processes.watch import watching_pid
 from tidecast.config.topology import load_topology, topology_path
 from tidecast.engine.process import running_pid
 

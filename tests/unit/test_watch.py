@@ -14,7 +14,7 @@ from tests.unit.test_cli import node
 
 from tidecast.cli import Failure, main
 from tidecast.cli import engine as engine_module
-from tidecast.cli.watch import (
+from tidecast.cli.processes.watch import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
     LOCK_NAME,

@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> (module:attribute, help line)."""
 
-HIDDEN = {"watch": "tidecast.cli.watch:watch"}
+HIDDEN = {"watch": "tidecast.cli.processes.watch:watch"}
 """Commands that other commands run."""
 
 

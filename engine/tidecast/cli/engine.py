@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,10 +21,11 @@ from tidecast.cli.common import (
     data_dir_option,
     dir_hint,
     json_option,
-    new_log,
     token_option,
 )
+from tidecast.cli.options.endpoints import gateway_options, kafka_options
 from tidecast.cli.options.params import Duration
+from tidecast.cli.processes.launch import LOG_NAME, answers, start_engine
 
 if TYPE_CHECKING:
     from tidecast.cli.control import Linked, Service
@@ -36,93 +35,13 @@ if TYPE_CHECKING:
     from tidecast.gateway.settings import GatewaySettings
     from tidecast.kafka.server import KafkaEndpoint
 
-LOG_NAME = "engine.log"
 DETACHED_START_TIMEOUT_S = 300.0
 LOG_LINES_SHOWN = 20
-_UP_TELEMETRY_S = 10.0
 
 _topology_option = click.option(
     "--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Topology file [default: topology.yaml in the data directory].",
 )  # fmt: skip
-
-
-def gateway_options(default: str) -> Callable[[F], F]:
-    """The options of a gateway, which a command gets as one argument."""
-    file = click.Path(path_type=Path, dir_okay=False, exists=True)
-    options = (
-        click.option(
-            "--gateway", default=default, show_default=True, metavar="HOST:PORT",
-            help="Serve remote clients there (auto: loopback, port 7400 or a free one; off: not at "
-            "all). The token is in gateway.token in the data directory.",
-        ),
-        click.option("--gateway-cert", type=file, envvar="TIDECAST_GATEWAY_CERT",
-                     help="Its TLS certificate, a PEM file; loaded again when it changes "
-                     "[env: TIDECAST_GATEWAY_CERT]."),
-        click.option("--gateway-key", type=file, envvar="TIDECAST_GATEWAY_KEY",
-                     help="The certificate's private key [env: TIDECAST_GATEWAY_KEY]."),
-        click.option("--insecure-gateway", is_flag=True, envvar="TIDECAST_INSECURE_GATEWAY",
-                     help="Serve other hosts in clear text: a network that is trusted, or a TLS "
-                     "proxy in front [env: TIDECAST_INSECURE_GATEWAY]."),
-    )  # fmt: skip
-
-    def decorate(command: F) -> F:
-        @functools.wraps(command)
-        def wrapped(
-            gateway: str, gateway_cert: Path | None, gateway_key: Path | None,
-            insecure_gateway: bool, **given: Any,
-        ) -> Any:  # fmt: skip
-            from tidecast.gateway.settings import GatewaySettings
-
-            chosen = GatewaySettings(gateway, gateway_cert, gateway_key, insecure_gateway)
-            return command(gateway=chosen, **given)
-
-        made = cast("F", wrapped)
-        for option in reversed(options):
-            made = option(made)
-        return made
-
-    return decorate
-
-
-def kafka_options(command: F) -> F:
-    """The options of a Kafka endpoint, as settings that go before those of the topology."""
-    file = click.Path(path_type=Path, dir_okay=False, exists=True)
-    options = (
-        click.option(
-            "--kafka", "listen", metavar="HOST:PORT",
-            help="Serve Kafka clients there (:PORT for loopback; off: not at all). See "
-            "docs/KAFKA.md. [default: `kafka` in the topology, else off]",
-        ),
-        click.option("--kafka-advertised", "advertised", metavar="HOST:PORT",
-                     help="Where Kafka clients are told to find it. [default: where each has "
-                     "reached it]"),
-        click.option("--kafka-cert", "certificate", type=file, envvar="TIDECAST_KAFKA_CERT",
-                     help="Its TLS certificate, a PEM file [env: TIDECAST_KAFKA_CERT]."),
-        click.option("--kafka-key", "key", type=file, envvar="TIDECAST_KAFKA_KEY",
-                     help="The certificate's private key [env: TIDECAST_KAFKA_KEY]."),
-        click.option("--insecure-kafka", "insecure", is_flag=True, default=None,
-                     envvar="TIDECAST_INSECURE_KAFKA",
-                     help="Serve other hosts in clear text: a network that is trusted, or a TLS "
-                     "proxy in front [env: TIDECAST_INSECURE_KAFKA]."),
-    )  # fmt: skip
-
-    names = ("listen", "advertised", "certificate", "key", "insecure")
-
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> Any:
-        chosen = {name: given.pop(name) for name in names}
-        kafka = {
-            name: str(value.absolute()) if isinstance(value, Path) else value
-            for name, value in chosen.items()
-            if value is not None
-        }
-        return command(kafka=kafka, **given)
-
-    made = cast("F", wrapped)
-    for option in reversed(options):
-        made = option(made)
-    return made
 
 
 def _warm_up(topology: Topology) -> None:
@@ -233,21 +152,6 @@ def _warn(data_dir: Path, topology_file: Path | None) -> None:
             click.echo(f"warning: {each.check}: {each.detail}; mend: {each.mend}", err=True)
 
 
-def explain(data_dir: Path) -> None:
-    """Say which commands to try first."""
-    name, hint = command_name(), dir_hint(data_dir)
-    click.echo(
-        f"""
-In a second shell:
-  {name} sub logs{hint}                        # wait for messages on topic `logs`
-and in a third:
-  {name} pub logs --message hello{hint}        # publish one message
-  tail -f some.log | {name} pub logs -{hint}   # or each line of a file
-  {name} top{hint}                             # watch
-Ctrl-C stops."""
-    )
-
-
 _control_options = (
     click.option("--control", "control_url", envvar="TIDECAST_CONTROL_URL", metavar="URL",
                  help="Control service to be managed by [env: TIDECAST_CONTROL_URL]."),
@@ -284,7 +188,7 @@ def up(
     """
     from tidecast.cli import Failure
     from tidecast.cli.control import service_state
-    from tidecast.cli.watch import keep_up, watching_pid
+    from tidecast.cli.processes.watch import keep_up, watching_pid
     from tidecast.engine.process import read_state, running_pid
 
     code, began_s = 0, time.monotonic()
@@ -439,7 +343,7 @@ def down(data_dir: Path, as_json: bool) -> None:
     from tidecast.api.node import LeftBehind
     from tidecast.cli.common import echo_json
     from tidecast.cli.control import service_state, stop_service
-    from tidecast.cli.watch import stop_watching
+    from tidecast.cli.processes.watch import stop_watching
     from tidecast.engine.process import read_left_behind, running_pid, stop_engine
 
     stopped, served = running_pid(data_dir), service_state(data_dir)
@@ -469,40 +373,6 @@ def down(data_dir: Path, as_json: bool) -> None:
         click.echo("nothing was up")
 
 
-def start_engine(
-    data_dir: Path,
-    topology_file: Path | None,
-    token: str | None,
-    gateway: GatewaySettings,
-    control_url: str | None,
-    *,
-    log: Path | None,
-) -> subprocess.Popen[bytes]:
-    """Start an engine, which is not waited for. Without ``log`` it writes where this process does.
-
-    It is in a session of its own: Ctrl-C reaches this process alone, which ends the engine.
-    """
-    from tidecast.cli.control import local_token
-
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
-    command += ["--telemetry", str(_UP_TELEMETRY_S), *gateway.words]
-    if topology_file is not None:
-        command += ["--topology", str(topology_file.absolute())]
-    environment = dict(os.environ)
-    if token is not None:
-        environment["TIDECAST_TOKEN"] = token
-    if control_url is not None:
-        command += ["--control", control_url]
-        environment["TIDECAST_ENROL_TOKEN"] = local_token(data_dir) or ""
-    with contextlib.ExitStack() as stack:
-        output = None if log is None else stack.enter_context(new_log(log).open("wb"))
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
-
-
 def _watch(
     data_dir: Path,
     topology_file: Path | None,
@@ -510,7 +380,7 @@ def _watch(
     gateway: GatewaySettings,
     control_url: str | None,
 ) -> None:
-    from tidecast.cli.watch import watch_detached
+    from tidecast.cli.processes.watch import watch_detached
 
     options = gateway.words
     if topology_file is not None:
@@ -552,15 +422,3 @@ def _detach(
         + "".join(f"{each}, " for each in _networks(data_dir, topology_file))
         + f"log {log}; stop it with: {command_name()} down{dir_hint(data_dir)}"
     )
-
-
-def answers(data_dir: Path, token: str | None) -> bool:
-    """Is an engine there, and ready?"""
-    from tidecast.cli.common import control
-    from tidecast.errors import ConnectionLost, Timeout
-
-    try:
-        control(data_dir, token).close()
-    except (ConnectionLost, Timeout):
-        return False
-    return True

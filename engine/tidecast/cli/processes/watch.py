@@ -23,8 +23,9 @@ import click
 
 from tidecast.cli.common import data_dir_option, new_log
 from tidecast.cli.control import Service, service_state, start_service
-from tidecast.cli.engine import LOG_NAME as ENGINE_LOG_NAME
-from tidecast.cli.engine import answers, explain, gateway_options, start_engine
+from tidecast.cli.options.endpoints import gateway_options
+from tidecast.cli.processes.launch import LOG_NAME as ENGINE_LOG_NAME
+from tidecast.cli.processes.launch import answers, explain, start_engine
 
 if TYPE_CHECKING:
     from tidecast.gateway.settings import GatewaySettings
