@@ -419,10 +419,6 @@ def test_import_contracts_hold() -> None:
     assert int(kept.group(1)) >= 4
 
 
-CIRCLES_ALLOWED: list[tuple[str, str]] = [
-    (r"tidecast\.kafka\..*", "a server and the requests that it serves"),
-]
-"""Modules that still import each other -> why. Never add to it."""
 PARENTS_ALLOWED: set[str] = set()
 """Modules that still import one of a package above for types. Never add to it."""
 SIBLINGS_MAX = 12
@@ -437,7 +433,6 @@ FOREIGN_WRITES_ALLOWED = {
     "tidecast.client.remote.arrivals": {"incoming.ended", "incoming.position"},
     "tidecast.client.waiting": {"self._scratch.bytes"},
     "tidecast.kafka.records": {"_local.encoder"},
-    "tidecast.kafka.server": {"asked.connection.software"},
     "tidecast.node.durable.recovery": {"mapped.path"},
     "tidecast.node.durable.service": {"log.segment_bytes"},
 }
@@ -451,18 +446,10 @@ OBJECTS = (
 """Packages of objects. The others' kernels write records, which look like attributes."""
 
 
-def _is_allowed_circle(group: set[str]) -> bool:
-    return any(all(re.fullmatch(p, name) for name in group) for p, _ in CIRCLES_ALLOWED)
-
-
 def test_no_modules_import_each_other() -> None:
     """Imports for types alone and those inside functions count, too."""
     found = circles(import_graph(engine_modules()))
-    wrong = [sorted(group) for group in found if not _is_allowed_circle(group)]
-    assert not wrong, f"import circles: {wrong}"
-    for pattern, why in CIRCLES_ALLOWED:
-        assert why
-        assert any(all(re.fullmatch(pattern, n) for n in group) for group in found), pattern
+    assert not found, f"import circles: {[sorted(group) for group in found]}"
 
 
 def test_no_module_imports_its_parent_for_types() -> None:

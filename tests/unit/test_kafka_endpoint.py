@@ -35,10 +35,12 @@ from tidecast.config.kafka import KafkaConfig, address_of
 from tidecast.config.topology import topology_from
 from tidecast.errors import ConfigError
 from tidecast.events import KafkaClientRefused, KafkaGroupExpired
-from tidecast.kafka import compression, connection, group_service, produce, server
+from tidecast.kafka import compression, connection, produce, server
 from tidecast.kafka.codes import Code
+from tidecast.kafka.groups import service
 from tidecast.kafka.schemas import tables
-from tidecast.kafka.server import Budget, KafkaEndpoint, make_kafka
+from tidecast.kafka.server import KafkaEndpoint, make_kafka
+from tidecast.kafka.serving import Budget
 from tidecast.node.durable.placed import new_placed_producer
 
 TOPICS: list[dict[str, Any]] = [
@@ -453,7 +455,7 @@ def test_what_the_endpoint_does_to_clients_is_reported(
     short_dir: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "WARN_S", 0.0)
-    monkeypatch.setattr(group_service, "SWEEP_S", 0.0)
+    monkeypatch.setattr(service, "SWEEP_S", 0.0)
     served = Served(short_dir, TOPICS[:1], connections_per_host_max=1, idle_s=1)
     link: Any = type(served.link)(served.link.node, "near", owns_node=False)
     with tidecast.sync.connect(link=link) as client:

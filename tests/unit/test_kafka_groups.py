@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tidecast.kafka import groups
 from tidecast.kafka.codes import Code
-from tidecast.kafka.groups import Coordinator, State
+from tidecast.kafka.groups import coordinator
+from tidecast.kafka.groups.coordinator import Coordinator, State
 
 Answers = list[dict[str, Any]]
 
@@ -29,7 +29,7 @@ class Club:
         )
 
     @property
-    def group(self) -> groups.Group:
+    def group(self) -> coordinator.Group:
         return self.coordinator.groups["g"]
 
     def wait(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class Club:
     def stable(self, n: int) -> list[str]:
         """``n`` members that have joined and know what they read."""
         joins = [self.join(version=3) for _ in range(n)]
-        self.wait(groups.FIRST_JOIN_S)
+        self.wait(coordinator.FIRST_JOIN_S)
         members = [each[0]["member_id"] for each in joins]
         shares = {each.replace("-", "_"): each.encode() for each in members}
         for each in members[1:]:
@@ -92,7 +92,7 @@ def club() -> Club:
 def test_members_join_and_the_leader_assigns(club: Club) -> None:
     first, second = club.join(version=3), club.join(version=3)
     assert first == second == []
-    club.wait(groups.FIRST_JOIN_S)
+    club.wait(coordinator.FIRST_JOIN_S)
     (led,), (followed,) = first, second
     assert led["leader"] == led["member_id"] == "c-1"
     assert followed["leader"] == "c-1"
@@ -110,7 +110,7 @@ def test_a_member_must_join_with_the_id_that_it_was_given(club: Club) -> None:
     (refused,) = club.join(version=4)
     assert (refused["error_code"], refused["member_id"]) == (Code.MEMBER_ID_REQUIRED, "c-1")
     answers = club.join("c-1")
-    club.wait(groups.FIRST_JOIN_S)
+    club.wait(coordinator.FIRST_JOIN_S)
     assert answers[0]["generation_id"] == 1
     assert club.join("c-99")[0]["error_code"] == Code.UNKNOWN_MEMBER_ID
 
@@ -193,7 +193,7 @@ def test_old_generations_are_refused(club: Club) -> None:
 def test_a_static_member_keeps_its_place(club: Club) -> None:
     one = club.join(group_instance_id="i1")
     two = club.join(group_instance_id="i2")
-    club.wait(groups.FIRST_JOIN_S)
+    club.wait(coordinator.FIRST_JOIN_S)
     leader, second = one[0]["member_id"], two[0]["member_id"]
     club.sync(second)
     shares = {leader.replace("-", "_"): b"1", second.replace("-", "_"): b"2"}
@@ -217,7 +217,7 @@ def test_what_cannot_join(club: Club) -> None:
         ({"protocols": []}, Code.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": ""}, Code.INCONSISTENT_GROUP_PROTOCOL),
         (
-            {"protocols": [{"name": "a", "metadata": bytes(groups.METADATA_BYTES_MAX + 1)}]},
+            {"protocols": [{"name": "a", "metadata": bytes(coordinator.METADATA_BYTES_MAX + 1)}]},
             Code.GROUP_MAX_SIZE_REACHED,
         ),
     ]
@@ -231,7 +231,7 @@ def test_what_cannot_join(club: Club) -> None:
 
 
 def test_groups_and_members_are_limited(club: Club, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MEMBERS_MAX", 1)
+    monkeypatch.setattr(coordinator, "MEMBERS_MAX", 1)
     monkeypatch.setattr(club.coordinator, "_groups_max", 1)
     (member,) = club.stable(1)
     assert club.join()[0]["error_code"] == Code.GROUP_MAX_SIZE_REACHED

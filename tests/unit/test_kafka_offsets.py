@@ -15,9 +15,9 @@ import pytest
 from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batch_of
 
 from tidecast.config.kafka import KafkaConfig
-from tidecast.kafka import group_service
 from tidecast.kafka.codes import Code
-from tidecast.kafka.group_service import Offset, Offsets
+from tidecast.kafka.groups import service
+from tidecast.kafka.groups.service import Offset, Offsets
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.server import KafkaEndpoint
 
@@ -160,7 +160,7 @@ def test_a_disk_that_refuses_commits_nothing(
         made.load()
         await made.commit("g", {("t", 0): Offset(1)})
         with monkeypatch.context() as patched:
-            patched.setattr(group_service, "write_atomically", full)
+            patched.setattr(service, "write_atomically", full)
             with pytest.raises(OSError, match="full"):
                 await made.commit("g", {("t", 0): Offset(2)})
         assert made.get("g", "t", 0) == Offset(1)

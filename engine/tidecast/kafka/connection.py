@@ -12,17 +12,21 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from tidecast.access import EVERYTHING, Access, printable
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import BadRequest, Reader, Struct, Writer
-from tidecast.log.queue_log import LogReader
+from tidecast.log.queue_log import LogReader, QueueLog
 
 if TYPE_CHECKING:
-    from tidecast.kafka.server import KafkaEndpoint
+    from tidecast.config.kafka import KafkaConfig
+    from tidecast.kafka.counters import Counters
+    from tidecast.kafka.produce import Producing
+    from tidecast.kafka.serving import Budget, Client
+    from tidecast.node.node import Node
 
 LOGIN_BYTES_MAX = 64 << 10
 """Of a request before the client has logged in."""
@@ -43,11 +47,40 @@ Turn = Callable[[], Awaitable[Pieces | None]]
 """What gives a request's answer when it is its turn; None: it gets none."""
 
 
+class Acceptor(Protocol):
+    """The endpoint that has accepted a connection."""
+
+    node: Node
+    config: KafkaConfig
+    counters: Counters
+    producing: Producing
+    answers: Budget
+
+    @property
+    def needs_login(self) -> bool:
+        """Clients must show a key."""
+
+    def denied(self, connection: Client, right: str, topic: str) -> None:
+        """A key lacks a right."""
+
+    def versions(self) -> Struct:
+        """The APIs and versions that are served."""
+
+    def refused_version(self, connection: Client, api: Api, version: int) -> None:
+        """A client asked in a version that is not served."""
+
+    async def room_to_decode(self) -> None:
+        """Wait until the archiver has taken most of what was decoded."""
+
+    async def perform(self, connection: Client, api: Api, version: int, body: Struct) -> Struct:
+        """The answer to a request of any API but Produce."""
+
+
 class Connection:
     """See module. ``run`` serves it to its end."""
 
     def __init__(
-        self, endpoint: KafkaEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, endpoint: Acceptor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.endpoint = endpoint
         self.digest = ""
@@ -89,6 +122,10 @@ class Connection:
     def log_in(self, access: Access, digest: str) -> None:
         """The client has shown a key."""
         self._access, self.digest = access, digest
+
+    def introduce(self, software: str) -> None:
+        """The client has said which software it is."""
+        self.software = software
 
     @property
     def name(self) -> str:
@@ -227,7 +264,7 @@ class Connection:
 
     # --- reading logs -----------------------------------------------------------------------------
 
-    def reader_of(self, log: Any) -> LogReader:
+    def reader_of(self, log: QueueLog) -> LogReader:
         """A reader of a queue's log, kept open: one fetch at a time uses it."""
         key = (log.topic, log.queue)
         found = self._readers.pop(key, None)

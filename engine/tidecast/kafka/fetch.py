@@ -22,8 +22,7 @@ from tidecast.log.queue_log import LogReader, QueueLog
 from tidecast.log.range_scan import Selector, Wanted
 
 if TYPE_CHECKING:
-    from tidecast.kafka.connection import Connection
-    from tidecast.kafka.server import KafkaEndpoint
+    from tidecast.kafka.serving import Client, Endpoint
     from tidecast.node.durable.topic import DurableTopic
 
 FETCH_BYTES_MAX = 16 << 20
@@ -50,7 +49,7 @@ class _Wanted(NamedTuple):
 class Fetching:
     """Serves Fetch and ListOffsets; files are read in threads of its own."""
 
-    def __init__(self, endpoint: KafkaEndpoint) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="kafka-fetch")
 
@@ -59,7 +58,7 @@ class Fetching:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def log_of(
-        self, connection: Connection, topic: str, partition: int
+        self, connection: Client, topic: str, partition: int
     ) -> tuple[Code, QueueLog | None, DurableTopic | None]:
         """The log of a partition, or the code that says why there is none."""
         if not connection.may("subscribe", topic):
@@ -77,7 +76,7 @@ class Fetching:
 
     # --- Fetch ------------------------------------------------------------------------------------
 
-    async def fetch(self, connection: Connection, body: Struct) -> Struct:
+    async def fetch(self, connection: Client, body: Struct) -> Struct:
         """Answer when there are ``min_bytes``, or an error, or the time is over."""
         wait_s = min(max(body["max_wait_ms"], 0) / 1000, WAIT_S_MAX)
         deadline_s = time.monotonic() + wait_s
@@ -89,7 +88,7 @@ class Fetching:
                 responses, size, failed = await self._once(connection, body, bytes_max)
                 left_s = deadline_s - time.monotonic()
                 if failed or size >= max(body["min_bytes"], 0) or left_s <= 0:
-                    self._endpoint.count("bytes_fetched", size)
+                    self._endpoint.counters.count("bytes_fetched", size)
                     return {"responses": responses}
                 if self._unreported(topics):
                     left_s = min(left_s, UNREPORTED_S)
@@ -102,7 +101,7 @@ class Fetching:
         return any(name in found and found[name].config.fsync == "none" for name in topics)
 
     async def _once(
-        self, connection: Connection, body: Struct, bytes_max: int
+        self, connection: Client, body: Struct, bytes_max: int
     ) -> tuple[list[Struct], int, bool]:
         """(answers by topic, bytes of records, whether there is an error) of what is there now."""
         wanted: list[_Wanted] = []
@@ -126,7 +125,7 @@ class Fetching:
     def _has_more(each: _Wanted) -> bool:
         return bool(each.row["high_watermark"] > each.offset)
 
-    def _want(self, connection: Connection, topic: str, asked: Struct) -> _Wanted:
+    def _want(self, connection: Client, topic: str, asked: Struct) -> _Wanted:
         code, log, found = self.log_of(connection, topic, asked["partition"])
         row: Struct = {
             "partition_index": asked["partition"], "error_code": code, "high_watermark": -1,
@@ -150,7 +149,7 @@ class Fetching:
             log if code == Code.NONE else None, epoch,
         )  # fmt: skip
 
-    def _read_all(self, connection: Connection, ready: list[_Wanted], bytes_max: int) -> int:
+    def _read_all(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
         """In a thread: fill in the records of partitions until the answer is long enough."""
         size = 0
         for each in ready:
@@ -165,7 +164,7 @@ class Fetching:
                 each.row["error_code"] = Code.OFFSET_OUT_OF_RANGE
             except (CorruptLog, StorageError, ValueError):
                 each.row["error_code"] = Code.KAFKA_STORAGE_ERROR
-                self._endpoint.count("reads_failed")
+                self._endpoint.counters.count("reads_failed")
             else:
                 each.row["records"] = records
                 size += len(records)
@@ -173,7 +172,7 @@ class Fetching:
 
     # --- ListOffsets ------------------------------------------------------------------------------
 
-    async def list_offsets(self, connection: Connection, body: Struct) -> Struct:
+    async def list_offsets(self, connection: Client, body: Struct) -> Struct:
         """The earliest offset, the latest, or the first record that is not older than a time."""
         topics = []
         for topic in body["topics"]:
@@ -184,7 +183,7 @@ class Fetching:
             topics.append({"name": topic["name"], "partitions": rows})
         return {"topics": topics}
 
-    async def _offset_of(self, connection: Connection, topic: str, asked: Struct) -> Struct:
+    async def _offset_of(self, connection: Client, topic: str, asked: Struct) -> Struct:
         code, log, _ = self.log_of(connection, topic, asked["partition_index"])
         offset, at_ms = -1, -1
         if log is not None and asked["timestamp"] == LATEST:

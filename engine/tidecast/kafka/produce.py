@@ -20,7 +20,7 @@ from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
 from tidecast.protocol.dedup import is_placed
 
 if TYPE_CHECKING:
-    from tidecast.kafka.connection import Connection
+    from tidecast.kafka.serving import Client
     from tidecast.node.node import Node
 
 ACKS = (0, 1, -1)
@@ -99,7 +99,7 @@ class Producing:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     async def begin(
-        self, connection: Connection, body: Struct
+        self, connection: Client, body: Struct
     ) -> Callable[[], Coroutine[Any, Any, Struct | None]]:
         """Hand all batches of a request over, in order; what waits for their verdicts."""
         answer = _Answer(asyncio.get_running_loop())
@@ -127,7 +127,7 @@ class Producing:
         answer.settled()
         return partial(self._finish, connection, answer, acks, timeout_s, responses)
 
-    def _check(self, connection: Connection, body: Struct, topic: str) -> None:
+    def _check(self, connection: Client, body: Struct, topic: str) -> None:
         if body["transactional_id"] is not None:
             raise Refused(Code.INVALID_REQUEST, "transactions are not served")
         if body["acks"] not in ACKS:
@@ -207,7 +207,7 @@ class Producing:
         row["error_code"] = code
 
     async def _finish(
-        self, connection: Connection, answer: _Answer, acks: int, timeout_s: float,
+        self, connection: Client, answer: _Answer, acks: int, timeout_s: float,
         responses: list[Struct],
     ) -> Struct | None:  # fmt: skip
         if acks != 0:

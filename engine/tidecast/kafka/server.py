@@ -12,11 +12,10 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tidecast.access import digest_of, printable
 from tidecast.config.certificate import Certificate
@@ -30,11 +29,12 @@ from tidecast.kafka.codes import Code
 from tidecast.kafka.connection import Connection
 from tidecast.kafka.counters import Counters
 from tidecast.kafka.fetch import Fetching
-from tidecast.kafka.group_service import GroupService
+from tidecast.kafka.groups.service import GroupService
 from tidecast.kafka.produce import Producing
 from tidecast.kafka.records import BATCH_BYTES_MAX
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
+from tidecast.kafka.serving import Budget, Client, Request
 from tidecast.kafka.wire import BadRequest, Struct
 from tidecast.layout.counters import KafkaCounter
 from tidecast.node.access.rights import Denials
@@ -65,42 +65,7 @@ _SOFTWARE = ("name", "version")
 _log = logging.getLogger("tidecast.kafka")
 
 
-Administer = Callable[[Connection, Struct], Struct]
-
-
-class Request(NamedTuple):
-    """One request, its body decoded."""
-
-    connection: Connection
-    version: int
-    body: Struct
-
-
-class Budget:
-    """Bytes that may be in use at a time; who wants more waits. In the loop's thread alone."""
-
-    def __init__(self, bytes_max: int, waits: Callable[[], None] = lambda: None) -> None:
-        """``waits()``: called when bytes are not there at once."""
-        self._bytes_max, self._waits, self.used = bytes_max, waits, 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def take(self, n: int) -> None:
-        """Have ``n`` bytes, when they are there; first come, first served."""
-        if self.used and self.used + n > self._bytes_max:
-            self._waits()
-        while self.used and self.used + n > self._bytes_max:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await turn
-        self.used += n
-
-    def give(self, n: int) -> None:
-        """They are not in use any more."""
-        self.used -= n
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+Administer = Callable[[Client, Struct], Struct]
 
 
 class KafkaEndpoint:
@@ -122,7 +87,7 @@ class KafkaEndpoint:
         self._appends = PlacedAppends(node.durable.registry)
         self.producing = Producing(node, self._appends, self._wake, self.count)
         self.fetching = Fetching(self)
-        self.groups = GroupService(self, node.data_dir / "kafka" / "groups", config)
+        self.groups = GroupService(self, self.fetching, node.data_dir / "kafka" / "groups", config)
         self.answers = Budget(ANSWER_BYTES_MAX, lambda: self.throttled("answers"))
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
@@ -315,7 +280,7 @@ class KafkaEndpoint:
         except ConfigError as problem:
             self._warn("%s; the one before stays in use", problem)
 
-    def denied(self, connection: Connection, right: str, topic: str) -> None:
+    def denied(self, connection: Client, right: str, topic: str) -> None:
         """A key lacks a right: counted, and told at most once a second."""
         self.count("denied")
         now_s = time.monotonic()
@@ -399,7 +364,7 @@ class KafkaEndpoint:
 
     # --- questions about the endpoint itself ------------------------------------------------------
 
-    async def perform(self, connection: Connection, api: Api, version: int, body: Struct) -> Struct:
+    async def perform(self, connection: Client, api: Api, version: int, body: Struct) -> Struct:
         """The answer to a request of any API but Produce."""
         return await self._handlers[api.key](Request(connection, version, body))
 
@@ -411,7 +376,7 @@ class KafkaEndpoint:
         ]
         return {"api_keys": rows}
 
-    def refused_version(self, connection: Connection, api: Api, version: int) -> None:
+    def refused_version(self, connection: Client, api: Api, version: int) -> None:
         """A client asked in a version that is not served."""
         self.count("versions_refused")
         if api.key != tables.API_VERSIONS:
@@ -472,10 +437,10 @@ class KafkaEndpoint:
 
     async def _api_versions(self, asked: Request) -> Struct:
         name, version = (asked.body.get(f"client_software_{each}", "") for each in _SOFTWARE)
-        asked.connection.software = printable(f"{name} {version}".strip())
+        asked.connection.introduce(printable(f"{name} {version}".strip()))
         return self.versions()
 
-    def _address(self, connection: Connection) -> tuple[str, int]:
+    def _address(self, connection: Client) -> tuple[str, int]:
         return self._advertised or connection.local
 
     async def _metadata(self, asked: Request) -> Struct:
@@ -496,7 +461,7 @@ class KafkaEndpoint:
             "cluster_authorized_operations": NO_OPERATIONS,
         }  # fmt: skip
 
-    def _topic(self, connection: Connection, name: str) -> Struct:
+    def _topic(self, connection: Client, name: str) -> Struct:
         config = self.node.topic_by_name.get(name)
         found = self.node.durable.topics.get(name)
         code = Code.NONE

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -27,14 +27,13 @@ from tidecast.disk import sync_directory, write_atomically
 from tidecast.errors import ConfigError
 from tidecast.events import KafkaGroupExpired, KafkaOffsetsNotStored
 from tidecast.kafka.codes import Code
-from tidecast.kafka.groups import Coordinator, Group
+from tidecast.kafka.fetch import Fetching
+from tidecast.kafka.groups.coordinator import Coordinator, Group
+from tidecast.kafka.serving import Endpoint, Request
 from tidecast.kafka.wire import Struct
 from tidecast.layout.counters import KafkaCounter
 from tidecast.log.files import open_json, seal_json
 from tidecast.node.access.rights import to_administer
-
-if TYPE_CHECKING:
-    from tidecast.kafka.server import KafkaEndpoint, Request
 
 OFFSETS_MAX = 10_000
 """Of one group."""
@@ -206,10 +205,13 @@ class Offsets:
 class GroupService:
     """Answers the APIs of groups."""
 
-    def __init__(self, endpoint: KafkaEndpoint, directory: Path, config: KafkaConfig) -> None:
-        self._endpoint, self._retention_s = endpoint, config.offsets_retention_s
+    def __init__(
+        self, endpoint: Endpoint, fetching: Fetching, directory: Path, config: KafkaConfig
+    ) -> None:
+        self._endpoint, self._fetching = endpoint, fetching
+        self._retention_s = config.offsets_retention_s
         self.offsets = Offsets(directory, config.groups_max)
-        self.coordinator = Coordinator(_new_id, endpoint.count, config.groups_max)
+        self.coordinator = Coordinator(_new_id, endpoint.counters.count, config.groups_max)
         self._swept_s = 0.0
         self._busy = asyncio.Event()
         """Some group has members, or may have."""
@@ -227,7 +229,7 @@ class GroupService:
             try:
                 self._tick(time.monotonic())
             except Exception:  # noqa: BLE001 - time-outs must not end with one defect
-                self._endpoint.count("faults")
+                self._endpoint.counters.count("faults")
                 _log.exception("kafka: groups could not be looked after")
 
     def _tick(self, now_s: float) -> None:
@@ -240,7 +242,7 @@ class GroupService:
             self._swept_s = now_s
             alive = set(self.coordinator.groups)
             for group, n in self.offsets.sweep(alive, self._retention_s).items():
-                self._endpoint.count("groups_expired")
+                self._endpoint.counters.count("groups_expired")
                 self._endpoint.node.notify_all(KafkaGroupExpired(group=printable(group), offsets=n))
                 _log.warning("kafka: the %d offsets of group %r expired", n, group)
 
@@ -308,7 +310,7 @@ class GroupService:
         return {"topics": topics}
 
     def _commit_problem(self, asked: Request, topic: str, row: Struct) -> Code:
-        code, _, _ = self._endpoint.fetching.log_of(asked.connection, topic, row["partition_index"])
+        code, _, _ = self._fetching.log_of(asked.connection, topic, row["partition_index"])
         if code is Code.NOT_LEADER_OR_FOLLOWER:  # it is elsewhere now; its offsets are kept here
             code = Code.NONE
         if code is Code.NONE and len((row["committed_metadata"] or "").encode()) > (
@@ -327,7 +329,7 @@ class GroupService:
         except OSError as problem:
             self._not_stored(group, problem)
             return Code.COORDINATOR_NOT_AVAILABLE
-        self._endpoint.count("offsets_committed", len(rows))
+        self._endpoint.counters.count("offsets_committed", len(rows))
         return Code.NONE
 
     async def fetch_offsets(self, asked: Request) -> Struct:
@@ -477,7 +479,7 @@ class GroupService:
             self._not_stored(f"(all that read {topic})", problem)
 
     def _not_stored(self, group: str, problem: OSError) -> None:
-        self._endpoint.count("commits_failed")
+        self._endpoint.counters.count("commits_failed")
         event = KafkaOffsetsNotStored(group=printable(group), reason=problem.strerror or "")
         if self._endpoint.counters.report(event, NOT_STORED_S):
             _log.error("kafka: offsets of group %s are not stored: %s", event.group, problem)

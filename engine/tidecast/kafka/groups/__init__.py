@@ -1,0 +1,1 @@
+"""Groups of consumers: who reads which partition, and the offsets that they commit."""

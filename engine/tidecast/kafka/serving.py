@@ -1,0 +1,102 @@
+"""The client that asks and the endpoint that serves it, as those who answer requests see them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tidecast.access import Access
+from tidecast.kafka.counters import Counters
+from tidecast.kafka.wire import Struct
+from tidecast.log.queue_log import LogReader, QueueLog
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+
+class Client(Protocol):
+    """The client that asks: its connection."""
+
+    client_id: str
+    peer: str
+    software: str
+    local: tuple[str, int]
+
+    @property
+    def access(self) -> Access:
+        """What it may do. Raises BadRequest before it has logged in."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for logs and events."""
+
+    def may(self, right: str, pattern: str) -> bool:
+        """Has it a right on a topic, or pattern? A missing one is counted and reported."""
+
+    def log_in(self, access: Access, digest: str) -> None:
+        """It has shown a key."""
+
+    def introduce(self, software: str) -> None:
+        """It has said which software it is."""
+
+    async def hold(self, n: int) -> None:
+        """Have room for an answer of ``n`` bytes, of what all connections share."""
+
+    def hold_less(self, n: int) -> None:
+        """The answer has only ``n`` bytes."""
+
+    def reader_of(self, log: QueueLog) -> LogReader:
+        """A reader of a queue's log, kept open."""
+
+    def close(self) -> None:
+        """End its connection."""
+
+
+class Endpoint(Protocol):
+    """The endpoint that serves clients."""
+
+    node: Node
+    counters: Counters
+
+    def watch(self, topics: set[str]) -> asyncio.Future[None]:
+        """What is done when one of these topics may have more to read. End it with `unwatch`."""
+
+    def unwatch(self, topics: set[str], waiter: asyncio.Future[None]) -> None:
+        """Nobody waits for it any more."""
+
+
+class Request(NamedTuple):
+    """One request, its body decoded."""
+
+    connection: Client
+    version: int
+    body: Struct
+
+
+class Budget:
+    """Bytes that may be in use at a time; who wants more waits. In the loop's thread alone."""
+
+    def __init__(self, bytes_max: int, waits: Callable[[], None] = lambda: None) -> None:
+        """``waits()``: called when bytes are not there at once."""
+        self._bytes_max, self._waits, self.used = bytes_max, waits, 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self, n: int) -> None:
+        """Have ``n`` bytes, when they are there; first come, first served."""
+        if self.used and self.used + n > self._bytes_max:
+            self._waits()
+        while self.used and self.used + n > self._bytes_max:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        self.used += n
+
+    def give(self, n: int) -> None:
+        """They are not in use any more."""
+        self.used -= n
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
