@@ -44,6 +44,11 @@ def without(*kinds: type) -> swarm_history.History:
 DELETED = [swarm_history.Deleted(*e) for e in GOOD if isinstance(e, swarm_history.Stored)]
 AGAIN = swarm_history.Delivered(2_000_000_000, "s0", "s0.m0", 0, 0, 2, b"k", b"p0:1:", 0)
 BEHIND = swarm_history.Delivered(5, "s0", "s0.m1", 0, 1, 1, b"k", b"p0:2:", 0)
+REFUSED = [  # by the second member, after it timed out at the first
+    *GOOD[:5],
+    swarm_history.Delivered(4, "s0", "s0.m1", 0, 0, 2, b"k", b"p0:1:", 0),
+    swarm_history.Settled(4, "s0", "s0.m1", 0, 0, "nak", 0),
+]
 VIOLATIONS: list[tuple[str, swarm_history.History]] = [
     ("ends", [*GOOD, swarm_history.Stuck("consumers")]),
     (
@@ -84,6 +89,10 @@ VIOLATIONS: list[tuple[str, swarm_history.History]] = [
             swarm_history.Delivered(6, "s0", "s0.m0", 0, 0, 2, b"k", b"p0:1:", 0),
         ],
     ),
+    (  # a late `term` counts for nothing
+        "handlers_see_key_order",
+        [*REFUSED, swarm_history.Settled(4, "s0", "s0.m0", 0, 0, "term", 0), BEHIND],
+    ),
     ("positions_never_go_back", [*GOOD, swarm_history.Position(9, "s0", 0, 1, 0, 0, 0)]),
     ("acked_does_not_come_again", [*GOOD, AGAIN]),
     ("acked_does_not_come_again", [*GOOD, swarm_history.Crashed(1_000_000_000, "a"), AGAIN]),
@@ -122,6 +131,7 @@ def test_each_check_has_a_violation() -> None:
         ],
         [*without(swarm_history.LiveGap), swarm_history.LiveUnsent("la", 1)],
         [*without(swarm_history.Settled), GOOD[7], swarm_history.Gone("s0", 0, 0, 1)],
+        [*REFUSED, swarm_history.Settled(4, "s0", "s0.m0", 0, 0, "late", 0), *GOOD[6:]],
     ],
 )
 def test_what_was_reported_or_promised_is_no_violation(excused: swarm_history.History) -> None:
@@ -226,5 +236,24 @@ def test_what_a_publisher_left_does_not_fence_the_next_one_that_waits() -> None:
         Step("reborn", 2, 1),
         Step("crash", 1, 322_629),
         Step("publish", 2, 11, 386),
+    ]
+    assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_a_late_ack_settles_what_another_member_refused() -> None:
+    """A member holds records until they time out; the other one refuses the first of a key."""
+    settings = Settings(
+        seed=1181122200, drop=0.0, duplicate=0.02, reorder=0.05, delay_us=500.0, queues=2,
+        fsync="batch", flow="rate", live_history_bytes=1 << 20, producers=3, subscriptions=2,
+        members=2, max_in_flight=500, ack_wait_s=0.2, keys=3, nak_share=0.3, term_share=0.0,
+        retention_bytes=0, power=False,
+    )  # fmt: skip
+    steps = [
+        Step("publish", 2, 14, 171),
+        Step("publish", 3, 29, 81),
+        Step("take", 7, 44, 6),
+        Step("rejoin", 2, 1),
+        Step("run", 221_594),
+        Step("take", 6, 18, 2),
     ]
     assert checker.check(run(Script(settings, steps))) == []

@@ -18,7 +18,8 @@ REDELIVERED_NS_MAX = 250_000_000
 """Positions are saved every 100 ms: what was acked longer before a crash does not come again."""
 ACK_WAIT_NS_LONG = 30_000_000_000
 """No delivery times out within the steps of a world."""
-HANDLED = ("ack", "term", "late")
+ACKED = ("ack", "late")
+HANDLED = (*ACKED, "term")
 
 E = TypeVar("E", bound=NamedTuple)
 
@@ -142,7 +143,11 @@ def all_is_handled(history: swarm_history.History) -> Iterator[str]:
 
 
 def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
-    """A handler sees the records of a key in order, and none behind one that was refused."""
+    """A handler sees the records of a key in order, and none behind one that was refused.
+
+    An ack of any member settles a record, also after its delivery timed out and another member
+    refused the record. A `term` then counts for nothing.
+    """
     newest: dict[tuple[str, int, bytes, int], int] = {}
     seen: set[tuple[str, int, int, int]] = set()
     refused: dict[tuple[str, int, bytes, int], dict[int, str]] = defaultdict(dict)
@@ -151,6 +156,9 @@ def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
     for entry in history:
         if isinstance(entry, swarm_history.Settled) and entry.how in HANDLED:
             done.add((entry.subscription, entry.queue, entry.token, entry.round))
+            key = keys[entry.subscription, entry.queue, entry.token]
+            if entry.how in ACKED:
+                refused[entry.subscription, entry.queue, key, entry.round].pop(entry.token, None)
         elif isinstance(entry, swarm_history.Delivered):
             cursor = (entry.subscription, entry.queue, entry.key, entry.round)
             keys[entry.subscription, entry.queue, entry.token] = entry.key
