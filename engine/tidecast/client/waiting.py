@@ -91,6 +91,13 @@ class FillPace:
         return pause_s
 
 
+class _Scratch(threading.local):
+    """Room for the kernel that waits, of each thread its own."""
+
+    def __init__(self) -> None:
+        self.bytes = np.zeros(16, dtype=np.uint8)
+
+
 class Bell:
     """This client's line in its node's doorbell file."""
 
@@ -100,7 +107,7 @@ class Bell:
         self._bells, self._line = link.bells, link.doorbell
         at = self._line * ring_layout.DOORBELL_BYTES
         self._word = self._bells.data[at : at + 4].cast("i")
-        self._scratch = threading.local()
+        self._scratch = _Scratch()
 
     @property
     def word(self) -> int:
@@ -113,13 +120,10 @@ class Bell:
 
     def wait(self, seen: int, timeout_s: float) -> int:
         """Sleep while the word is ``seen``, one slice at most. The word then."""
-        scratch = getattr(self._scratch, "bytes", None)
-        if scratch is None:
-            scratch = self._scratch.bytes = np.zeros(16, dtype=np.uint8)
         timeout_ns = min(int(timeout_s * 1e9), SLICE_NS)
         if timeout_ns <= 0:
             return self._word[0]
-        return int(ports.wait_line(self._bells, self._line, seen, timeout_ns, scratch))
+        return int(ports.wait_line(self._bells, self._line, seen, timeout_ns, self._scratch.bytes))
 
 
 class InlinePace:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,15 +203,21 @@ class Encoder:
         return self._out[:size].tobytes(), int(words[record_kernels.E_NEXT]) if size else -1
 
 
-_local = threading.local()
+class _Local(threading.local):
+    """What each thread has of its own."""
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Made when the thread first needs it."""
+        return Encoder()
+
+
+_local = _Local()
 
 
 def encoder() -> Encoder:
     """The encoder of this thread."""
-    found: Encoder | None = getattr(_local, "encoder", None)
-    if found is None:
-        found = _local.encoder = Encoder()
-    return found
+    return _local.encoder
 
 
 def warm_up() -> None:

@@ -379,11 +379,11 @@ class QueueLog:
 
     @property
     def segment_bytes(self) -> int:
-        """Bytes at which a segment is full; may be set any time."""
+        """Bytes at which a segment is full."""
         return int(self._w[log_state.L_SEGMENT_BYTES])
 
-    @segment_bytes.setter
-    def segment_bytes(self, n: int) -> None:
+    def roll_at(self, n: int) -> None:
+        """Set at how many bytes a segment is full, from the next batch on."""
         self._w[log_state.L_SEGMENT_BYTES] = n
 
     @property

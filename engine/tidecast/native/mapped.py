@@ -98,6 +98,10 @@ class MappedFile:
         """Length of the mapping."""
         return int(self.array.size)
 
+    def rename(self, path: Path) -> None:
+        """Give it another name. Raises FileNotFoundError when it has none any more."""
+        self.path = self.path.rename(path)
+
     def unlink(self) -> None:
         """Remove the name; mappings live on."""
         with contextlib.suppress(FileNotFoundError):

@@ -80,6 +80,10 @@ class Collector:
         self._lock = threading.Lock()
         self._watched = self._owing = False
 
+    def send_within(self, ack_wait_s: float) -> None:
+        """Acks are sent long before an engine that waits so long for them delivers again."""
+        self.flush_after_s = min(COLLECT_S, ack_wait_s / 2)
+
     def note(self, batch: DurableBatch) -> None:
         """A batch has its first ack, or as many as are sent together."""
         with self._lock:

@@ -23,7 +23,7 @@ from tidecast.api.link import ConsumerGrant, ConsumerOptions, Link
 from tidecast.api.start import Start, Time, Tokens, start_of
 from tidecast.api.words import AckWhen, Outcome
 from tidecast.buffers import member_ring
-from tidecast.client.consumer.acks import COLLECT_S, Collected, Collector, runs_of
+from tidecast.client.consumer.acks import Collected, Collector, runs_of
 from tidecast.client.consumer.message import (
     COLLECTED_MAX,
     DurableBatch,
@@ -158,7 +158,7 @@ class ConsumerCore:
         self._unsent_until = None
         self._start_walking(None)
         self._current = (-1, frozenset())
-        self.collector.flush_after_s = min(COLLECT_S, grant.ack_wait_s / 2)
+        self.collector.send_within(grant.ack_wait_s)
         self.generation += 1
         self._since = self.generation
         """Batches before this are of an engine, or a member, that is gone."""

@@ -198,6 +198,15 @@ class Image:
         """There is something to take."""
         return bool(ports.ready(self.port))
 
+    def follow(self, before: Image | None) -> None:
+        """Be read behind another image of the session; None: at once."""
+        self.after = before
+
+    def leave(self, reason: str) -> bool:
+        """No more comes into it. Returns whether that was not known."""
+        news, self.gone = self.gone is None, reason
+        return news
+
     def finished(self) -> bool:
         """Gone, and all that was left is read."""
         return self.gone is not None and not ports.ready(self.port)

@@ -709,8 +709,6 @@ class PublisherCore:
                 self._report_unsent(self._unsent_in_ring())
             left = self._take_collected()
             self._refusal = Closed(f"publisher of {self.topic}: it is closed")
-            if self.producer_session is not None:
-                self.producer_session.acked_seq = self.durable_position
             lost = self._lost
             self._unmap()
         self._connection.remove_publisher(self, notify_node=not lost)

@@ -459,7 +459,7 @@ class SubscriptionCore:
                 codec = self._codec or self._connection.topic_codecs.of(event.topic)
                 made = Image(event, self.subscriber_id, codec)
                 before = [i for i in self._images if i.session == made.session]
-                made.after = before[-1] if before else None
+                made.follow(before[-1] if before else None)
                 if made.after is None:
                     self._resume_image(made, self._positions.pop(made.session, None))
                 self._images.append(made)
@@ -476,9 +476,8 @@ class SubscriptionCore:
             if image.image_id == event.image_id and (
                 lost or image.subscription_id == event.subscription_id
             ):
-                if image.gone is None:
+                if image.leave(event.reason):
                     self._leaving.append(image)
-                image.gone = event.reason
                 if lost:
                     image.subscription_id = _ENGINE_LOST  # nobody is left to be told of its end
 
@@ -512,7 +511,7 @@ class SubscriptionCore:
         place = image.position() if comes_back else None
         for later in self._images:
             if later.after is image:
-                later.after = None
+                later.follow(None)
                 self._resume_image(later, place)
                 place = None
         if place is not None:

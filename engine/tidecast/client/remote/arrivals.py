@@ -177,7 +177,7 @@ class Arrivals:
                 number=each.number, image=0, first=before[0], end=end, reason="reconnect"
             )
             self._put(each, incoming, reported)
-        incoming.position = (frame.seq, frame.at)
+        incoming.reach(frame.seq, frame.at)
 
     def delivered(self, frame: frames.Deliver, body: memoryview) -> None:
         """Messages of an image. Raises BadFrame."""
@@ -187,7 +187,7 @@ class Arrivals:
             return  # it was closed meanwhile
         block = Block.parse(frame.n, frame.mixed, body)
         if frame.seq >= 0:
-            incoming.position = (frame.seq, frame.at)
+            incoming.reach(frame.seq, frame.at)
         self._put(each, incoming, block)
 
     def _put(self, each: Subscribed, incoming: Incoming, what: Block | frames.GapReported) -> None:
@@ -229,7 +229,7 @@ class Arrivals:
         return gone, incoming.available()
 
     def _end(self, each: Subscribed, incoming: Incoming, reason: str) -> None:
-        incoming.ended = reason
+        incoming.end(reason)
         self._drain(each, incoming)
 
     @staticmethod

@@ -422,6 +422,14 @@ class Incoming:
         # Half of a ring must hold the message, and the number of slots is rounded down.
         self._make(5 * first.longest + 16 * LARGE_SLOT_BYTES, LARGE_SLOT_BYTES)
 
+    def reach(self, seq: int, at: int) -> None:
+        """All before this position of its publication has come."""
+        self.position = (seq, at)
+
+    def end(self, reason: str) -> None:
+        """Nothing comes any more; what waits is still to be written."""
+        self.ended = reason
+
     def finish(self) -> None:
         """No more will be written."""
         self.finished = True

@@ -47,7 +47,7 @@ class Recovery:
                 continue
             if path.parent != spool:
                 try:
-                    mapped.path = path.rename(into / f"pub-left-{len(self.orphans)}")
+                    mapped.rename(into / f"pub-left-{len(self.orphans)}")
                 except FileNotFoundError:  # settled, and removed by an engine that starts beside us
                     mapped.close()
                     continue

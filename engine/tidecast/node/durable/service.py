@@ -244,7 +244,7 @@ class Durable:
         def change() -> None:
             self.registry.tables.set_policy(topic)
             for log in topic.logs:
-                log.segment_bytes = config.segment_bytes
+                log.roll_at(config.segment_bytes)
 
         self.registry.runtime.on_archiver(change)
 
