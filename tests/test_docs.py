@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import io
 import itertools
 import pydoc
 import re
 import shlex
+import tokenize
 from collections.abc import Iterator
 
 import click
@@ -238,6 +240,41 @@ def words_are_plain(path: str, text: str) -> list[str]:
     return found
 
 
+CODE_WORDS = re.compile(
+    r"\b(?:told|tells|(?:go(?:es)?|went|going)\s+on|anew|mend(?:s|ed|ing)?|amid)\b", re.IGNORECASE
+)
+"""Words of `WORDS` that no comment and no docstring of these folders has.
+
+Schemas are left out: their docstrings are texts of the API. So are kernels: an edit compiles them.
+"""
+CODE_FOLDERS = (
+    *(f"engine/tidecast/{name}/" for name in ("app", "client", "control_link", "gateway", "kafka")),
+    "engine/tidecast/node/",
+    "backend/",
+)
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of each comment and docstring of a module, without its code."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
+
+
+def comments_are_plain(path: str, text: str) -> list[str]:
+    if not CODE_WORDS.search(text):
+        return []
+    return [
+        f"{line + said.count(chr(10), 0, match.start())}: {match[0]!r}: see WORDS for a better one"
+        for line, quoted in comments(text)
+        for said in (re.sub(r"`[^`\n]*`", "0", quoted),)
+        for match in CODE_WORDS.finditer(said)
+    ]
+
+
 DOCS = [(path, text) for path, text in select(".md") if path != "CHANGELOG.md"]
 PAGE = re.compile(r"(?:docs/\w+|README|CONTRIBUTING)\.md")
 """Pages that users read."""
@@ -250,6 +287,14 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "tidecast verbs": (verbs_exist, DOCS),
     "the dashboard's commands": (page_commands_run, list(select(".tsx", under=("frontend/src",)))),
     "plain words": (words_are_plain, [each for each in DOCS if PAGE.fullmatch(each[0])]),
+    "plain comments": (
+        comments_are_plain,
+        [
+            each
+            for each in select(".py", under=CODE_FOLDERS)
+            if not each[0].endswith("/schemas.py") and "/kernels/" not in each[0]
+        ],
+    ),
 }
 
 
@@ -271,6 +316,8 @@ PLANTED: list[tuple[str, str]] = [
     ("plain words", "The loss is told.\n"),
     ("plain words", "Publishing goes\non.\n"),
     ("plain words", "```bash\nls\n```\n\nWhoever `reads` it.\n"),
+    ("plain comments", "x = 1  # the loss is told\n"),
+    ("plain comments", 'def f():\n    """Publishing goes\n    on."""\n'),
 ]
 
 
@@ -285,6 +332,7 @@ HARMLESS: list[tuple[str, str]] = [
     ("python examples", "```python\nasync with a as b:\n    await b.c()\n```\n"),
     ("the dashboard's commands", "commands={[`tidecast pub ${name} --message 'hi'`]}\n"),
     ("plain words", "`Settle` is a frame.\n\n```python\nsettle()\n```\n\nA belief, a plane.\n"),
+    ("plain comments", "told = 'anew'  # `told`: rows\n"),
     ("shell commands", "```bash\nA=1 make x  # it's\ncat > x <<'E'\nany\nE\nmake y \\\n  z\n```\n"),
 ]
 

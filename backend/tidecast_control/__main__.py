@@ -52,7 +52,7 @@ def run(settings: Settings, *, local_token: bool) -> None:
 
     server = make_server(settings, on_ready, local_token=token)
     try:
-        with contextlib.suppress(SystemExit):  # so uvicorn ends when it cannot start: told below
+        with contextlib.suppress(SystemExit):  # so uvicorn ends when it cannot start: logged below
             server.run()
     finally:
         state.unlink(missing_ok=True)

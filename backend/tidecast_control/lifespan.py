@@ -48,7 +48,7 @@ def lifespan_of(
     on_start: OnStart = lambda _ctx, _secrets: None,
     local_token: str | None = None,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """The lifespan of a service with these settings; ``on_start`` is told once it is ready."""
+    """The lifespan of a service with these settings; ``on_start`` is called once it is ready."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

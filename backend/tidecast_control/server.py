@@ -1,4 +1,4 @@
-"""Running the service: uvicorn with our application, until it is told to stop."""
+"""Running the service: uvicorn with our application, until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
-    """A websocket that may be told to shut down while the other side is closing it."""
+    """A websocket that may be asked to shut down while the other side is closing it."""
 
     config: Config
 
@@ -221,7 +221,7 @@ class Application:
 
 
 class Server(uvicorn.Server):
-    """A server that tells its URL once it listens."""
+    """A server that reports its URL once it listens."""
 
     def __init__(
         self, config: uvicorn.Config, app: Application, on_listen: Callable[[str], None]

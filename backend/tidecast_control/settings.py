@@ -158,7 +158,7 @@ def is_loopback(host: str) -> bool:
 
 
 def load_settings(**options: Any) -> Settings:
-    """Settings from the environment and from what is told. Raises ConfigError naming each."""
+    """Settings from the environment and from the arguments. Raises ConfigError naming each."""
     try:
         return Settings(**{k: v for k, v in options.items() if v is not None})
     except ValidationError as problem:

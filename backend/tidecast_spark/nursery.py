@@ -135,7 +135,7 @@ def _fork(client: socket.socket, listening: socket.socket) -> None:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - a forked child must not go on as its parent
+    except BaseException:  # noqa: BLE001 - a forked child must not continue as its parent
         import traceback
 
         traceback.print_exc()

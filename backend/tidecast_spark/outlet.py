@@ -164,7 +164,7 @@ class RowWriter:
                 )
             if done > before:
                 stalled_s = _now_s()
-            if done < end:  # full, or the engine is away: go on when some more is durable
+            if done < end:  # full, or the engine is away: continue when more is durable
                 self._wait_for_room(stalled_s)
 
     def _allowed(self) -> int:

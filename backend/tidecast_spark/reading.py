@@ -184,7 +184,7 @@ def _range_of(part: QueueRange, settings: ReadSettings) -> Range:
 
 
 class Reporting:
-    """Tells of what is missing in a read: a log line, and a file if a directory was named."""
+    """Reports what is missing in a read: a log line, and a file if a directory was named."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self._directory = settings.bad_records_path

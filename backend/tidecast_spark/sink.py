@@ -46,7 +46,7 @@ IGNORED = ("queue", "token")
 
 
 class Message(WriterCommitMessage):
-    """What a task tells the driver: the file it staged."""
+    """The report of a task to the driver: the file it staged."""
 
     def __init__(self, staged: Staged) -> None:
         self.staged = staged

@@ -7,8 +7,8 @@
 A task writes its rows into a file of its own. The driver's commit names the files that count in a
 manifest, and only then publishes them. So whatever is killed, a batch is published from the same
 files in the same order: a retried or speculative task, or one that cuts the batch otherwise or
-meets its rows in another order, leaves files that no manifest names. The producer's sequence goes
-on from batch to batch, so that a batch that was published in part goes on where the log ends.
+meets its rows in another order, leaves files that no manifest names. The producer's sequence
+continues from batch to batch, so that a batch published in part resumes where the log ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Alerts that fire or fired, and what their webhooks are to be told."""
+"""Alerts that fire or fired, and the calls that are due to their webhooks."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def key_of(secret: str) -> bytes:
 
 
 def masked(value: str) -> str:
-    """How a URL or a secret is shown: it can be told from another one, and not be read."""
+    """How a URL or a secret is shown: it differs from any other, and cannot be read."""
     mark = f"{MASK}-{hashlib.sha256(value.encode()).hexdigest()[:12]}"
     if value.startswith(SECRET_PREFIX):
         return mark

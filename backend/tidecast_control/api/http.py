@@ -87,7 +87,7 @@ async def transaction(ctx: Ctx) -> AsyncIterator[Session]:
 
 
 async def fresh(ctx: Ctx) -> None:
-    """For routes whose status comes from telemetry: engines are asked, unless they told lately."""
+    """For routes whose status comes from telemetry: ask engines, unless they reported lately."""
     await ctx.feed.fresh()
 
 

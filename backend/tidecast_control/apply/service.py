@@ -27,7 +27,7 @@ from tidecast_control.kit.schemas import NAME_PATTERN, Plan, ProblemItem
 YAML_BYTES_MAX = 32 << 20
 ERRORS_MAX = 100
 ANALYZED_FROM = 500
-"""After so many changes Postgres counts anew: until then a page of 10,000 took 12 ms, not 0.3."""
+"""After so many changes Postgres counts again: until then a page of 10,000 took 12 ms, not 0.3."""
 
 
 @dataclass(frozen=True)

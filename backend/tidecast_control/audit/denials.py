@@ -23,7 +23,7 @@ from tidecast_control.supervisor import Turn
 
 FLUSH_S, WINDOW_S = 1.0, 60.0
 KINDS_MAX = 500
-"""Kinds of denials that are told apart in a minute; the others are counted together."""
+"""Kinds of denials that are counted apart in a minute; the others are counted together."""
 OTHERS = "other denials"
 
 

@@ -272,7 +272,7 @@ def scopes_at_engines(role: str, scopes: list[Any]) -> list[dict[str, Any]]:
 
 
 def _notify_engines(session: Session, name: str) -> None:
-    """Engines check the tokens of clients themselves: they are told when keys change."""
+    """Engines check the tokens of clients themselves: they are notified when keys change."""
     version = kit_repository.next_version(session)
     kit_repository.announce(session, version, "key", name, None)
 

@@ -46,7 +46,7 @@ class UserSession(NamedTuple):
 
 
 class KnownKey(NamedTuple):
-    """What tells who asks with a key."""
+    """The key that a request shows."""
 
     id: str
     name: str

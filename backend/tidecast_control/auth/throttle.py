@@ -53,7 +53,7 @@ class Throttle:
         self._networks: OrderedDict[str, _Network] = OrderedDict()
 
     def attempt(self, user: str, network: str) -> float:
-        """Seconds to wait; 0 = go on, and the attempt counts as failed until `succeeded`."""
+        """Seconds to wait; 0 = continue, and the attempt counts as failed until `succeeded`."""
         now_s = self._clock_s()
         with self._lock:
             known = self._networks.setdefault(network, _Network())

@@ -1,7 +1,7 @@
 """Reading resources: one statement each. What statuses need besides is kept until it changes.
 
 Every statement brings, with its rows, the topology's version and how far the engines are: while
-both are as they were, so is what a kind has learned (`Kind.learn`), and nobody has to be told.
+both are as they were, so is what a kind has learned (`Kind.learn`), and no notice is needed.
 """
 
 from __future__ import annotations

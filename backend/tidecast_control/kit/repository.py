@@ -109,7 +109,7 @@ def generations(session: Session, since: int) -> dict[str, int]:
 def announce(
     session: Session, version: int, kind: str, name: str, old: dict[str, Any] | None
 ) -> None:
-    """Write an outbox row; who listens is told when the transaction commits."""
+    """Write an outbox row; listeners are notified when the transaction commits."""
     values = {"version": version, "kind": kind, "name": name, "old": old, "at": utc_now()}
     add(session, OutboxRow, values)
     batch = batch_of(session)

@@ -1,4 +1,4 @@
-"""What an engine is told: all of the topology, or what changed since a version."""
+"""The topology that an engine receives: all of the topology, or what changed since a version."""
 
 from __future__ import annotations
 

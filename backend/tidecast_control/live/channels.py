@@ -259,7 +259,7 @@ def flow(world: World, facts: Facts) -> Json:
     archived = {(row["topic"], row["node"]) for row in world.queues.values()}
     for reader in world.readers.values():
         if not reader["client"] and (reader["topic"], reader["node"]) in archived:
-            continue  # the archiver: the way goes on through the queues
+            continue  # the archiver: the way continues through the queues
         ring = world.publications.get(reader["source"]) or world.images.get(reader["source"])
         made = ring["rates"] if ring else rates.no_rates()
         slots = int(ring["slots"]) if ring else 0

@@ -35,7 +35,7 @@ from tidecast_control.supervisor import Turn
 log = logging.getLogger("tidecast.control")
 
 LINGER_S, KEPT_S, FACTS_S = 10.0, 60.0, 1.0
-"""A channel without a viewer goes on for a while: longer if somebody watches another one."""
+"""A channel without a viewer continues for a while: longer if somebody watches another one."""
 FRESH_S, FRESH_WAIT_S, SEEN_S = 2.0, 1.0, 5.0
 FRAMES_KEPT_MAX, FRAMES_KEPT_BYTES_MAX = 240, 1 << 20
 """A minute at 4 Hz, of a channel that is not huge: who comes later begins with it, not empty."""
@@ -316,7 +316,7 @@ class Feed:
             if channel.source is None and fresh:
                 try:
                     self._compute(channel)
-                except Exception as problem:  # noqa: BLE001 - reported; the others go on
+                except Exception as problem:  # noqa: BLE001 - reported; the others continue
                     turn.failed(problem)
         await self._take_all(turn)
         for bad in self.bad_samples.values():

@@ -29,7 +29,7 @@ Key = tuple[str, str, str, int, int]
 
 
 def key_of(kind: str, row: Json) -> Key:
-    """What tells a counter row from all others of its node."""
+    """The values that distinguish a counter row from all others of its node."""
     return kind, row["name"], row["detail"], row["session"], row["peer"]
 
 

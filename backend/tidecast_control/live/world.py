@@ -15,7 +15,7 @@ from tidecast_control.live.rates import Json
 
 AGENT_KINDS = ("sender", "receiver")
 STATES = ("idle", "active", "paused")
-"""Of a subscription on several nodes the last of these is told."""
+"""Of a subscription on several nodes the last of these is reported."""
 NOBODY = 1 << 62
 """Positions beyond this mean `no limit`."""
 

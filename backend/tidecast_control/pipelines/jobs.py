@@ -62,7 +62,7 @@ def words_of(spec: Mapping[str, Any], place: Place) -> list[str]:
 
 
 def command_of(spec: Mapping[str, Any], place: Place) -> Command:
-    """What to run. Only jobs that write rollups are told where Postgres is."""
+    """What to run. Only jobs that write rollups get the address of Postgres."""
     environment = {k: v for k, v in os.environ.items() if k != _URL}
     if spec["job"] in ("rollup", "backfill"):
         environment[_URL] = place.database_url

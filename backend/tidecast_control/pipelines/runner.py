@@ -277,7 +277,7 @@ def _error(text: str, code: int | None) -> str:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process began, in ticks since boot: tells it from a later one of the same number."""
+    """When a process began, in ticks since boot: a later one of this number has another."""
     try:
         raw = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
     except OSError:

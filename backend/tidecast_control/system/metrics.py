@@ -38,7 +38,7 @@ FROM_THE_BEGINNING = {
     "sender": ("naks_received",),
     "receiver": ("naks_sent",),
 }  # fmt: skip
-"""Told as 0, too: engines leave out what has not happened, and the first rise would be missed."""
+"""Sent as 0, too: engines leave out what has not happened, and the first rise would be missed."""
 SERVERS: dict[str, frozenset[IntEnum]] = {
     "gateway": frozenset(GATEWAY_GAUGES), "kafka": frozenset(KAFKA_GAUGES),
     "kafka_api": frozenset(),

@@ -23,7 +23,7 @@ def topic_of(name: str, spec: Mapping[str, Any]) -> str:
 
 
 def runner(spec: Mapping[str, Any], nodes: Sequence[str]) -> str:
-    """The node that runs a generator: the one told, else the first by name."""
+    """The node that runs a generator: the requested node, else the first by name."""
     node = str(spec.get("node", ""))
     return node or (min(nodes) if nodes else "")
 

@@ -71,7 +71,7 @@ def archive(
 ) -> ArchiveReport:
     """Append to ``out`` what its topics got since the last run. Raises TidecastError.
 
-    Killed at any point, the next run goes on from the last commit: rows are there once. ``hold``:
+    Killed at any point, the next run continues from the last commit: rows are there once. ``hold``:
     name of the subscriptions that keep retention from what is not archived. ``skip_corrupt``: leave
     corrupt batches out; a file for each is in ``out``/_tidecast/bad.
     """

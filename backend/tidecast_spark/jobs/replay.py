@@ -44,8 +44,8 @@ def replay(
 ) -> ReplayReport:
     """Publish archived rows of ``source_topic`` to ``topic``. Raises TidecastError.
 
-    ``rate``: rows a second at most, 0 as fast as it goes. A replay that died goes on when it is run
-    again with its ``write_id``; without one, each run publishes anew.
+    ``rate``: rows a second at most, 0 as fast as it goes. A replay that died resumes when it is run
+    again with its ``write_id``; without one, each run publishes again.
     """
     given = {"dataDir": str(data_dir), "topic": topic}
     if not dry_run:

@@ -251,7 +251,7 @@ class App:
         client: Connection | None = None,
         drain_timeout: float | None = DRAIN_TIMEOUT_S,
     ) -> None:
-        """Handle messages until ``stop`` is set, or a handler cannot go on; then drain.
+        """Handle messages until ``stop`` is set, or a handler cannot continue; then drain.
 
         ``client``: a connection to use, which stays open. Raises what ended a handler; Timeout when
         calls are under way after ``drain_timeout`` seconds.

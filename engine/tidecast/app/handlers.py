@@ -45,7 +45,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     ``max_deliver``: deliveries of a message, then it is a dead letter; None: as the subscription
     has it, 0: no limit. ``delays``: seconds before the second, third ... delivery; the last one
-    repeats. ``reject``: exceptions that another delivery cannot mend: the message is given up.
+    repeats. ``reject``: exceptions that another delivery cannot fix: the message is given up.
     """
 
     max_deliver: int | None = 5

@@ -21,7 +21,7 @@ STEADY_S = 60.0
 GRACE_S = 5.0
 """Beyond its drain time-out, before a worker is killed."""
 WRONG = 2
-"""Exit code of a worker that no other start can mend: a setting or the module is wrong."""
+"""Exit code of a worker that no other start can fix: a setting or the module is wrong."""
 
 
 class Worker:

@@ -141,7 +141,7 @@ def _networks(data_dir: Path, topology_file: Path | None) -> list[str]:
 
 
 def _warn(data_dir: Path, topology_file: Path | None) -> None:
-    """Say what keeps packets from leaving, with the mend."""
+    """Say what keeps packets from leaving, with the fix."""
     from tidecast.config.topology import load_topology, topology_path
     from tidecast.doctor import Place, network_findings
     from tidecast.errors import TidecastError
@@ -254,7 +254,7 @@ def _start_service(data_dir: Path, port: int | None, topology_file: Path | None)
 
 
 def _is_linked(data_dir: Path) -> bool:
-    """The engine that runs has been told of a control service on this machine."""
+    """The engine that runs knows a control service on this machine."""
     return _linked_url(data_dir) != ""
 
 

@@ -127,7 +127,7 @@ def rollup(
 def backfill(
     data_dir: Path, master: str, config: tuple[str, ...], as_json: bool, out: Path, **options: Any
 ) -> None:
-    """Make all rollups anew from the telemetry that is there."""
+    """Make all rollups again from the telemetry that is there."""
     run_on_spark(
         "backfill", "rollup", master, config, as_json, data_dir, out, module="rollup", again=True,
         **options,

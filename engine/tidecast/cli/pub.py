@@ -201,7 +201,7 @@ def _run(
             click.echo("error: the engine is lost; what it had not sent is lost", err=True)
             os._exit(exit_code)  # nothing is left that could be closed in order
     except TidecastError as met:
-        problem = met  # what came before it is published: it is sent and told
+        problem = met  # what came before it is published: it is sent and reported
     client.pump()
     if problem is None or sender.messages:
         client.drain(timeout_s)

@@ -168,7 +168,7 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
     async def messages(self) -> AsyncIterator[Message]:
         """Messages as they come, until closed or drained.
 
-        Raises GapError by policy; iterate again to go on behind the gap.
+        Raises GapError by policy; iterate again to continue behind the gap.
         """
         self.check()
         while True:

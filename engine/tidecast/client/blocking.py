@@ -136,7 +136,7 @@ class Subscription(Public, Blocking, SubscriptionFlows):
     def messages(self) -> Iterator[Message]:
         """Messages as they come, until closed or drained.
 
-        Raises GapError by policy; iterate again to go on behind the gap.
+        Raises GapError by policy; iterate again to continue behind the gap.
         """
         self.check()
         return chain.from_iterable(self._walks())

@@ -135,7 +135,7 @@ class InlinePace:
         self._idle_since = time.monotonic()
 
     def pause_s(self, did: int) -> float:
-        """0 to go on at once, else seconds to sleep. ``did``: what the last run did."""
+        """0 to continue at once, else seconds to sleep. ``did``: what the last run did."""
         now = time.monotonic()
         if did > 0:
             self._idle_since = now

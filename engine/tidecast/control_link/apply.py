@@ -66,7 +66,7 @@ class Applier:
         self._outcome = Outcome()
         self._traffic: dict[str, Traffic] = {}
         self._remade: set[str] = set()
-        """Topics that the last message made anew: publications on them have ended."""
+        """Topics that the last message recreated: publications on them have ended."""
         self._observed: dict[str, int] = {}
         self._pending: dict[str, int] = {}
         """Generations that are wanted and not in effect."""
@@ -85,7 +85,7 @@ class Applier:
         full = bool(message.get("full"))
         if full:
             self._outcome.errors.clear()
-            with self._saving:  # perhaps of another service: its versions begin anew
+            with self._saving:  # perhaps of another service: its versions begin again
                 self._version = self.saved_version = 0
         wanted: dict[str, dict[str, Any] | None] = dict(message.get("topics", {}))
         if full:

@@ -202,7 +202,7 @@ def _message(node: Node, topic: DurableTopic, log: QueueLog, token: int, record:
 
 
 def purge(node: Node, topic: DurableTopic, queue: int | None, *, dry_run: bool) -> Json:
-    """Delete every message of a queue, or of all; subscriptions go on with what comes next.
+    """Delete every message of a queue, or of all; subscriptions continue with what comes next.
 
     Raises StorageError: the disk refuses a new segment; then nothing of that queue is deleted.
     """

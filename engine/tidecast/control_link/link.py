@@ -214,7 +214,7 @@ class ControlLink:
                 pause_s = self._refused(pause_s, enrolling=enrolling)
             except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as problem:
                 self.problem = f"{type(problem).__name__}: {problem}"
-            except Exception as problem:  # noqa: BLE001  (told; and connected anew)
+            except Exception as problem:  # noqa: BLE001  (reported; and connected again)
                 self.problem = f"{type(problem).__name__}: {problem}"
                 self.node.conductor.agent_failed("control link", problem, 1)
             finally:

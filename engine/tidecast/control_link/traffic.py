@@ -1,4 +1,4 @@
-"""Example traffic: an engine publishes and reads on a topic of its own, until told to stop."""
+"""Example traffic: an engine publishes and reads on a topic of its own, until asked to stop."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tidecast.native.memory import address
 
 KEEP_S = 5.0
 """How long a member's place is kept for a client whose connection broke. Then others get what it
-had; a client that comes back later joins anew."""
+had; a client that comes back later joins again."""
 RING_BYTES_MAX = 64 << 20
 TAKEN_BACK_MAX = 8192
 """Positions in one frame."""
@@ -58,7 +58,7 @@ class RemoteConsumer:
 
     @property
     def opened(self) -> frames.ConsumerOpened:
-        """What the client is told."""
+        """The answer to the client that opens the consumer."""
         grant, file = self.grant, self._file
         return frames.ConsumerOpened(
             deliveries_bytes=file.deliveries_bytes, acks_bytes=file.acks_bytes,
@@ -133,7 +133,7 @@ class RemoteConsumer:
 
     @property
     def _acks_wait(self) -> bool:
-        """The client may have no room for acks until it is told what was settled."""
+        """The client may have no room for acks until it learns how far they were read."""
         acked = remote_kernels.word(self._file.array, member_layout.MEM_ACKED_AT)
         return bool(acked - self._acks_read_sent > self._file.acks_bytes // 2)
 
@@ -154,9 +154,9 @@ class RemoteConsumer:
         return True
 
     def taken_back(self) -> list[frames.TakenBack]:
-        """Which frames that were sent a seek took back; nothing, if that was told.
+        """Which frames that were sent a seek took back; nothing, if that was reported.
 
-        That there was a seek is told even if there are none: what a client keeps may be of before.
+        A seek is reported even if there are none: what a client keeps may be of before.
         """
         ring, found = self._file.array, []
         moved = int(remote_kernels.word(ring, member_layout.MEM_MOVED_AT))

@@ -45,7 +45,7 @@ class LogReader:
         self, socket: ServerConnection, data_dir: Path, access: Access, digest: str, *,
         denied: Callable[[str, str], None], sent: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """``denied(right, topic)``, ``sent(n_bytes)``: what is counted and told."""
+        """``denied(right, topic)``, ``sent(n_bytes)``: what is counted and reported."""
         self.access, self.digest = access, digest
         self._socket, self._data_dir = socket, data_dir
         self._denied, self._sent = denied, sent
@@ -98,7 +98,7 @@ class LogReader:
             result = await asyncio.to_thread(operation.handler, self, frame)
         except OSError as problem:
             await self._send(log_frames.Answer(id=frame.id, failure=failure_of(_storage(problem))))
-        except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
+        except Exception as problem:  # noqa: BLE001 - reported to the reader, whatever it is
             await self._send(log_frames.Answer(id=frame.id, failure=failure_of_any(problem)))
         else:
             await self._send(log_frames.Answer(id=frame.id, result=encode_result(result)))
@@ -154,7 +154,7 @@ class LogReader:
             return
         except OSError as problem:
             answer = log_frames.Answer(id=frame.id, failure=failure_of(_storage(problem)))
-        except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
+        except Exception as problem:  # noqa: BLE001 - reported to the reader, whatever it is
             answer = log_frames.Answer(id=frame.id, failure=failure_of_any(problem))
         else:
             answer = log_frames.Answer(id=frame.id, result=encode_result(token))

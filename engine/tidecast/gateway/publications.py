@@ -81,7 +81,7 @@ class RemotePublication:
                 self._wake.clear()
                 self._drained.set()
                 await self._wake.wait()
-        except Exception as problem:  # noqa: BLE001 - the client is told, whatever it is
+        except Exception as problem:  # noqa: BLE001 - reported to the client, whatever it is
             self._drained.set()
             failure = failure_of_any(problem)
             await self._session.send(

@@ -345,7 +345,7 @@ class Gateway:
             await socket.close(POLICY_VIOLATION)
         except ConnectionClosed:
             return
-        except Exception as problem:  # noqa: BLE001 - the client is told, and the log
+        except Exception as problem:  # noqa: BLE001 - reported to the client, and logged
             self._count(GatewayCounter.FAULTS)
             _log.error("gateway: a connection failed", exc_info=problem)
             with contextlib.suppress(ConnectionClosed):
@@ -451,7 +451,7 @@ def open_gateway(
 ) -> Gateway:  # fmt: skip
     """A gateway to a node of this process, listening. Raises ConfigError.
 
-    ``keys_come``: a control service tells keys. Without any, only loopback is listened on.
+    ``keys_come``: a control service sends keys. Without any, only loopback is listened on.
     ``store``: where topics are saved that clients change; None: nowhere.
     """
     from tidecast.embedded import EmbeddedLink

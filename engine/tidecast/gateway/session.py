@@ -1,9 +1,9 @@
 """One remote client at the gateway: its publications, its subscriptions, and their limits.
 
 The session outlives its connection for a while: publications stay open, with what they hold, so
-that a client that comes back goes on where it was. Durable consumers keep their place for some
+that a client that comes back resumes where it was. Durable consumers keep their place for some
 seconds. Subscriptions end with the connection: a client that is not there must not hold a
-publisher back. It is told what it missed when it subscribes anew.
+publisher back. It learns what it missed when it subscribes again.
 
 Nothing here grows without a limit. A client that reads slowly has no credit; then its subscription
 reads no more, and the topic's flow control treats it as any slow subscriber.
@@ -142,7 +142,7 @@ class _Subscription:
                     await self._session.send(frame)
                 if batch is not None:
                     await self._deliver(batch)
-        except Exception as problem:  # noqa: BLE001 - the client is told, whatever it is
+        except Exception as problem:  # noqa: BLE001 - reported to the client, whatever it is
             failure = failure_of_any(problem)
             await self._session.send(
                 frames.Ended(number=self.number, publication=False, failure=failure)
@@ -292,7 +292,7 @@ class RemoteSession:
         self._counters[GatewayCounter[name.upper()]] += n
 
     def need(self, right: str, pattern: str) -> None:
-        """Raise AuthError when the key lacks a right, and have it told."""
+        """Raise AuthError when the key lacks a right, and have it reported."""
         if not self.access.may(right, pattern):
             self.deny(right, pattern)
             self.access.need(right, pattern)
@@ -302,7 +302,7 @@ class RemoteSession:
         self._denied(self, right, pattern)
 
     async def send(self, frame: Frame, body: Any = None) -> None:
-        """Send; when nobody is there, what matters is told again at the next welcome."""
+        """Send; when nobody is there, what matters is sent again at the next welcome."""
         if body is not None:
             self.count("bytes_out", body.nbytes)
         socket = self._socket

@@ -281,7 +281,7 @@ class KafkaEndpoint:
             self._warn("%s; the one before stays in use", problem)
 
     def denied(self, connection: Client, right: str, topic: str) -> None:
-        """A key lacks a right: counted, and told at most once a second."""
+        """A key lacks a right: counted, and reported at most once a second."""
         self.count("denied")
         now_s = time.monotonic()
         if now_s - self._told_s >= WARN_S:

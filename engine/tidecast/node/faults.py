@@ -69,7 +69,7 @@ class Faults:
         return sorted(ids - {self._ctx.id})
 
     def name_seen(self, name: str) -> None:
-        """A node has told its name: cut it off where a partition waits for it."""
+        """A node has reported its name: cut it off where a partition waits for it."""
         with self._ctx.lock:
             for transport, faults in list(self._of.items()):
                 if name in faults.partition:

@@ -130,7 +130,7 @@ class ConsumerCore:
         self._unsent_until: Deadline | None = None
         self._rest: Iterator[DurableMessage] | None = None
         self._epoch = np.zeros(1, dtype=np.int64)
-        """Changes when a kernel may not go on with a walk."""
+        """Changes when a kernel may not continue a walk."""
         self._walked: DurableBatch | None = None
         """What is handed out message by message: those from MEM_TAKEN_AT on are still to come."""
         self._current: tuple[int, frozenset[int]] = (-1, frozenset())
@@ -198,7 +198,7 @@ class ConsumerCore:
             self._resume(self._ask())
 
     def rejoined(self, grant: ConsumerGrant) -> None:
-        """The link joined again on its own: go on as the new member, if that is not done yet."""
+        """The link joined again on its own: continue as the new member, if that is not done yet."""
         if grant.ring_path != self._grant.ring_path:
             self._resume(grant)
 
@@ -218,7 +218,7 @@ class ConsumerCore:
         self._refusal = ForkedProcess("this consumer belongs to the parent process: connect again")
 
     def check(self) -> None:
-        """Raise what keeps this consumer from going on."""
+        """Raise the error that stops this consumer."""
         self._connection.check()
         if self._refusal is not None:
             raise self._refusal
@@ -389,7 +389,7 @@ class ConsumerCore:
         messages = batch.messages[first:] if first < len(batch) else []
         for row, message in enumerate(messages, first):
             if self._walked is not batch:
-                return  # something else goes on with it
+                return  # something else continues it
             if words[_MOVED] != batch.moved and batch.taken_back(row, ring):
                 continue  # a seek meanwhile
             if self._refused and message.held_back:

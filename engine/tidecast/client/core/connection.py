@@ -311,7 +311,7 @@ class ConnectionCore:
         """A publisher was closed; ``notify_node``: a node that is gone needs no notice."""
         try:
             if notify_node:
-                # NotFound: its topic was deleted or made anew, and it ended with it.
+                # NotFound: its topic was deleted or recreated, and it ended with it.
                 with contextlib.suppress(ConnectionLost, Closed, NotFound):
                     self.link.close_publication(publisher.publication_id)
         finally:
@@ -418,7 +418,7 @@ class ConnectionCore:
         while not self._stop.is_set():
             try:
                 self.link.reconnect()
-                self.pump()  # losses that were told of before change nothing: all is lost now
+                self.pump()  # losses that were reported before change nothing: all is lost now
                 if self.link.connected:
                     self._reopen()
                     return

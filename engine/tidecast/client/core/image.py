@@ -292,7 +292,7 @@ class Image:
         return ReadPosition(int(port[reader.R_SEQ]), int(port[reader.R_AT]), unfinished, ahead)
 
     def resume_from(self, place: ReadPosition) -> Gap | None:
-        """Go on where an older ring of the session was left. What lies between is a gap."""
+        """Continue where an older ring of the session was left. What lies between is a gap."""
         port, seq = self.port, int(self.port[reader.R_SEQ])
         if seq > place.seq:
             port[reader.R_GAPS] += 1
@@ -323,7 +323,7 @@ class Image:
         self._assemble_in(int(self.port[reader.R_TOTAL] + self.port[reader.R_META_N]))
 
     def _drop_assembly(self) -> None:
-        """Give a large buffer back once its message is handed out; never amid a message."""
+        """Give a large buffer back once its message is handed out; never within a message."""
         if self.port[reader.R_FILLED] >= self.port[reader.R_TOTAL]:
             self._assemble_in(0)
 

@@ -199,7 +199,7 @@ class Batch(Origin):
         """All messages. `views` and `to_arrow` are for who wants nothing copied.
 
         A subscription that can be lapped took a copy; the ring of another is not overwritten
-        before it moves on, except when it is evicted: `still_valid` tells.
+        before it moves on, except when it is evicted: see `still_valid`.
         """
         self._check()
         return message_maker(Message)(

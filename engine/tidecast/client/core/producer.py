@@ -1,4 +1,4 @@
-"""Durable publishing, the part that never waits: sequences, receipts, going on after a crash.
+"""Durable publishing, the part that never waits: sequences, receipts, resuming after a crash.
 
 A durable publisher's messages have sequences, contiguous from `first_seq`. They cost nothing: the
 engine counts the messages of the ring, as the publisher does. "Durable up to here" is one word in
@@ -207,7 +207,7 @@ def refused(topic: str, number: int) -> StorageError:
 def continued(
     options: PublicationOptions, session: ProducerSession, durable: int
 ) -> PublicationOptions:
-    """Options to go on with a session whose engine died when ``durable`` messages were durable."""
+    """Options to resume a session whose engine died when ``durable`` messages were durable."""
     return msgspec.structs.replace(
         options, producer_id=session.producer_id, first_seq=session.first_seq + durable,
         line=session.line, after=session.newest_epoch,

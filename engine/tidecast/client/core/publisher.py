@@ -186,7 +186,7 @@ class PublisherCore:
             self._port[ports.P_BUSY] = 1
 
     def reopen(self) -> None:
-        """Open the publication anew at the engine that is back. Raises as opening does."""
+        """Open the publication again at the engine that is back. Raises as opening does."""
         with self._lock:
             if self._refusal is not None or not self._lost:
                 return
@@ -615,7 +615,7 @@ class PublisherCore:
         return problem
 
     def drop(self, n: int) -> None:
-        """Count messages as dropped; the next look at the events tells of them."""
+        """Count messages as dropped; the next look at the events reports them."""
         first = self._dropped == self._dropped_reported
         self._dropped += n
         if first:
@@ -686,7 +686,7 @@ class PublisherCore:
         return self._lost and self._run is None and not self._collected
 
     def forget_nodes(self) -> None:
-        """A node came or went: ask for ids anew."""
+        """A node came or went: ask for ids again."""
         self._nodes.clear()
 
     def _too_large(self, n: int, meta_n: int) -> PayloadTooLarge:

@@ -108,7 +108,7 @@ class SubscriptionCore:
         self._incoming: deque[ImageEvent] = deque()
         self._taking_in = threading.Lock()
         self._ports: Port | None = None
-        """Of `_images`, as `kernels.find_ready` takes them. None: to be made anew."""
+        """Of `_images`, as `kernels.find_ready` takes them. None: to be rebuilt."""
         self._leaving: list[Image] = []
         """Those whose publications are gone."""
         self._turn = 0
@@ -122,7 +122,7 @@ class SubscriptionCore:
         self._past: dict[str, int] = {"missed_wakes": 0}
         self._positions: dict[int, ReadPosition] = {}
         self._missed: deque[tuple[Image, Gap]] = deque()
-        """What was found missing between two rings of a session, to be told."""
+        """Gaps between two rings of a session that are not reported yet."""
         self._lost_s = 0.0
         """When the engine was lost."""
         self._opened = False
@@ -146,7 +146,7 @@ class SubscriptionCore:
         self._connection.add_subscription(self)
 
     def reopen(self) -> None:
-        """Subscribe anew at the engine that is back, from where this was. Raises as opening."""
+        """Subscribe again at the engine that is back, from where this was. Raises as opening."""
         if self._refusal is None and self._end is None and self._opened:
             resume = {session: place.seq for session, place in list(self._positions.items())}
             for image in list(self._images):
@@ -479,7 +479,7 @@ class SubscriptionCore:
                 if image.leave(event.reason):
                     self._leaving.append(image)
                 if lost:
-                    image.subscription_id = _ENGINE_LOST  # nobody is left to be told of its end
+                    image.subscription_id = _ENGINE_LOST  # no engine is left to notify of its end
 
     def _wanted(self, image: Image) -> bool:
         assert self._targets is not None

@@ -111,7 +111,7 @@ class ConsumerFlows(ConsumerCore):
         """Move the subscription, for all its members; what is outstanding is forgotten.
 
         What is on its way to members is taken back, as is what `run` keeps for handlers that have
-        not begun. Only what a handler or a loop has in hands goes on: its acks count for nothing.
+        not begun. Only what a handler or a loop has in hands continues: its acks count for nothing.
 
         Returns one mapping a queue: topic, queue, before, after, records (that are passed over, or
         come again: below 0), forgotten (they were outstanding). ``dry_run``: only that.

@@ -2,7 +2,7 @@
 
 When the engine goes away, requests raise ConnectionLost and `take_events` yields `EngineLost`;
 `reconnect` begins a new session with a new client id and doorbell, and yields `EngineBack`.
-Publications and subscriptions of the old session are gone then: the connection opens them anew.
+Publications and subscriptions of the old session are gone then: the connection opens them again.
 """
 
 from __future__ import annotations

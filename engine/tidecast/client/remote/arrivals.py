@@ -29,7 +29,7 @@ class Subscribed:
         """Images of the connection before, by session of their publisher."""
         self.credit_due = 0
         self.again = False
-        """It was opened anew: images may begin behind what was missed."""
+        """It was opened again: images may begin behind what was missed."""
         self.subscriber_id = 0
         """The id by which the gateway knows it now."""
         self.failure: Failure | None = None
@@ -155,7 +155,7 @@ class Arrivals:
             self._end(each, incoming, frame.reason)
 
     def opened(self, frame: frames.ImageOpened) -> None:
-        """A publication that a subscription reads; when it was known, what was missed is told."""
+        """A publication that a subscription reads; if it was known, its gap is reported."""
         each = self._subscribed.get(frame.number)
         if each is None:
             return
@@ -219,7 +219,7 @@ class Arrivals:
         return n_bytes
 
     def _enlarge(self, incoming: Incoming) -> tuple[Event, Event]:
-        """Go on in a larger ring; its subscription reads the old one to its end first."""
+        """Continue in a larger ring; its subscription reads the old one to its end first."""
         gone, key = self._gone(incoming, "closed"), incoming.subscription
         with self._lock:
             self._rings.pop((key, incoming.image_id), None)
@@ -252,7 +252,7 @@ class Arrivals:
         return sum(self._drain(each, one) for each, one in self._each() if one.waiting)
 
     def credits(self) -> list[tuple[int, int]]:
-        """(subscription, bytes) that the gateway may send again; they are taken as told."""
+        """(subscription, bytes) that the gateway may send again; they count as reported."""
         found = []
         with self._lock:
             for each in self._subscribed.values():

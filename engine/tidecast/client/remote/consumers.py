@@ -6,7 +6,7 @@ that of local clients, and its credit too: no more is on its way than the ring t
 ``max_in_flight`` allows.
 
 A member outlives a broken connection for a few seconds. When it comes back in time, deliveries
-and acks go on where they were. Else the link joins the subscription anew, and the consumer goes on
+and acks resume where they were. Else the link joins the subscription again; the consumer resumes
 in a new file: what it had and did not settle comes again.
 """
 
@@ -62,13 +62,13 @@ class ReplicaRing:
         )  # fmt: skip
 
     def expelled(self, reason: str) -> ConsumerExpelled:
-        """It cannot go on."""
+        """It cannot continue."""
         return ConsumerExpelled(
             topic=self.pattern, subscription=self.name, consumer_id=self.number, reason=reason
         )
 
     def grant(self, wakes: Path) -> ConsumerGrant:
-        """What the consumer is told."""
+        """The grant of the consumer."""
         opened = self.opened
         return ConsumerGrant(
             consumer_id=self.number, member=0, ring_path=str(self.file.mapped.path),
@@ -143,7 +143,7 @@ class ReplicaRing:
         return frames.encode(frame, body)
 
     def resume(self, acked: int) -> None:
-        """Go on; the gateway has acks up to ``acked``. Raises BadFrame."""
+        """Resume; the gateway has acks up to ``acked``. Raises BadFrame."""
         ring = self.file.array
         acks_read, written = (
             remote_kernels.word(ring, member_layout.MEM_ACKS_READ_AT),
@@ -204,7 +204,7 @@ class RemoteConsumers:
         return replica.grant(self._wakes.path)
 
     def resume(self, replica: ReplicaRing) -> None:
-        """Ask for deliveries behind those that are here; a member that is gone is made anew."""
+        """Ask for deliveries behind those that are here; a member that is gone is recreated."""
 
         def answered(answer: Any) -> None:
             if isinstance(answer, TidecastError):
@@ -227,7 +227,7 @@ class RemoteConsumers:
         )  # fmt: skip
 
     def _join(self, replica: ReplicaRing) -> None:
-        """The gateway has forgotten it: join the subscription anew."""
+        """The gateway has forgotten it: join the subscription again."""
 
         def answered(answer: Any) -> None:
             if isinstance(answer, TidecastError):
@@ -253,7 +253,7 @@ class RemoteConsumers:
             self._hang_up()
 
     def grant_of(self, number: int) -> ConsumerGrant:
-        """What a consumer that joined anew is told."""
+        """The grant of a consumer that joined again."""
         return self.replicas[number].grant(self._wakes.path)
 
     def received(self, frame: frames.Delivered | frames.TakenBack, body: memoryview) -> None:

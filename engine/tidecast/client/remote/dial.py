@@ -23,7 +23,7 @@ CONNECT_TIMEOUT_S = 10.0
 def dial(
     where: str, name: str, token: str, session: str, key: str, *, tls: bool
 ) -> tuple[frames.Welcome, ClientConnection]:
-    """Connect to ``HOST:PORT``; ``session``, ``key``: to go on with.
+    """Connect to ``HOST:PORT``; ``session``, ``key``: to resume.
 
     Raises AuthError, ConfigError, ConnectionLost, EngineNotRunning.
     """
@@ -67,7 +67,7 @@ def open_socket(
     except ssl.SSLError as problem:
         raise EngineNotRunning(f"{where}: {_of_tls(where, problem)}") from None
     except (OSError, WebSocketException, EOFError) as problem:
-        # ConnectionClosed too: a peer that goes amid the handshake is one that is not there.
+        # ConnectionClosed too: a peer that goes during the handshake is one that is not there.
         tls_there = "" if tls else f", or use tidecast+tls://{where} if it speaks TLS"
         raise EngineNotRunning(
             f"no gateway at {where} ({problem}): start an engine with "

@@ -307,7 +307,7 @@ class GapReported(Frame, frozen=True, kw_only=True, tag="GapTold"):
 
 
 class Deliver(Frame, frozen=True, kw_only=True):
-    """Messages of an image; behind them, packet ``seq``, offset ``at`` is next (-1: amid)."""
+    """Messages of an image; behind them, packet ``seq``, offset ``at`` is next (-1: within one)."""
 
     number: int
     image: int
@@ -318,7 +318,7 @@ class Deliver(Frame, frozen=True, kw_only=True):
 
 
 class Ended(Frame, frozen=True, kw_only=True):
-    """A publication (or subscription) cannot go on."""
+    """A publication (or subscription) cannot continue."""
 
     number: int
     publication: bool

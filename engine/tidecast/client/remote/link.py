@@ -3,7 +3,7 @@
 The client's rings lie in this process, so publishers and subscriptions are those of local clients.
 Two threads move what is in them: the *reader* takes frames from the gateway and writes the rings
 that subscriptions read; the *pump* ships what publishers wrote, returns credit, and puts what found
-no room. When the connection breaks, both go on: the reader connects again and resumes the session;
+no room. When the connection breaks, both run on: the reader connects again and resumes the session;
 what was published meanwhile waits in the rings.
 """
 
@@ -564,7 +564,7 @@ class RemoteLink(Link):
         return self.consumers.grant_of(consumer_id)
 
     def close_consumer(self, consumer_id: int) -> None:
-        """See `Link`. What was acked is told before."""
+        """See `Link`. Acks are sent before."""
         replica = self.consumers.replicas.get(consumer_id)
         if replica is not None:
             self._send_acks(replica)

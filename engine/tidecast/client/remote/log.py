@@ -1,6 +1,6 @@
 """Reading durable queues over a gateway, range by range: for jobs, which keep their own positions.
 
-Needs no rings and no session: a connection that breaks is made anew, and the read goes on behind
+Needs no rings and no session: a connection that breaks is made again, and the read resumes behind
 the last batch that arrived whole.
 """
 

@@ -41,7 +41,7 @@ from tidecast.native.memory import address
 from tidecast.scratch import scratch_directory
 
 IN_SLOT_BYTES, IN_RING_BYTES = 16 << 10, 512 << 10
-"""Geometry of a ring that a link writes; it is made anew, larger, for a message that needs it."""
+"""Geometry of a ring that a link writes; a larger message gets a larger ring."""
 GONE_PACKETS_MAX = 8
 HELD_BYTES_MAX = 8 << 20
 """What a publication may hold that is not durable; of a live topic: that was not sent."""
@@ -139,7 +139,7 @@ class OutgoingRing:
                 subscription_id=0, image_id=number, ring_path=str(self.mapped.path), consumer=0,
                 topic=topic, node=home.node_name, session=opened.session,
             ),
-            -1, None,  # what is for one subscriber goes on its way too
+            -1, None,  # what is for one subscriber is sent too
         )  # fmt: skip
         self._about = describe(self.mapped.array)
         self._lock = threading.Lock()
@@ -158,7 +158,7 @@ class OutgoingRing:
         """Messages that it held when it failed."""
 
     def grant(self) -> PublicationGrant:
-        """What its publisher is told."""
+        """The grant of its publisher."""
         opened = self.opened
         return PublicationGrant(
             publication_id=self.number, ring_path=str(self.mapped.path), topic=self.topic,
@@ -381,7 +381,7 @@ class Incoming:
         self._port = ports.writer_port(self._ring, home.bells)
 
     def available(self) -> ImageAvailable:
-        """What the client's subscription is told."""
+        """The event that announces the image to the client's subscription."""
         opened = self.opened
         return ImageAvailable(
             subscription_id=self.subscription, image_id=self.image_id, consumer=0,
@@ -392,7 +392,7 @@ class Incoming:
     def put(self) -> tuple[int, bool]:
         """Write what waits, as far as there is room; the caller holds the lock.
 
-        Returns the bytes of blocks that are in, and whether a larger ring is needed to go on.
+        Returns the bytes of blocks that are in, and whether a larger ring is needed to continue.
         """
         n_bytes = 0
         while self.waiting:
@@ -414,7 +414,7 @@ class Incoming:
         return n_bytes, False
 
     def enlarge(self, image_id: int) -> None:
-        """Go on in a ring that the first waiting message fits; the old one is read to its end."""
+        """Move to a ring that the first waiting message fits; the old one is read to its end."""
         ports.finish(self._port)
         first = self.waiting[0]
         assert isinstance(first, Block)

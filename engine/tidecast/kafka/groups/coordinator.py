@@ -80,7 +80,7 @@ class Group:
     pending: dict[str, float] = field(default_factory=dict)
     """Ids that were given to members who must join with them, until when."""
     due_s: float = 0.0
-    """When a rebalance goes on without those who have not joined, or not synced."""
+    """When a rebalance continues without those who have not joined, or not synced."""
     first: bool = False
     """It was empty when the rebalance began."""
 
@@ -278,7 +278,7 @@ class Coordinator:
         self._complete_join(group, now_s)
 
     def _complete_join(self, group: Group, now_s: float) -> None:
-        """Go on when all have joined; a group that was empty waits for more members."""
+        """Continue when all have joined; a group that was empty waits for more members."""
         joined = all(each.on_join is not None for each in group.members.values())
         if now_s >= group.due_s or (joined and not group.pending and not group.first):
             self._joined(group, now_s)
@@ -323,7 +323,7 @@ class Coordinator:
         )  # fmt: skip
 
     def sync(self, body: Struct, now_s: float, answer: Answer) -> None:
-        """A member asks what it is to read; the leader tells it for all."""
+        """A member asks for its assignment; the leader sends those of all."""
         group, member = self._of(body)
         if isinstance(member, Code):
             answer({"error_code": member})
@@ -412,7 +412,7 @@ class Coordinator:
         self.groups.pop(group.id, None)
 
     def tick(self, now_s: float) -> None:
-        """Let go of silent members, and go on with rebalances that are due."""
+        """Remove silent members, and continue rebalances that are due."""
         for group in list(self.groups.values()):
             for member, until_s in list(group.pending.items()):
                 if now_s >= until_s:

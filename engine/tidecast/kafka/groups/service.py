@@ -1,6 +1,6 @@
 """Consumer groups over the wire: requests to the coordinator, and offsets on disk.
 
-A group's offsets lie in one file, with a checksum, written anew at a commit and before its answer.
+A group's offsets lie in one file, with a checksum, rewritten at a commit and before its answer.
 Commits that come while a file is written share the next write.
 """
 
@@ -217,7 +217,7 @@ class GroupService:
         """Some group has members, or may have."""
 
     async def tick_for_ever(self) -> None:
-        """Members that are silent go, rebalances go on."""
+        """Remove silent members, continue rebalances."""
         while True:
             if self.coordinator.groups:
                 await asyncio.sleep(TICK_S)
@@ -259,7 +259,7 @@ class GroupService:
         return await answer
 
     async def sync(self, asked: Request) -> Struct:
-        """SyncGroup: answered when the leader has told who reads what."""
+        """SyncGroup: answered when the leader has sent the assignments."""
         answer = _future()
         self.coordinator.sync(asked.body, time.monotonic(), _setter(answer))
         return await answer

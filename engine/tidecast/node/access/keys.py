@@ -1,6 +1,6 @@
-"""The keys that a node knows: those of the topology file, and those the control service told.
+"""The keys that a node knows: those of the topology file, and those the control service sent.
 
-What the service told is kept in ``keys.json`` of the data directory, so that clients are checked
+The keys of the service are kept in ``keys.json`` of the data directory, so that clients are checked
 while the service is away, also after a restart.
 """
 

@@ -98,7 +98,7 @@ def may_hear(access: Access, event: Event) -> bool:
 
 
 class Denials:
-    """Reports clients that were refused: each is counted, and told at most once a second.
+    """Reports clients that were refused: each is counted, and reported at most once a second.
 
     Strangers can be refused as often as they like, so a message a refusal would be a flood.
     """
@@ -112,7 +112,7 @@ class Denials:
         self._silent = 0
 
     def refused(self, client: str) -> AccessDenied | None:
-        """A client that showed no valid token; the event that was told, if any was."""
+        """A client that showed no valid token; the event that was reported, if any was."""
         with self._lock:
             now_ns = self._now_ns()
             if self._last_ns is not None and now_ns - self._last_ns < self.QUIET_NS:

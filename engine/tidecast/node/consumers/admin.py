@@ -204,7 +204,7 @@ def pause(subs: DurableSubscriptions, pattern: str, name: str) -> None:
 
 
 def resume(subs: DurableSubscriptions, pattern: str, name: str) -> None:
-    """Go on."""
+    """Resume."""
     _set_paused(subs, pattern, name, False)
 
 

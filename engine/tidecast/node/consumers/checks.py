@@ -111,7 +111,7 @@ def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
 
 
 def restored(saved: SavedCursor, end: int) -> tuple[int, np.ndarray]:
-    """Where a cursor goes on, and the puller's rows of what is settled or was tried beyond that.
+    """Where a cursor resumes, and the puller's rows of what is settled or was tried beyond that.
 
     ``end``: of the log. A host that lost its power may have lost records that were settled: what is
     appended in their place is new.

@@ -48,7 +48,7 @@ _Letter = tuple["SubscriptionState", "CursorState", Dead]
 
 
 def _limit(known: dict[_Key, Any]) -> None:
-    """The oldest gives way: one that was open loses its reason, if it is told again at all."""
+    """The oldest gives way: one that was open loses its reason, if it is reported again at all."""
     if len(known) > KNOWN_MAX:
         del known[next(iter(known))]
 
@@ -125,7 +125,7 @@ class DeadLetters:
         self._waiting: set[_Key] = set()
         self._open: dict[_Key, _Letter] = {}
         self._ended: dict[_Key, None] = {}
-        """Settled of late: what was told of them again meanwhile is of before."""
+        """Settled of late: reports of them that came meanwhile are outdated."""
         self._stored_before: dict[tuple[str, str], set[_Place]] = {}
         """By subscription: records whose letters the engine before had stored when it crashed."""
         self._said: dict[tuple[str, str], str] = {}

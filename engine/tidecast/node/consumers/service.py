@@ -367,7 +367,7 @@ class DurableSubscriptions(Observer):
         return subscription
 
     def delete(self, pattern: str, name: str) -> None:
-        """End a subscription for good; its members are told that nothing more will come."""
+        """End a subscription for good; its members are notified that it ended."""
         with self.lock:
             if places.forget_damaged(self.state, pattern, name):
                 return
@@ -543,7 +543,7 @@ class DurableSubscriptions(Observer):
             self.subscriptions.pop(subscription.key, None)
 
     def _share(self, subscription: SubscriptionState) -> None:
-        """Share the cursors out anew among the members there are."""
+        """Divide the cursors again among the present members."""
         if self.puller is None:
             return
         puller = self.puller
@@ -605,7 +605,7 @@ class DurableSubscriptions(Observer):
             subscription.saved.set_cursors(kept + fresh)
         places.put(self.state, subscription.saved)
 
-    # --- what the puller tells --------------------------------------------------------------------
+    # --- reports of the puller --------------------------------------------------------------------
 
     def dead(self, dead: Dead) -> None:
         """See `Observer`; in the puller's thread."""
@@ -614,7 +614,7 @@ class DurableSubscriptions(Observer):
             self.letters.add(*found, dead)
 
     def complete_dead(self, dead: Dead) -> None:
-        """A dead record is stored, or dropped and told: settle it."""
+        """A dead record is stored, or dropped and reported: settle it."""
         if self.puller is not None:
             puller = self.puller
             puller.call(

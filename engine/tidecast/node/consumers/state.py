@@ -124,7 +124,7 @@ class SubscriptionState:
     cursors: dict[tuple[str, int], CursorState] = field(default_factory=dict)
     members: dict[int, MemberState] = field(default_factory=dict)
     gone: deque[RecordsGone] = field(default_factory=lambda: deque(maxlen=GONE_KEPT_MAX))
-    """What retention deleted before it was delivered; told to members that join later, too."""
+    """What retention deleted before it was delivered; reported to members that join later, too."""
 
     def replace(self, saved: SavedSubscription) -> None:
         """Its queues came here with what their owner had stored of it."""

@@ -70,7 +70,7 @@ def save_paused(here: TopicState) -> None:
 
 
 def restore_paused(state: ConsumersState, here: TopicState) -> None:
-    """What was paused is paused still, and that is told."""
+    """Pause what was paused before the restart, and report it."""
     if here.directory is None:
         return
     path = here.directory / PAUSED_NAME
@@ -244,7 +244,7 @@ def note_damaged(state: ConsumersState, files: list[Path]) -> list[SubscriptionS
 
 
 def check_sound(state: ConsumersState, pattern: str, name: str) -> None:
-    """Raise CorruptLog for a subscription whose file is damaged: to begin anew would skip."""
+    """Raise CorruptLog for a subscription whose file is damaged: to begin again would skip."""
     path = state.unsound.get((pattern, name))
     if path is not None:
         raise _damaged(pattern, name, path)

@@ -170,7 +170,7 @@ class ArchiverTables:
         )
 
     def note_suspect(self, topic: DurableTopic, queue: int, now_ns: int) -> None:
-        """A sync of a queue failed amid a cycle: the next one stores its segment again."""
+        """A sync of a queue failed within a cycle: the next one stores its segment again."""
         record, number = self.state.topics[topic.slot], self.queue_numbers(topic)[queue]
         self.state.queues[number]["dirty"] = record["suspect"] = 1
         record["dirty_ns"] = record["dirty_ns"] or now_ns
@@ -218,7 +218,7 @@ class ArchiverTables:
         return slot
 
     def set_marks(self, slot: int, producer: Producer) -> None:
-        """The producer's marks are an array anew."""
+        """The producer's marks are a new array."""
         self._kept["marks", slot] = producer.marks
         fill(
             self.state.sources[slot],
@@ -237,7 +237,7 @@ class ArchiverTables:
             slot = int(record["next"])
 
     def remove_source(self, topic: DurableTopic, slot: int, *, keep_entry: bool = False) -> None:
-        """The archiver reads a ring no more. ``keep_entry``: its entry goes on holding it."""
+        """The archiver reads a ring no more. ``keep_entry``: its entry still holds it."""
         S = self.state
         before, at = -1, int(S.topics[topic.slot]["first_source"])
         while at != slot:

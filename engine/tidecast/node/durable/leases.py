@@ -153,7 +153,7 @@ class Leases:
             self.step()
 
     def hand_over(self, timeout_s: float) -> None:
-        """Let others have all that is held, while the store can be told; then ask no more."""
+        """Let others have all that is held, while the store can be reached; then ask no more."""
         self.stop()
         keeper, pause = self._keeper, threading.Event()
         if keeper is None:

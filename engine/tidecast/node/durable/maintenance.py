@@ -72,7 +72,7 @@ def gauges(registry: SourceRegistry, topic: DurableTopic) -> None:
 
 
 def clear_gauges(registry: SourceRegistry, topic: str) -> None:
-    """Another engine keeps the topic's queues: what is counted here goes on, its gauges do not."""
+    """Another engine keeps the topic's queues: its counters continue here, its gauges do not."""
     rows = [row for (name, _), row in registry.rows.items() if name == topic]
     for column in QUEUE_GAUGES:
         registry.ctx.counters.values[rows, column] = 0

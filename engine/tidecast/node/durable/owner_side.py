@@ -174,7 +174,7 @@ class Openings:
         return SessionEvent.GRANTED, step
 
     def report_overtaken(self, topic: DurableTopic, claim: Claim) -> None:
-        """Once a session, though its SETUPs may go on to come for a while."""
+        """Once a session, though its SETUPs may continue to come for a while."""
         if claim.session in self._overtaken:
             return
         while len(self._overtaken) >= OPENED_MAX:
@@ -197,7 +197,7 @@ class Openings:
         runtime.on_receiver(lambda: answer_setup(words, answer, a, b))
 
     def begin(self, topic: DurableTopic, setup: Setup, block: ProducerBlock) -> Session:
-        """The session that a publisher's node goes on with."""
+        """The session that a publisher's node resumes."""
         opened = self._pending.opened.pop(setup.session, None)
         if opened is not None and opened.session.epoch == block.epoch:
             return replace(opened.session, first_seq=block.first_seq)
@@ -262,7 +262,7 @@ class PublisherRings:
         return sum(image.mapped.array.size for image in images if image.mode == "durable")
 
     def _refuse(self, setup: Setup, config: TopicConfig, needed: int) -> None:
-        """Once a session, though its SETUPs go on to come."""
+        """Once a session, though its SETUPs continue to come."""
         if setup.session in self._waiting:
             return
         while len(self._waiting) >= WAITING_MAX:

@@ -100,9 +100,9 @@ class PublisherSide:
 
         One whose topic is kept here waits until its session may begin.
 
-        Its session fences older ones at the owner, and goes on behind the last sequence known
+        Its session fences older ones at the owner, and resumes behind the last sequence known
         there: what an older ring holds and the owner has not got would be left out for good. That
-        goes also for a client that repeats it from its old ring: it may die amid that.
+        goes also for a client that repeats it from its old ring: it may die during that.
         """
         now_s = self._ctx.now_s()
         one = Held(publication, channel, now_s)

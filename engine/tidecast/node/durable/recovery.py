@@ -66,7 +66,7 @@ class Recovery:
         return grants.overtaken(topic, claim) or grants.ready(topic, claim, waited_s)
 
     def session_of(self, topic: DurableTopic, ring: Bytes, *, left: bool = False) -> Session | None:
-        """The session in which our archiver reads a ring on; None: fenced or refused, and told."""
+        """The session in which our archiver reads a ring on; None: a fence or refusal, reported."""
         registry = self._registry
         producer, epoch, first_seq = archiver_tables.ring_session(ring)
         known = topic.producers.known.get(producer)

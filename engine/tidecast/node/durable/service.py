@@ -267,7 +267,7 @@ class Durable:
         self.ctx.note(rec.LOW, rec.Code.QUEUES_GROWN, topic.config.wire_id, before, queues)
 
     def close_topic(self, name: str, *, keep_data: bool) -> None:
-        """The topic is deleted, or made anew (then its data stays)."""
+        """The topic is deleted, or recreated (then its data stays)."""
         for callback in self.registry.on_closed:
             callback(name)
         if not keep_data:
@@ -495,7 +495,7 @@ class Durable:
     def _gap(self, slot: int, first: int, packets: int) -> None:
         """Packets of a ring that cannot be read.
 
-        Of an image: its publisher had them acked already, by an image before. It joins anew, where
+        Of an image: its publisher had them acked already, by an image before. It joins again, where
         the publisher's ring is acked now: sequences count from there. Of a ring of this node: a
         client has scribbled; they are left out.
         """
@@ -536,7 +536,7 @@ class Durable:
     def _drained(self, slot: int) -> None:
         source = self.sources.get(slot)
         if source is None or source.image or not source.publication:
-            return  # images are kept until their publishers have heard of it, leftovers are told of
+            return  # images are kept until their publishers know of it, leftovers are reported
         if self.registry.runtime.state.sources[slot]["drained_reported"]:
             self.registry.remove(slot, self.topics[source.topic], lay.ACK_ENDED)
 

@@ -49,7 +49,7 @@ HEARD_S = 3.0
 class Claim:
     """A session that somebody asks for.
 
-    ``line``, ``after``: the first session of the publisher that goes on with one, and its newest
+    ``line``, ``after``: the first session of the publisher that resumes one, and its newest
     epoch. ``left``: the publisher is gone, its ring is repeated. ``born_ns``: when the ring was
     made, by this host's clock.
     """
@@ -71,7 +71,7 @@ class Claim:
     def precedes(self, other: Claim) -> bool:
         """Must it begin before another one of its producer that waits, too?
 
-        What publishers left behind comes before those that begin now: these go on behind it, and
+        What publishers left behind comes before those that begin now: these follow behind it, and
         fence it. Of several the one with the older sequences comes first.
         """
         same = self.topic == other.topic and self.producer == other.producer
@@ -202,7 +202,7 @@ class Grants:
         )
 
     def note_left(self, claim: Claim, epoch: int) -> None:
-        """A claim got an epoch: if its publisher is gone, younger ones that waited go on behind it.
+        """A claim got an epoch: if its publisher is gone, younger ones that waited follow it.
 
         They knew the epoch before. This one is no other publisher that has begun since.
         """

@@ -259,7 +259,7 @@ class SourceRegistry:
         return bool(self.unread_topics)
 
     def drop(self, source: archiver_tables.Source, state: int) -> None:
-        """A source is removed: its image goes, and if it is fenced its publisher is told."""
+        """A source is removed: its image goes, and if it is fenced its publisher is notified."""
         image = self.ctx.images_by_id.get(source.image)
         if image is None:
             return

@@ -237,7 +237,7 @@ class DurableTopic:
         raise problem
 
     def note_grant(self, session: Session) -> None:
-        """Remember whose an epoch is that was told already, if the disk takes it."""
+        """Remember whose an epoch is that was reported already, if the disk takes it."""
         with contextlib.suppress(OSError):
             self._note(session)
 

@@ -45,7 +45,7 @@ def accepted(
         config.wire_id, slots, transport.packet_bytes,
     )  # fmt: skip
     taken = any(p.session == given.session for p in ctx.pubs.values())
-    # This engine has closed the ring itself, and told receivers so.
+    # This engine has closed the ring itself, and notified receivers.
     return given if same and not taken and given.incarnation != ctx.incarnation else None
 
 

@@ -121,7 +121,7 @@ class Sessions:
             except SharedMemoryError as problem:
                 self._images.refused.report(runtime, setup, 0, problem)
                 self._images.refused.later(runtime, setup)
-            except Exception as problem:  # noqa: BLE001  (told)
+            except Exception as problem:  # noqa: BLE001  (reported)
                 self._images.refused.later(runtime, setup)
                 self._ctx.conductor.failed(problem)
             else:
