@@ -189,6 +189,7 @@ def test_records_are_looked_at_and_passed_over(client: tidecast.sync.Connection)
     with client.consumer("orders", "billing") as consumer:
         assert consumer.next(timeout=10.0).data == b"3"
         (member,) = client.subscriptions.get("orders", "billing").members
+        assert member.max_in_flight == 500
         assert member.in_flight >= 1
     with pytest.raises(ConfigError, match="limit: 0: allowed 1 to 1000"):
         client.subscriptions.peek("orders", "billing", 0)

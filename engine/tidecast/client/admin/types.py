@@ -66,7 +66,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     client: str
     """Name of its connection."""
     in_flight: int
-    in_flight_max: int
+    max_in_flight: int
     in_flight_bytes: int
     delivered: int
     acked: int

@@ -125,7 +125,7 @@ def _member_row(subs: DurableSubscriptions, number: int, client: int, identity: 
     name = subs.state.ctx.clients[client].name if client in subs.state.ctx.clients else ""
     return {
         "consumer_id": identity, "client_id": client, "client": name,
-        "in_flight": int(record["in_flight"]), "in_flight_max": int(record["in_flight_max"]),
+        "in_flight": int(record["in_flight"]), "max_in_flight": int(record["in_flight_max"]),
         "in_flight_bytes": int(record["in_flight_bytes"]),
         "delivered": int(record["delivered"]), "acked": int(record["acked"]),
     }  # fmt: skip
