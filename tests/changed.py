@@ -89,7 +89,11 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/system/test_durable_kills.py": (*_DURABLE, *_CONSUMING, *_PROCESSES),
     "tests/system/test_durable_takeover.py": (*_DURABLE, *_LEASES),
     "tests/system/test_engine_stops.py": (*_LIVE, *_DURABLE, *_PROCESSES),
-    "tests/system/test_files.py": (*_LIVE, f"{ENGINE}cli/pub.py", f"{ENGINE}cli/sub.py"),
+    "tests/system/test_files.py": (
+        *_LIVE,
+        f"{ENGINE}cli/messages/pub.py",
+        f"{ENGINE}cli/messages/sub.py",
+    ),
     "tests/system/test_gateway_kills.py": (*_GATEWAY, *_CONSUMING),
     "tests/system/test_gateway_processes.py": (*_GATEWAY, *_PROCESSES),
     "tests/system/test_kafka_java.py": (f"{ENGINE}kafka/",),

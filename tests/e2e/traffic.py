@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tidecast.sync
-from tidecast.cli.pub import url_of
+from tidecast.cli.messages.pub import url_of
 
 TICK_S = 0.02
 JOIN_S = 15.0

@@ -14,7 +14,8 @@ from unittest.mock import MagicMock
 import pytest
 from click.testing import CliRunner, Result
 
-from tidecast.cli import main, pipeline_run
+from tidecast.cli import main
+from tidecast.cli.pipelines import run as pipeline_run
 from tidecast.errors import ConfigError, Conflict, NotFound, StorageError
 from tidecast_spark.failures import platform_error
 from tidecast_spark.jobs.archive_log import ArchiveLog, Commit

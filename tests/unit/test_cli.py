@@ -27,9 +27,9 @@ from tidecast.cli import COMMANDS, main
 from tidecast.cli.common import command_name, new_log, stoppable
 from tidecast.cli.control import PORTS_TRIED_MAX, free_port, service_state
 from tidecast.cli.messages.splitting import splitter_of
-from tidecast.cli.subscription import _table
 from tidecast.cli.top import ROWS_SHOWN_MAX
-from tidecast.cli.topic import _SETTINGS
+from tidecast.cli.topics.subscription import _table
+from tidecast.cli.topics.topic import _SETTINGS
 from tidecast.config.topology import TopicConfig, default_topology, load_topology
 from tidecast.engine.process import Engine
 from tidecast.errors import ConfigError

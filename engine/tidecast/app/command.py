@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tidecast.cli.common import data_dir_option, server_option, token_option
+from tidecast.cli.messages.pub import url_of
 from tidecast.cli.options.params import Duration
-from tidecast.cli.pub import url_of
 
 if TYPE_CHECKING:
     from tidecast.app import App

@@ -227,7 +227,7 @@ def run_spark(
 ) -> None:  # fmt: skip
     """Measure the Spark pipeline."""
     del data_dir
-    from tidecast.cli.pipeline_run import load_spark
+    from tidecast.cli.pipelines.run import load_spark
 
     screen = console(stderr=True)
     with screen.status("bench spark") as status:

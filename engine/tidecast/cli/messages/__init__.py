@@ -1,1 +1,1 @@
-"""Messages of `pub` and `sub`: their input, their formats, where they are read from."""
+"""`pub`, `sub`, requests: their messages, in which formats, where they are read from."""

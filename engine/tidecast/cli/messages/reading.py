@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from tidecast.cli.messages.formats import Writer
-from tidecast.cli.pub import tell
+from tidecast.cli.messages.pub import tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

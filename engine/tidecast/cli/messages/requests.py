@@ -17,9 +17,9 @@ import click
 
 from tidecast.cli.common import data_dir_option, server_option, stoppable, token_option, warn
 from tidecast.cli.messages import formats
+from tidecast.cli.messages.pub import headers_of, url_of
 from tidecast.cli.options.names import TopicName
 from tidecast.cli.options.params import Duration
-from tidecast.cli.pub import headers_of, url_of
 
 if TYPE_CHECKING:
     from tidecast.client.blocking import Connection, Responder

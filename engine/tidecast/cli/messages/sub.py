@@ -19,11 +19,11 @@ from tidecast.cli.common import (
     warn,
 )
 from tidecast.cli.messages import formats
+from tidecast.cli.messages.pub import url_of
 from tidecast.cli.messages.reading import DurableFlow, Flow, LogFlow
 from tidecast.cli.options.names import SubscriptionName, TopicName
 from tidecast.cli.options.params import Duration, Moment
 from tidecast.cli.options.places import PLACES, Place, of_queue
-from tidecast.cli.pub import url_of
 
 if TYPE_CHECKING:
     from tidecast.api.logs import Logs

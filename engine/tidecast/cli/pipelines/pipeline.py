@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from tidecast.cli.common import console, data_dir_option, json_option, token_option
-from tidecast.cli.pipeline_run import load_spark, run_on_spark
+from tidecast.cli.pipelines.run import load_spark, run_on_spark
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)

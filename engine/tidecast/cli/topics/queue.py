@@ -73,7 +73,7 @@ def _pausing(name: str, about: str, *, paused: bool) -> None:
     def command(
         topic: str, number: int | None, data_dir: Path, token: str | None, as_json: bool
     ) -> None:
-        from tidecast.cli.subscription import ask
+        from tidecast.cli.topics.subscription import ask
 
         of, which = ("topic", {}) if number is None else ("queue", {"queue": number})
         ask(data_dir, token, f"pause_{of}", topic=topic, paused=paused, **which)
@@ -124,7 +124,7 @@ def _unknown(topic: str, where: str, topics: list[str]) -> NotFound:
 @json_option
 def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: bool) -> None:
     """List the queues on disk, and those that adapters of the engine keep; or those of TOPIC."""
-    from tidecast.cli.subscription import attached
+    from tidecast.cli.topics.subscription import attached
 
     kept = [row for row in attached(data_dir, token) if topic in (None, row["topic"])]
     rows = [] if topic and kept else _rows(data_dir, token, topic)
@@ -167,7 +167,7 @@ def inspect(
     data_dir: Path, token: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Show batches of queue NUMBER of TOPIC: the newest, or those from an offset on."""
-    from tidecast.cli.subscription import ask
+    from tidecast.cli.topics.subscription import ask
     from tidecast.log.inspect import list_batches
 
     if server_of() is not None:

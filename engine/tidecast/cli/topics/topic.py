@@ -214,7 +214,7 @@ def _attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
     """Topics that adapters of the running engine keep."""
     from collections import Counter
 
-    from tidecast.cli.subscription import attached
+    from tidecast.cli.topics.subscription import attached
 
     found = Counter((row["topic"], row["adapter"]) for row in attached(data_dir, token))
     return [

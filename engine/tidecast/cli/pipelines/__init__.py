@@ -1,0 +1,1 @@
+"""Jobs on Spark: the command, and running them here."""

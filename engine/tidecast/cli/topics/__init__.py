@@ -1,0 +1,1 @@
+"""Commands on topics, their queues and their durable subscriptions."""
