@@ -24,7 +24,7 @@ from tidecast.errors import ConfigError
 DATABASE = "tidecast"
 START_TIMEOUT_S, STOP_TIMEOUT_S = 60, 20
 HERE = "/proc/self/cwd"
-"""The cluster's directory for whoever may not name it; each server process works in it."""
+"""The cluster's directory for users that may not name it; each server process works in it."""
 MAP = "tidecast"
 SERVER_SETTINGS = {
     "listen_addresses": "",

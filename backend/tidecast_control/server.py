@@ -34,7 +34,7 @@ HEAD_BYTES_MAX = 64 * 1024
 HEAD_S, BODY_IDLE_S, BODY_S = 10.0, 15.0, 300.0
 """A connection that is new has so long to send a head; a body may pause, and take, so long."""
 MESSAGE_BYTES_MAX = 64 * 1024
-"""Of a websocket, until whoever opened it is known and may send more."""
+"""Of a websocket, until its client is known and may send more."""
 PING_S = 20.0
 ENGINE_PATH = f"{PREFIX}/engine"
 ENGINE_PING_S, ENGINE_PONG_S = 3.0, 5.0

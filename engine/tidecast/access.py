@@ -1,7 +1,7 @@
 """Who may do what: keys of clients, their rights by topic. Checked offline, against hashes.
 
 A key's secret is random and long, so SHA-256 is enough to keep it. Keys are declared in the
-topology file (``keys``), or told by the control service, which stores them the same way.
+topology file (``keys``), or sent by the control service, which stores them the same way.
 """
 
 from __future__ import annotations

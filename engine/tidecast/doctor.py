@@ -1,4 +1,4 @@
-"""What makes messages fail on a machine in practice, looked for one by one, each with its mend.
+"""What makes messages fail on a machine in practice, looked for one by one, each with its fix.
 
 A check returns `Finding`s; it reads the kernel's files below ``root`` ("/" but in tests) and tries
 real sockets. Nothing is changed.

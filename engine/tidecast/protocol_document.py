@@ -5,7 +5,7 @@
 
 A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; what is between is
 replaced, the rest of the page is written by hand. This is no part of a running engine, and lies
-outside the folders whose sources name the kernel cache: an edit here compiles nothing anew.
+outside the folders whose sources name the kernel cache: an edit here recompiles nothing.
 """
 
 from __future__ import annotations
@@ -581,7 +581,7 @@ def layouts(*modules: ModuleType) -> list[Layout]:
 
 
 def generated(text: str) -> str:
-    """The page with all its generated parts made anew. Raises KeyError for an unknown part."""
+    """The page with all its generated parts regenerated. Raises KeyError for an unknown part."""
     return MARKED.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n\n{found[3]}", text)
 
 

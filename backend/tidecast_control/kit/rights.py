@@ -73,7 +73,7 @@ def of_resource(kind: str, name: str, spec: Mapping[str, Any]) -> Needs:
 
 
 def _of_pipeline(spec: Mapping[str, Any]) -> Needs:
-    """An archive holds payloads; a replay shows those of its source to whoever reads its topic."""
+    """An archive holds payloads; a replay shows those of its source to readers of its topic."""
     match spec["job"]:
         case "archive":
             yield Need("manage", spec["topic"])

@@ -80,7 +80,7 @@ async def _serve(viewer: Viewer, websocket: WebSocket) -> None:
 async def _end(
     websocket: WebSocket, tasks: set[asyncio.Task[Ending]], code: int, reason: str
 ) -> None:
-    """End what serves a socket, and the socket itself: whoever is there connects again."""
+    """End what serves a socket, and the socket itself: the client connects again."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)  # `gather` would hide from anyio who cancels this

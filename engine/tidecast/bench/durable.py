@@ -182,7 +182,7 @@ def fill(directory: Path, n: int, note: Note) -> int:
 
 
 def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
-    """An engine is killed (-9) amid appends to a large queue: how soon does the next one serve?
+    """An engine is killed (-9) during appends to a large queue: how soon does the next one serve?
 
     ``serve_s``: from the start of an engine until a consumer has the oldest record, kernels loaded
     from their cache. ``recover_s``: the queue's part of it, once more. ``takeover_s``: of an engine

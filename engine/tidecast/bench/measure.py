@@ -24,7 +24,7 @@ WORKER_TIMEOUT_S = 150.0
 
 
 class Worker:
-    """A bench role in a process of its own: says ready, goes on when told, gives a result."""
+    """A bench role in a process of its own: says ready, continues on request, gives a result."""
 
     def __init__(
         self, role: str, core: int | None = None, *, prefix: tuple[str, ...] = (), **config: Any

@@ -339,7 +339,7 @@ def engine(
 @data_dir_option
 @json_option
 def down(data_dir: Path, as_json: bool) -> None:
-    """Stop what `up` started here; clients are told. Nothing to do is no error."""
+    """Stop what `up` started here; clients are notified. Nothing to do is no error."""
     from tidecast.api.node import LeftBehind
     from tidecast.cli.common import echo_json
     from tidecast.cli.control import service_state, stop_service

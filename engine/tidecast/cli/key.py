@@ -40,7 +40,7 @@ def new(
 ) -> None:  # fmt: skip
     """Make a key. Prints its secret, once, and what to put under `keys:` in the topology file.
 
-    The file holds a hash only. Engines that a control service manages are told its keys instead.
+    The file holds a hash only. Engines that a control service manages receive its keys instead.
     """
     import msgspec
     import yaml

@@ -115,7 +115,7 @@ class Bell:
         return self._word[0]
 
     def ring(self) -> None:
-        """Wake whoever waits here."""
+        """Wake the threads that wait here."""
         ports.ring_line(self._bells, self._line)
 
     def wait(self, seen: int, timeout_s: float) -> int:
@@ -202,7 +202,7 @@ class LoopWaker:
 
 
 class Collects(Protocol):
-    """Whoever collects what is to be handed over together: publishers, and consumers their acks."""
+    """Collects a batch to flush: publishers messages, consumers their acks."""
 
     flush_after_s: float
 

@@ -364,7 +364,7 @@ class Applier:
             self._attempt(name, "pause" if desired["paused"] else "resume", which)
 
     def _elsewhere(self, pattern: str) -> bool:
-        """The queues are shared, and not here: whoever has them has the subscription."""
+        """The queues are shared, and not here: their owner has the subscription."""
         return pattern not in self._node.durable.topics and is_shared(self._node.context, pattern)
 
     def _queues_here(self, topic: DurableTopic) -> None:

@@ -212,7 +212,7 @@ class _Connection:
             raise Conflict(f"the engine serves at most {CONNECTIONS_MAX} connections")
 
     def _watch_process(self) -> int:
-        """End the session when the client's process ends, whoever inherited its socket."""
+        """End the session when the client's process ends, even if another inherited its socket."""
         try:
             descriptor = os.pidfd_open(self._peer_pid)
         except (OSError, AttributeError):

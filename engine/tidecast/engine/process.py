@@ -177,8 +177,8 @@ def running_pid(data_dir: Path) -> int | None:
 def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
     """The topology to run and the file it is saved in.
 
-    ``path`` if told, else the data directory's; when it is missing that of a new platform, which an
-    engine that starts saves there.
+    The file is ``path`` if given, else that of the data directory. If the latter is missing, the
+    result is the topology of a new platform, which an engine that starts saves there.
     """
     if path is not None:
         if path.exists() and not path.is_file():
@@ -240,7 +240,7 @@ class Engine:
         node_factory: NodeFactory = make_node,
         companions: Sequence[CompanionFactory] = (),
     ) -> None:
-        """``gateway`` None: none. ``keys_come``: a control service is linked, which tells keys."""
+        """``gateway`` None: none. ``keys_come``: a control service is linked, which sends keys."""
         self.data_dir = data_dir
         self._gateway, self._keys_come = gateway, keys_come
         self.node: NodeApi | None = None
@@ -310,7 +310,7 @@ class Engine:
         return state
 
     def _note_left_behind(self, node: NodeApi) -> None:
-        """For whoever stopped this engine, before the lock is free."""
+        """For the process that stopped this engine, before the lock is free."""
         if self.node is None:
             return  # it could not start
         path = self.data_dir / STOPPED_NAME
@@ -331,7 +331,7 @@ class Engine:
         lock.undo()
 
     def stop(self) -> None:
-        """Clients are told, the node stops, the lock is released."""
+        """Clients are notified, the node stops, the lock is released."""
         if self.node is not None:
             self.node.end()
         self._undo.close()
@@ -428,7 +428,7 @@ def _lock_free_within(data_dir: Path, timeout_s: float) -> bool:
 
 
 def explain(problem: OSError) -> TidecastError:
-    """An operating-system error at start as what, where and the mend."""
+    """An operating-system error at start as cause, place and fix."""
     where = f" ({problem.filename})" if problem.filename else ""
     return ConfigError(
         f"the engine cannot start: {problem.strerror or problem}{where}: `tidecast doctor` looks "

@@ -2,7 +2,7 @@
 
 One thread with an event loop of its own. Who connects shows a token in the HTTP handshake: the
 engine's own, or a key's secret. Only hashes are kept; the engine's is compared in constant time.
-Tokens are never logged. Browsers are refused: whoever sends an Origin is one.
+Tokens are never logged. Browsers are refused: a client that sends an Origin is one.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Gateway:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except Exception as problem:  # noqa: BLE001 - handed to whoever waits in `start`
+        except Exception as problem:  # noqa: BLE001 - raised by `start`
             self._problem = problem
         finally:
             self._ready.set()

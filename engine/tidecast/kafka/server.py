@@ -180,7 +180,7 @@ class KafkaEndpoint:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except Exception as problem:  # noqa: BLE001 - handed to whoever waits in `start`
+        except Exception as problem:  # noqa: BLE001 - raised by `start`
             self._problem = problem
         finally:
             self._ready.set()

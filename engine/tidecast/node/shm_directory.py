@@ -62,7 +62,7 @@ def make_directory(directory: Path, home: Path) -> int:
 def _is_dead(directory: Path) -> bool:
     """Nobody holds its lock. Raises FileNotFoundError where there is none.
 
-    The lock is asked for as a shared one, so that whoever looks at the same time sees the same.
+    The lock is asked for as a shared one, so that concurrent callers see the same.
     """
     descriptor = os.open(directory / ALIVE_NAME, os.O_RDWR | os.O_CLOEXEC)
     try:

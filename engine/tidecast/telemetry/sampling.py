@@ -29,7 +29,7 @@ TOPIC = "tidecast.telemetry"
 SEGMENTS = 16
 """Retention deletes whole segments: so many hold what is kept."""
 ROWS_KEPT_MAX = 100_000
-"""While the disk refuses, samples wait here; then the oldest are dropped, counted and told."""
+"""While the disk refuses, samples wait here; then the oldest are dropped, counted and reported."""
 PUBLISH_S = 5.0
 
 
@@ -134,7 +134,7 @@ class Telemetry:
             return False
         except TidecastError as problem:  # tried again with the next sample
             self.problem = str(problem)
-        except Exception as problem:  # noqa: BLE001  (told; and tried again)
+        except Exception as problem:  # noqa: BLE001  (reported; and tried again)
             self.problem = f"{type(problem).__name__}: {problem}"
             self.node.conductor.agent_failed("telemetry", problem, 1)
         return True

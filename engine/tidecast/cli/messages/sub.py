@@ -147,7 +147,7 @@ def _run(
         flow.flush()
         sys.exit(stop.code)
     except BrokenPipeError:
-        # Whoever read our output has had enough; nothing may be flushed to it at exit.
+        # The reader of our output has closed it; nothing may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,6 +1,6 @@
 """What `tidecast up` does after its start: it starts again what is missing of engine and service.
 
-Whether one runs is known by the lock that it holds on the data directory, whoever started it. The
+A process that runs holds the lock on its data directory, also if `up` did not start it. The
 service itself looks after its Postgres.
 """
 

@@ -35,7 +35,7 @@ TOKENS_SHOWN_MAX = 1000
 def subscription() -> None:
     """Named consumers of durable topics: how far they are, and moving them.
 
-    A subscription is told by its topic (or pattern) and its name.
+    A subscription is identified by its topic (or pattern) and its name.
     """
 
 

@@ -331,7 +331,7 @@ class DurableBatch(StoredRecords):
     def take_acked(self) -> list[int]:
         """Take the rows that were acked one by one.
 
-        Whoever adds a row behind those that are taken finds `noted` false, and notes the batch.
+        A thread that adds a row behind the taken ones finds `noted` false, and notes the batch.
         """
         self.noted = False
         n = len(self.acked)

@@ -480,7 +480,7 @@ class PublisherCore:
 
     @property
     def lock(self) -> threading.Lock:
-        """Held by whoever appends."""
+        """Held by the thread that appends."""
         return self._lock
 
     @property
@@ -536,7 +536,7 @@ class PublisherCore:
         if not done or messages != self._last_tick_messages:
             self._last_tick_messages = messages
             return True
-        # Whoever saw `buffering` before this line looks again after it has collected.
+        # A thread that saw `buffering` before this line looks again after it has collected.
         self.buffering = False
         if self._collected:
             self.buffering = True
@@ -715,7 +715,7 @@ class PublisherCore:
         return left
 
     def _unmap(self) -> None:
-        self._port[ports.P_BUSY] = 1  # for whoever holds this port still
+        self._port[ports.P_BUSY] = 1  # for threads that still hold this port
         counts = np.zeros(ports.PORT_FIELDS, dtype=np.int64)
         counts[ports.P_BUSY] = 1
         counts[: writer.WRITER_FIELDS] = self._port[: writer.WRITER_FIELDS]

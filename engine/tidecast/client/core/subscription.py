@@ -399,12 +399,12 @@ class SubscriptionCore:
         return None if ports.arm_ports(self._table(), keep) else word
 
     def look_unrung(self) -> None:
-        """Nobody rang while this slept. Whoever added something has failed to: count it."""
+        """Nobody rang while this slept. The writer failed to: count it."""
         if any(image.has_more() for image in self._images):
             self._past["missed_wakes"] += 1
 
     def start_walk(self, batch: Batch) -> Iterator[Message]:
-        """Walk over a batch; whoever comes next gets what was not walked over."""
+        """Walk over a batch; the next caller gets the rest."""
         walk = iter(batch)
         self._rest = (batch, walk)
         return walk

@@ -205,7 +205,7 @@ class EngineSession:
         self._events: deque[Event] = deque()
         self._owed = False
         self._counting = threading.Lock()
-        """Held by whoever decides whether the engine may push more."""
+        """Held by the thread that decides whether the engine may push more."""
         self._notify_lost: Callable[[], None] = lambda: None
         self._reconnecting = threading.Lock()
         self._wire, self.welcome = self._connect()
@@ -304,7 +304,7 @@ class EngineSession:
         """Hook: the welcome is new."""
 
     def _ring(self) -> None:
-        """Hook: events arrived, wake whoever waits."""
+        """Hook: events arrived, wake the waiting threads."""
 
 
 _sessions: weakref.WeakSet[EngineSession] = weakref.WeakSet()

@@ -37,7 +37,7 @@ _DELIVERIES_AT = member_layout.MEMBER_HEADER_BYTES
 
 
 class ReplicaRing:
-    """One consumer. The link's reader calls `delivered`; whoever sends calls `next_frame`."""
+    """One consumer. The link's reader calls `delivered`; the sending thread calls `next_frame`."""
 
     def __init__(self, number: int, pattern: str, name: str, options: ConsumerOptions) -> None:
         self.number, self.pattern, self.name, self.options = number, pattern, name, options

@@ -331,7 +331,7 @@ class OutgoingRing:
         return not (self._ready or self._under_way or (self.opened.durable and self._kept))
 
     def fail(self, reason: str) -> None:
-        """Nothing more goes out; whoever waits for its end waits no more."""
+        """Nothing more goes out; threads stop waiting for its end."""
         self.failed = reason
         self.done.set()
 

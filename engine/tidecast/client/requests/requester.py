@@ -5,7 +5,7 @@ live as long as their publications; the other reads replies. A responder may be 
 publications are read here: no reply can be missed. A request names one responder, so that exactly
 this one gets it; when that one ends, its requests fail at once.
 
-`pump` reads what came and completes requests. Whoever waits for a reply calls it: a thread, or the
+`pump` reads what came and completes requests. The waiting side calls it: a thread, or the
 one task of an event loop that does so for all.
 """
 
@@ -189,7 +189,7 @@ class Requester:
         return self._problem is not None or self.publisher.closed
 
     def fail(self, problem: TidecastError) -> None:
-        """All requests fail. Takes no lock: whoever waits sees it."""
+        """All requests fail. Takes no lock: waiting threads see it."""
         if self._problem is None:
             self._problem = problem
         self._connection.bell.ring()
@@ -541,7 +541,7 @@ class Requester:
             self.waiters -= 1
 
     def _arm_for(self, arrived: Callable[[], bool]) -> int | None:
-        with self._lock:  # whoever takes our reply rings behind it
+        with self._lock:  # the thread that takes our reply rings behind it
             return None if arrived() else self._arm()
 
     def _arm(self) -> int | None:

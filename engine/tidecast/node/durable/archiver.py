@@ -52,7 +52,7 @@ class ArchiverRuntime:
         self._stop = threading.Event()
         self.sync_seconds = 0.0
         self.syncs_inline = True
-        """Inline, `work` syncs by itself; else whoever wants it calls `sync_all`."""
+        """Inline, `work` syncs by itself; else its owner calls `sync_all`."""
 
     def start(self) -> None:
         """Start the threads; nothing to do when inline."""

@@ -6,7 +6,7 @@ and what follows from its answers is done by the conductor. A node shows that it
 of its own, "@" and its name.
 
 Handed over: flush -> release -> acquire. Publishers stay open and their rings as they are; from
-then on they are sent to whoever keeps the topic (`publisher_side`).
+then on they are sent to the owner of the topic (`publisher_side`).
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def clear_gauges(registry: SourceRegistry, topic: str) -> None:
 
 
 def report_broken(registry: SourceRegistry, config: TopicConfig, problem: TidecastError) -> None:
-    """A topic that could not be opened: it is not served, and whoever asks for it learns why."""
+    """A topic that could not be opened: it is not served, and requests for it get the reason."""
     registry.broken[config.name] = problem
     number = problem.errno if isinstance(problem, StorageError) else 0
     registry.ctx.note(rec.ALERT, rec.Code.DISK_REFUSED, config.wire_id, -1, number)
@@ -106,7 +106,7 @@ def flush(
 
 
 def seal(registry: SourceRegistry, topic: DurableTopic) -> None:
-    """Begin new segments, so that whoever has the queues next links the old ones, copying nothing.
+    """Begin new segments, so that the next owner links the old ones, copying nothing.
 
     Small ones are left as they are. A disk that refuses leaves the rest to be copied.
     """

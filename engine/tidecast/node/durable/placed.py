@@ -132,7 +132,7 @@ class PlacedAppends:
     """Appends runs to the queues of a node's durable topics. `start` and `stop` its thread."""
 
     def __init__(self, registry: SourceRegistry, *, inline: bool = False) -> None:
-        """``inline``: no thread; whoever submits calls `work`."""
+        """``inline``: no thread; the submitter calls `work`."""
         self._registry = registry
         self._inline = inline
         self._lock = threading.Lock()

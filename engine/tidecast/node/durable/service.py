@@ -458,7 +458,7 @@ class Durable:
             self._say_refused(topic, queue, problem)
             return -(problem.errno or 5)
         self._refused.pop((topic.config.name, queue), None)
-        if not topic.owned:  # whoever took over may not have seen this: it is not durable
+        if not topic.owned:  # the new owner may not have seen this: it is not durable
             name, epoch = topic.config.name, topic.owner
             self.ctx.conductor.post(
                 lambda: self.leases.lose(name, epoch, "the log has a newer owner")

@@ -147,7 +147,7 @@ class DurableTopic:
     ) -> DurableTopic:
         """Open or make the topic's logs. ``owner``: epoch of the lease on its queues, 0: none.
 
-        With a lease they are taken over from whoever had them; ``name``: of this node. Queues that
+        With a lease they are taken over from their last owner; ``name``: of this node. Queues that
         were shared are taken over by one without a lease, too.
 
         Raises CorruptLog, StorageError, ConfigError; Fenced when a newer owner has appended.

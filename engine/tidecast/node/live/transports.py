@@ -1,6 +1,6 @@
 """One transport at run time: sockets, the state of its two agents, and the threads that run them.
 
-Agents own their state. Whoever wants it changed hands in a command (`on_sender`, `on_receiver`): it
+Agents own their state. Other threads change it by a command (`on_sender`, `on_receiver`): it
 runs in the agent's thread between two duty cycles, or at once when the agents are inline.
 """
 

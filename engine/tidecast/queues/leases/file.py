@@ -1,7 +1,7 @@
 """Leases in a file, for engines of one host that share a directory of queues.
 
 One file, replaced as a whole under a lock; the store's clock is the host's, suspended time
-included. After a reboot that clock begins anew: then all leases have ended, and only their epochs
+included. After a reboot that clock begins again: then all leases have ended, and only their epochs
 are kept.
 """
 

@@ -273,7 +273,7 @@ class LeaseKeeper:
         self._orders.append(Start(entry.name, epoch))
 
     def keep(self, entry: _Queue, _epoch: int, _reason: str) -> None:
-        """The agent goes on."""
+        """The agent continues."""
 
     def flush(self, entry: _Queue, _epoch: int, _reason: str) -> None:
         """Order the agent's end."""

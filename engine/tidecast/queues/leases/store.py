@@ -118,7 +118,7 @@ class Lease:
 
 @dataclass(slots=True)
 class LeaseTable:
-    """The store in memory. Epochs start anew with it, which `Acquire.above` makes good."""
+    """The store in memory. Epochs start again with it, which `Acquire.above` makes good."""
 
     leases: dict[str, Lease] = field(default_factory=dict)
 
