@@ -126,7 +126,7 @@ def test_who_opens_a_topic_or_the_subscriptions_gets_the_minutes_before() -> Non
 
 
 class _Hub:
-    """One engine that says what it is told to."""
+    """One engine that reports the rows it is given."""
 
     def __init__(self) -> None:
         self.engines = [Engine("a", cast(Any, None), 0)]

@@ -102,7 +102,7 @@ def test_an_engine_registers_and_applies_what_is_wanted(
     control.api.patch("/topics/md.eu", json={"spec": {"history_bytes": 1 << 20}})
     eventually(
         lambda: getattr(_topic(engine, "md.eu"), "history_bytes", 0) == 1 << 20,
-        "the topic made anew",  # for a moment there is none
+        "the topic recreated",  # for a moment there is none
     )
     control.api.delete("/topics/md.eu")
     eventually(lambda: _topic(engine, "md.eu") is None, "the topic's end")

@@ -154,7 +154,7 @@ def _browsing(control: Running) -> None:
 
 
 def _purging(control: Running) -> None:
-    """Typed again, never by accident; the subscription goes on behind what is gone."""
+    """Typed again, never by accident; the subscription resumes behind what is gone."""
     refused = control.api.post("/queues/orders:0/purge")
     assert (refused.status_code, refused.json()["errors"][0]["allowed"]) == (422, "orders:0")
     planned = control.api.post("/queues/orders:0/purge?dry_run=true").json()

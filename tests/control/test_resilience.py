@@ -1,4 +1,4 @@
-"""Postgres or the service killed under load: what was answered is there, traffic goes on."""
+"""Postgres or the service killed under load: what was answered is there, traffic continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background tasks: whatever fails in one, it goes on, the others too, and it is seen."""
+"""Background tasks: whatever fails in one, it continues, the others too, and it is seen."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Api:
         return answer.json() if answer.status != HTTPStatus.NO_CONTENT else None
 
     def topic(self, name: str, **spec: Any) -> Any:
-        """A topic as told."""
+        """A topic with the given settings."""
         return self.ask("PUT", f"/topics/{name}", {"spec": spec})
 
     def settled(self, path: str) -> bool:

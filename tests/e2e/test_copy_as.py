@@ -357,7 +357,7 @@ def _pipelines() -> Iterator[Action]:
 
 
 def _stopped(api: Api) -> None:
-    """It is there anew, and does not run."""
+    """It is there again, and does not run."""
     path, ended = "/pipelines/copied-run", threading.Event()
     if _is(path)(api):
         if api.ask("GET", path)["status"]["state"] != "idle":

@@ -96,7 +96,7 @@ def test_lag_rises_with_a_slow_consumer_and_falls_and_a_pause_holds_it(
         expect(figure(page, "Lag")).not_to_have_text(HUNDREDS)
         page.get_by_role("button", name="Pause", exact=True).click()
         expect(state).to_have_text("paused")
-        # What was fetched is still settled; then nothing more comes, while publishing goes on.
+        # What was fetched is still settled; then nothing more comes, while publishing continues.
         expect(figure(page, "Lag")).to_have_text(HUNDREDS)
         held, published = consumer.done, source.done
         expect(figure(page, "Delivered")).to_have_text(re.compile(r"^0 ?msg/s$"))

@@ -105,7 +105,7 @@ def test_ten_thousand_topics_are_a_list_one_can_use(
     expect(page.locator("[data-index='300']").or_(page.locator(":focus"))).to_be_visible()
     assert table.get_by_role("row").count() < ROWS_IN_PAGE_MAX
 
-    # Frames while scrolling far: the list is drawn anew each time, and none may take long.
+    # Frames while scrolling far: the list is drawn again each time, and none may take long.
     slowest_ms = page.evaluate("""async () => {
       const box = document.querySelector('[role="table"]');
       let slowest = 0, last = performance.now();

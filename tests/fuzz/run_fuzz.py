@@ -198,7 +198,7 @@ class Fuzz:
         return [n.count(c) for n in (self.a, self.b) for c in COUNTERS]
 
     def round(self, packets: int) -> None:
-        """Throw packets, then see that the stream goes on. Keeps what did something new."""
+        """Throw packets, then see that the stream continues. Keeps what did something new."""
         before = self._pattern()
         thrown = []
         for _ in range(packets):

@@ -1,7 +1,7 @@
 """What the golden files hold: bytes that the code makes, in hex with the layout's field names.
 
 A change here is a change of the wire or of shared memory: it needs a new version number.
-`python -m tests.golden.golden` writes the files anew.
+`python -m tests.golden.golden` rewrites the files.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def test_one_that_sleeps_beyond_its_lease_is_fenced_and_doubles_nothing(tmp_path
         one.until_kept(b)
         mine = a.engine.durable.topics["orders"]
         before = publisher.durable_position
-        for _ in range(20):  # it wakes amid a cycle, before it has looked at anything
+        for _ in range(20):  # it wakes within a cycle, before it has looked at anything
             a.engine.durable.registry.runtime.work(one.net.clock())
         assert publisher.durable_position == before, "appended, and not said to be durable"
         assert mine.logs == [], "fenced"

@@ -112,7 +112,7 @@ def test_one_that_slept_writes_no_position_over_that_of_the_next_owner(tmp_path:
         store(b)
         late.ack()
         a.engine.consumers.work(one.net.clock())
-        store(a)  # amid a cycle, before it has looked at anything
+        store(a)  # within a cycle, before it has looked at anything
         one.net.kill(b)
         one.net.nodes.append(a)
         assert one.net.run(20e6, until=lambda: [e.epoch for e in told(a, QueuesTaken)] == [1, 3])
@@ -142,7 +142,7 @@ def test_a_consumer_may_open_a_subscription_before_its_engine_has_the_queues(
 
 @pytest.fixture
 def all_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever hands over begins new segments, however small the old ones are."""
+    """The owner that hands over begins new segments, however small the old ones are."""
     monkeypatch.setattr(maintenance, "COPIED_BYTES_MAX", SEGMENT_HEADER_BYTES)
 
 

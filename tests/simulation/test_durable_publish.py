@@ -464,7 +464,7 @@ def test_rings_of_an_engine_and_a_client_that_both_died_are_drained() -> None:
 def test_a_second_engine_that_dies_amid_the_move_leaves_nothing_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its ring has no room for all that the first one's held: both go on, in order."""
+    """Its ring has no room for all that the first one's held: both continue, in order."""
     monkeypatch.setattr("tidecast.node.durable.service.Durable._drain_orphans", lambda self: None)
     with platform(history_bytes=1 << 18, fsync="batch") as one:
         publisher = one.publisher(producer="p")

@@ -224,7 +224,7 @@ def test_every_transition_at_the_publishers_node(
 def test_an_orphaned_ring_that_is_read_here_is_not_sent_again(
     net: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender would go on with a ring that is unmapped when it is durable."""
+    """The sender would continue with a ring that is unmapped when it is durable."""
     pair = Pair(net)
     one = Publishing(pair.a)
     one.give_away()

@@ -1,4 +1,4 @@
-"""Topics that are deleted or made anew under a publisher: what it published is sent, or counted."""
+"""Topics that are deleted or recreated under a publisher: what it published is sent, or counted."""
 
 from __future__ import annotations
 

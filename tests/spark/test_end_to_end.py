@@ -119,7 +119,7 @@ def by_key(platform: Platform, topic: str) -> dict[bytes, list[tuple[bytes, Any,
 
 
 def wipe(platform: Platform, topic: str) -> None:
-    """The topic is deleted with all it has on disk, and made anew."""
+    """The topic is deleted with all it has on disk, and recreated."""
     with EngineControl(platform.directory) as control:
         [config] = [one for one in control.topics() if one.name == topic]
         control.delete_topic(topic)

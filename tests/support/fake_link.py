@@ -14,7 +14,7 @@ from tests.support.control import Running
 
 
 class FakeLink:
-    """Registers as a node and answers commands as it is told."""
+    """Registers as a node and answers commands as configured."""
 
     def __init__(
         self, control: Running, node: str, *, node_id: int = 77, ssl: tls.SSLContext | None = None

@@ -71,7 +71,7 @@ def batch_of(*values: bytes | None, **header: Any) -> bytes:
 
 
 class Bare:
-    """A connection that sends what it is told to."""
+    """A connection that sends the given requests."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)

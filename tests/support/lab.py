@@ -129,7 +129,7 @@ class Lab:
     """Makes platforms, processes and clients; ends them all in `close`."""
 
     def __init__(self, nursery: Nursery | None = None) -> None:
-        """``nursery``: processes are forked there instead of being started anew."""
+        """``nursery``: processes are forked there instead of being started again."""
         self._nursery = nursery
         self.directory = Path(tempfile.mkdtemp(prefix="tc-"))
         self._undo = contextlib.ExitStack()

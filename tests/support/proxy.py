@@ -9,7 +9,7 @@ import threading
 
 
 class Proxy:
-    """Forwards ``127.0.0.1:port`` to a target, until told otherwise."""
+    """Forwards ``127.0.0.1:port`` to a target, until a test cuts or freezes it."""
 
     def __init__(self, target_port: int) -> None:
         self.target = ("127.0.0.1", target_port)

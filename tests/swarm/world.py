@@ -237,7 +237,7 @@ class LivePublisher:
         self.note_session()
 
     def note_session(self) -> None:
-        """Sessions change with the engine: gaps are told by session."""
+        """Sessions change with the engine: gaps are reported by session."""
         self.world.sessions[int(self.publisher.session)] = self.name
 
     def push(self, count: int) -> None:

@@ -169,7 +169,7 @@ def test_second_engine_of_a_data_directory(lab: Lab) -> None:
 
 
 def test_full_shared_memory(lab: Lab) -> None:
-    """A history larger than /dev/shm: said, nothing left of it, the engine goes on."""
+    """A history larger than /dev/shm: said, nothing left of it, the engine continues."""
     if shutil.disk_usage("/dev/shm").free > 30 << 30:
         pytest.skip("/dev/shm is too large to be filled")
     platform = lab.platform(topology(multicast(packet_bytes=65_000)))

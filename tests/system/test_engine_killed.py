@@ -1,4 +1,4 @@
-"""kill -9 of the engine: clients are told, wait, and go on with the next one."""
+"""kill -9 of the engine: clients are notified, wait, and continue with the next one."""
 
 from __future__ import annotations
 

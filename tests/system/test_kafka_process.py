@@ -1,4 +1,4 @@
-"""The endpoint in an engine of its own that is killed amid a producer's work."""
+"""The endpoint in an engine of its own that is killed during a producer's work."""
 
 from __future__ import annotations
 

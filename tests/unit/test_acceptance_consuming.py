@@ -509,7 +509,7 @@ def test_a_member_busy_for_many_ack_waits_finds_what_it_never_took_once() -> Non
 
 @pytest.mark.parametrize("in_flight", [10, 200])
 def test_no_queue_starves_beside_a_full_one(in_flight: int) -> None:
-    """Whoever has much gets no more of a member's credit than whoever has little."""
+    """A queue with much gets no more of a member's credit than a queue with little."""
     with rig() as r:
         m = r.member(in_flight_max=in_flight)
         full = r.cursor(r.queue(), m)

@@ -1,4 +1,4 @@
-"""The conductor: a job that fails in a way nobody foresaw is told, and ends nothing else."""
+"""The conductor: a job that fails in a way nobody foresaw is reported, and ends nothing else."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_peek_shows_what_filters_let_pass(client: Connection) -> None:
 
 
 def test_next_waits_no_longer_than_it_is_told(client: Connection) -> None:
-    """Batches of which nothing is left do not begin the time anew."""
+    """Batches of which nothing is left do not restart the time."""
     publish(client, *BODIES[:3], keys=1)
     with client.consumer("orders", "billing") as consumer:
         wait, seen = consumer.batch_flow, []

@@ -461,7 +461,7 @@ def test_a_silent_network_only_delays(node: EmbeddedLink, proxy: Proxy) -> None:
 def test_a_peer_that_goes_amid_the_handshake_is_tried_again(
     problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that was cut amid the handshake once ended the reader: it was never back."""
+    """A connection that was cut during the handshake once ended the reader: it was never back."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise problem

@@ -1,4 +1,4 @@
-"""Keys of remote clients: scopes by topic, expiry, revocation; denials are told and counted."""
+"""Keys of remote clients: scopes by topic, expiry, revocation; denials are reported and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of grants: what was told is there, however it was written, and it does not grow."""
+"""The file of grants: granted epochs are there, however it was written, and it does not grow."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_newer_clients_are_told_the_versions(bare: Bare) -> None:
     correlation, answer = bare.answer(tables.API_VERSIONS, 0)
     assert (correlation, answer["error_code"]) == (77, Code.UNSUPPORTED_VERSION)
     assert len(answer["api_keys"]) == len(tables.APIS)
-    assert bare.ask(tables.API_VERSIONS, 3, {})["error_code"] == 0  # the connection goes on
+    assert bare.ask(tables.API_VERSIONS, 3, {})["error_code"] == 0  # the connection continues
 
 
 def test_metadata(served: Served, bare: Bare) -> None:

@@ -240,7 +240,7 @@ def test_groups_and_members_are_limited(club: Club, monkeypatch: pytest.MonkeyPa
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Members join, sync, leave and are silent in any order; what they are told holds together."""
+    """Members join, sync, leave and are silent in any order; their answers are consistent."""
 
     def __init__(self) -> None:
         super().__init__()
