@@ -257,3 +257,21 @@ def test_a_late_ack_settles_what_another_member_refused() -> None:
         Step("take", 6, 18, 2),
     ]
     assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_a_ring_that_was_left_does_not_fence_a_publisher_that_lost_its_engine_behind_it() -> None:
+    """Two sessions of a producer wait at one node; the program of the first one is gone."""
+    settings = Settings(
+        seed=1181122433, drop=0.01, duplicate=0.02, reorder=0.0, delay_us=500.0, queues=1,
+        fsync="batch", flow="rate", live_history_bytes=1 << 20, producers=3, subscriptions=2,
+        members=1, max_in_flight=500, ack_wait_s=1.0, keys=10, nak_share=0.3, term_share=0.0,
+        retention_bytes=0, power=True,
+    )  # fmt: skip
+    steps = [
+        Step("power_lost", 279_270),
+        Step("publish", 6, 19, 304),
+        Step("reborn", 6, 2),
+        Step("live_publish", 1, 26),
+        Step("crash", 2, 20_897),
+    ]
+    assert checker.check(run(Script(settings, steps))) == []

@@ -204,11 +204,12 @@ class Grants:
     def note_left(self, claim: Claim, epoch: int) -> None:
         """A claim got an epoch: if its publisher is gone, younger ones that waited follow it.
 
-        They knew the epoch before. This one is no other publisher that has begun since.
+        They knew the epoch before. This one is no other publisher that has begun since. The same
+        holds for publishers that lost their engine meanwhile: they come back with a line.
         """
         for other in self._pending.waiting(claim.producer) if claim.left else ():
             known = max(other.after, self._asked.get(other.of_line, 0))
-            if not other.left and known == epoch - 1 and other.born_ns > claim.born_ns:
+            if known == epoch - 1 and other.born_ns > claim.born_ns:
                 self._asked[other.of_line] = epoch
 
     def _note_asked(self, claim: Claim, epoch: int) -> None:
