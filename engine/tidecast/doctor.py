@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,6 +35,9 @@ from tidecast.layout import packet as wire
 from tidecast.layout.packet import CHANNEL_PORT_OFFSET
 from tidecast.native.crypto.libcrypto import find_libcrypto
 from tidecast.version import VERSION
+
+if TYPE_CHECKING:
+    from tidecast.node.durable.archiver_tables import UnackedRing
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SHM_FAIL_BYTES, SHM_WARN_BYTES = 64 << 20, 512 << 20
@@ -233,6 +237,30 @@ def check_shared_memory(place: Place) -> Iterator[Finding]:
         mend="" if status == OK else "mount -o remount,size=2G /dev/shm; containers: "
         "docker run --shm-size=2g",
     )  # fmt: skip
+
+
+def stranded_rings(data_dir: Path, topology: Topology) -> list[UnackedRing]:
+    """Rings with unacked messages whose topics the topology does not have as durable ones."""
+    from tidecast.node.live.agent_tables import spool_directory
+    from tidecast.node.shm_directory import unacked_rings
+
+    durable = {topic.name for topic in topology.topics if topic.mode == "durable"}
+    rings = unacked_rings(shm_dir(data_dir), spool_directory(data_dir))
+    return [each for each in rings if each.topic not in durable]
+
+
+def check_stranded_rings(place: Place) -> Iterator[Finding]:
+    """Unacked messages of a topic that is gone occupy memory until somebody decides."""
+    found = stranded_rings(place.data_dir, place.topology)
+    for each in found:
+        yield Finding(
+            check="stranded ring", status=WARN, detail=f"{each.file} holds {each.messages} unacked "
+            f"messages ({each.bytes} bytes) of {each.topic}, which is no durable topic here",
+            mend=f"tidecast topic create {each.topic} --mode durable, then start the engine again; "
+            "or tidecast queue orphans --remove",
+        )  # fmt: skip
+    if not found:
+        yield Finding(check="stranded rings", status=OK, detail="none")
 
 
 def check_clock(place: Place) -> Iterator[Finding]:
@@ -547,7 +575,8 @@ def check_offload(_: Place) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
     check_python, check_libcrypto, check_cores, check_clock, check_data_dir, check_shared_memory,
-    check_engine, check_socket_buffers, check_interfaces, check_peers, check_routes,
+    check_stranded_rings, check_engine, check_socket_buffers, check_interfaces, check_peers,
+    check_routes,
     check_rp_filter, check_firewall, check_round_trip, check_strangers, check_offload,
 )  # fmt: skip
 

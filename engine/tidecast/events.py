@@ -336,6 +336,21 @@ class RingDropped(Event, frozen=True):
     reason: str
 
 
+class RingStranded(Event, frozen=True):
+    """A dead engine left unacked messages of a durable topic that this engine does not have.
+
+    The ring stays in ``file``. An engine that starts with the topic appends its messages;
+    ``tidecast queue orphans`` lists and removes such rings. ``bytes``: of the messages.
+    """
+
+    topic: str
+    producer: str
+    session: int
+    messages: int
+    bytes: int
+    file: str
+
+
 class QueuesTaken(Event, frozen=True):
     """This engine has the lease on a durable topic's queues now."""
 
@@ -643,8 +658,9 @@ AnyEvent = (
     | WireKeyActive | WireKeyMissing | WireForgery
     | MessagesDropped | RepliesDropped | RequestRefused
     | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced
-    | ProducersExpired | RingDrained | RingDropped | SegmentsDeleted | QueuesTaken | QueuesReleased
-    | QueuesLost | ConsumerStandsBy | PublisherRefused | PublisherWaits | ProducerHole
+    | ProducersExpired | RingDrained | RingDropped | RingStranded | SegmentsDeleted
+    | QueuesTaken | QueuesReleased | QueuesLost | ConsumerStandsBy | PublisherRefused
+    | PublisherWaits | ProducerHole
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | FileDamaged | DeadLetterNotStored | PositionsNotSaved | DeliveryPaused
     | SubscriptionMoved

@@ -197,9 +197,14 @@ class Held(NamedTuple):
     bytes: int
 
 
-def messages_between(ring: Bytes, about: RingInfo, first: int, end: int) -> Held:
-    """Messages that end in packets [first, end) of a ring, whatever its writer made of it."""
-    first = max(first, end - about.slots, 0)
+def messages_between(
+    ring: Bytes, about: RingInfo, first: int, end: int, offset: int = wire.PACKET_HEADER_BYTES
+) -> Held:
+    """Messages that end in packets [first, end) of a ring, whatever its writer made of it.
+
+    ``offset``: those of packet ``first`` begin there.
+    """
+    begin, first = first, max(first, end - about.slots, 0)
     packets = messages = size = 0
     for seq in range(first, end):
         (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (about.slots - 1)) * 8)
@@ -207,7 +212,7 @@ def messages_between(ring: Bytes, about: RingInfo, first: int, end: int) -> Held
             continue
         at = lay.slots_at(about.slots) + (seq & (about.slots - 1)) * about.slot_bytes
         stop = at + min(word & lay.CONTROL_LENGTH_MASK, about.slot_bytes)
-        at += wire.PACKET_HEADER_BYTES
+        at += offset if seq == begin else wire.PACKET_HEADER_BYTES
         packets += at < stop
         while at + wire.MESSAGE_HEADER_BYTES <= stop:
             (head,) = unpack_from("<I", ring, at)

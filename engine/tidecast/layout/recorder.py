@@ -99,6 +99,7 @@ class Code(IntEnum):
     SETUP_REFUSED = 46
     WIRE_FORGERY = 47
     WIRE_KEY = 48
+    RING_STRANDED = 49
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -145,6 +146,11 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
         ALERT,
         "ring of an older session dropped",
         ("producer", "first", "packets"),
+    ),
+    Code.RING_STRANDED: (
+        ALERT,
+        "ring of a topic that is not here",
+        ("producer", "messages", "bytes"),
     ),
     Code.ENGINE_FAULT: (ALERT, "engine fault", ("agent", "faults", "in_a_row")),
     Code.FOREIGN_ADDRESS: (ALERT, "packets from a foreign address refused", ("source", "type")),

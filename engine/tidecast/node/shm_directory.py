@@ -15,8 +15,9 @@ import os
 import shutil
 from pathlib import Path
 
-from tidecast.errors import AuthError
-from tidecast.node.durable.archiver_tables import holds_unacked
+from tidecast.errors import AuthError, TidecastError
+from tidecast.native.mapped import MappedFile
+from tidecast.node.durable.archiver_tables import UnackedRing, describe_unacked, holds_unacked
 
 ALIVE_NAME, HOME_NAME = "alive", "home"
 _BASE_TRIES = 10
@@ -81,6 +82,32 @@ def dead_nodes(base: Path) -> list[Path]:
         with contextlib.suppress(OSError):
             if _is_dead(directory):
                 found.append(directory)
+    return found
+
+
+def living_nodes(base: Path) -> list[Path]:
+    """Directories of this data directory's nodes that run."""
+    dead = dead_nodes(base)
+    there = sorted(base.iterdir()) if base.is_dir() else []
+    return [each for each in there if (each / ALIVE_NAME).exists() and each not in dead]
+
+
+def unacked_rings(base: Path, spool: Path) -> list[UnackedRing]:
+    """Rings with unacked messages that engines of a data directory left: no publisher uses them.
+
+    Those of an engine that runs are among them when it found them at its start.
+    """
+    dead, running = dead_nodes(base), living_nodes(base)
+    paths = [path for each in (*dead, spool) if each.is_dir() for path in each.glob("pub-*")]
+    paths += [path for each in running for path in each.glob("pub-left-*")]
+    found = []
+    for path in sorted(paths):
+        with contextlib.suppress(TidecastError, OSError):
+            mapped = MappedFile.open(path)
+            left = describe_unacked(mapped)
+            mapped.close()
+            if left is not None:
+                found.append(left)
     return found
 
 

@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast queue inspect orders 2 --offset 1000 --batches 5",
     ),
     "queue verify": ("tidecast queue verify", "tidecast queue verify orders --queue 0 --json"),
+    "queue orphans": ("tidecast queue orphans", "tidecast queue orphans --remove --yes --json"),
     "queue pause": ("tidecast queue pause orders", "tidecast queue pause orders 2"),
     "queue resume": ("tidecast queue resume orders", "tidecast queue resume orders 2"),
     "run": (

@@ -266,3 +266,57 @@ def verify(
         verdict = f"{len(problems)} problems" if problems else "all sound"
         click.echo(f"{queues} queues, {records} records, {human_bytes(n)}{tail}: {verdict}")
     ctx.exit(1 if problems else 0)
+
+
+@queue.command("orphans")
+@click.option("--remove", is_flag=True, help="Remove them, with what no log has of their messages.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_dir_option
+@server_kept_option
+@json_option
+def orphans(remove: bool, yes: bool, data_dir: Path, as_json: bool) -> None:
+    """List unacked rings of topics that are not in the topology; with --remove, remove them.
+
+    An engine that starts with the topic appends such messages. It reads the files, so it runs on
+    their host; --remove needs all engines of the data directory stopped.
+    """
+    if server_of() is not None:
+        raise click.UsageError("--server: orphans reads shared memory: run it on its host")
+    if yes and not remove:
+        raise click.UsageError("--yes: only with --remove")
+    from dataclasses import asdict
+
+    from tidecast.config.topology import default_topology, load_topology, shm_dir, topology_path
+    from tidecast.doctor import stranded_rings
+    from tidecast.errors import Conflict
+    from tidecast.node.shm_directory import living_nodes
+
+    file = topology_path(data_dir)
+    topology = load_topology(file) if file.exists() else default_topology()
+    found = stranded_rings(data_dir, topology)
+    if not as_json:
+        for each in found:
+            what = f"{each.messages} messages, {human_bytes(each.bytes)}"
+            click.echo(f"{each.topic}: {what} of producer {each.producer} in {each.file}")
+        if not found:
+            click.echo("no orphaned rings")
+    if remove and found:
+        if running := living_nodes(shm_dir(data_dir)):
+            raise Conflict(
+                f"--remove: an engine of {data_dir} runs ({running[0].name}), and may read these "
+                f"rings: stop it: tidecast down{dir_hint(data_dir)}"
+            )
+        lost = sum(each.messages for each in found)
+        if not yes:
+            click.confirm(
+                f"Remove {len(found)} rings with {lost} unacked messages: those that no log has "
+                "are lost. Go on?",
+                abort=True,
+                err=True,
+            )
+        for each in found:
+            Path(each.file).unlink(missing_ok=True)
+    if as_json:
+        echo_json({"rings": [asdict(each) for each in found], "removed": remove and bool(found)})
+    elif remove and found:
+        click.echo(f"removed {len(found)} rings")

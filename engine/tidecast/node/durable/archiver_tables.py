@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from tidecast.agents.archiver import state as ast
-from tidecast.buffers.ring_file import RingInfo, add_consumer, describe, remove_consumer
+from tidecast.buffers.ring_file import (
+    RingInfo,
+    add_consumer,
+    describe,
+    messages_between,
+    remove_consumer,
+)
 from tidecast.errors import SharedMemoryError, TidecastError
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
@@ -327,14 +333,45 @@ def holds_unacked(path: Path) -> bool:
     return ring_session(mapped.array)[0] != 0 and unacked(mapped.array, about.slots)
 
 
+@dataclass(frozen=True, slots=True)
+class UnackedRing:
+    """A ring with messages that are not acked. ``bytes``: of these messages."""
+
+    topic: str
+    producer: str
+    session: int
+    messages: int
+    bytes: int
+    file: str
+
+
+def describe_unacked(mapped: MappedFile) -> UnackedRing | None:
+    """What a durable topic's ring holds behind what is acked; None: nothing, or not such a ring.
+
+    Raises SharedMemoryError when it is damaged.
+    """
+    ring, about = mapped.array, describe(mapped.array)
+    producer, _, _ = ring_session(ring)
+    if not producer or not unacked(ring, about.slots):
+        return None
+    seq, at, _ = ack_record(ring, about)
+    held = messages_between(ring, about, seq, about.head + 1, at)
+    return UnackedRing(
+        about.topic_name, f"{producer:x}", about.session, held.messages, held.bytes,
+        str(mapped.path),
+    )  # fmt: skip
+
+
 __all__ = [
     "ARCHIVER_SUBSCRIPTION",
     "OVER",
     "ArchiverTables",
     "Source",
+    "UnackedRing",
     "ack_record",
     "begin_ring",
     "describe",
+    "describe_unacked",
     "holds_more",
     "holds_unacked",
     "ring_session",

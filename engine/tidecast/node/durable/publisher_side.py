@@ -383,8 +383,11 @@ class PublisherSide:
             self.adopt(mapped, config)
             return
         topic = self._registry.topics.get(about.topic_name)
-        if topic is None or config is None:
+        if config is None or config.mode != "durable":
+            self._recovery.report_stranded(mapped)
             return  # its file stays, for an engine that has the topic again
+        if topic is None:
+            return  # it could not be opened, which was reported
         if self._recovery.may_begin(topic, mapped.array, 0.0, left=True):
             self._recovery.read_on(topic, mapped)
         else:

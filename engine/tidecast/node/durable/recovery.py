@@ -5,6 +5,7 @@ Called with the node's lock held.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from tidecast import events
@@ -131,6 +132,19 @@ class Recovery:
             )
         )  # fmt: skip
         return packets
+
+    def report_stranded(self, mapped: MappedFile) -> None:
+        """This node does not have the topic of a ring: it waits for an engine that has it."""
+        left = archiver_tables.describe_unacked(mapped)
+        if left is None:
+            mapped.unlink()
+            mapped.close()
+            return
+        self._registry.ctx.note(
+            rec.ALERT, rec.Code.RING_STRANDED, left.session, int(left.producer, 16),
+            left.messages, left.bytes,
+        )  # fmt: skip
+        self._registry.stand(left.topic, left.file, events.RingStranded(**asdict(left)))
 
     def reap(self) -> None:
         """Remove orphaned rings that are durable to their end."""
