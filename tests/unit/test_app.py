@@ -382,19 +382,21 @@ def test_a_call_that_takes_too_long_is_cancelled_and_tried_again(link: EmbeddedL
 
 
 def test_a_slow_call_is_not_delivered_again_meanwhile(link: EmbeddedLink) -> None:
-    app, calls, release = App(), [], asyncio.Event()
+    app, calls, begun, release = App(), [], asyncio.Event(), asyncio.Event()
 
-    @app.consumer("orders", "s", ack_wait=1.0, concurrency=2)
+    @app.consumer("orders", "s", ack_wait=2.0, concurrency=2)
     async def handle(it: bytes, message: DurableMessage) -> None:
         calls.append((it, message.attempts))
         if it == b"slow":
+            begun.set()
             await release.wait()
 
     async def main(it: Running) -> None:
         await it.client.publish("orders", b"slow", key="a")
         await it.client.publish("orders", b"behind", key="a")
+        await begun.wait()  # a member that joins before could get the key
         async with it.client.consumer("orders", "s") as other:  # another member gets no copy
-            assert not await other.fetch(1, max_wait=2.5)
+            assert not await other.fetch(1, max_wait=4.5)
         assert calls == [(b"slow", 1)]
         release.set()
         await it.wait(handle, 2)
