@@ -21,6 +21,8 @@ ROW = st.tuples(
     st.dictionaries(NAME, st.one_of(st.binary(max_size=40), TEXT, NUMBER), max_size=20),
     st.one_of(st.none(), st.integers(0, (1 << 63) - 1)),
 )
+LARGE = (bytes(3000), bytes(60), {f"{n:040d}": bytes(40) for n in range(20)}, 1)
+"""The longest row: the ring has to hold as many of them as a frame has rows, read by nobody yet."""
 NAMES = ("payload", "key", "headers", "timestamp")
 RAW = pa.schema(
     [
@@ -50,11 +52,12 @@ def as_map(headers: dict[str, Any]) -> list[tuple[str, bytes]] | None:
 
 @hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(rows=st.lists(ROW, min_size=1, max_size=30))
+@hypothesis.example(rows=[LARGE] * 30)
 def test_what_goes_in_comes_out(rows: list[Any]) -> None:
     payloads, keys, maps, times = zip(*rows, strict=True)
     packed = [msgspec.msgpack.encode(each) if each else None for each in maps]
     frame = pa.table([payloads, keys, packed, times], schema=RAW)
-    with loop_client() as (client, _):
+    with loop_client(slots=128, slot_bytes=8192) as (client, _):
         assert through(client, frame, "raw") == frame
         shown = through(client, frame, "map")
         assert shown.column("headers").to_pylist() == [as_map(each) for each in maps]
