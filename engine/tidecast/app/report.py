@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import http
 import json
-import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tidecast.api.unlogged import UNLOGGED
 from tidecast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,11 +104,9 @@ async def serving(address: str, states: States) -> AsyncIterator[int]:
     async def refuse(connection: ServerConnection) -> None:
         """`answer` leaves no connection to be handled."""
 
-    quiet = logging.getLogger("tidecast.app.health")
-    quiet.setLevel(logging.CRITICAL)  # a check that is no websocket is no error
     try:
         server = await serve(
-            refuse, host.strip("[]"), int(port), process_request=answer, logger=quiet,
+            refuse, host.strip("[]"), int(port), process_request=answer, logger=UNLOGGED,
             server_header=None, open_timeout=5, max_size=1024,
         )  # fmt: skip
     except OSError as problem:

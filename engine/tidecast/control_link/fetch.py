@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tidecast.api.unlogged import UNLOGGED
 from tidecast.config.topology import (
     Topology,
     TransportConfig,
@@ -26,7 +27,6 @@ from tidecast.config.topology import (
 from tidecast.control_link.link import (
     MESSAGE_BYTES_MAX,
     PROTOCOL,
-    QUIET,
     STATE_NAME,
     ControlState,
     load_state,
@@ -126,7 +126,7 @@ def _ask_with(
             close_timeout=1.0,
             max_size=MESSAGE_BYTES_MAX,
             user_agent_header=f"tidecast/{VERSION}",
-            logger=QUIET,
+            logger=UNLOGGED,
         ) as connection:
             connection.send(msgspec.json.encode(_hello(topology, data_dir)).decode())
             while True:

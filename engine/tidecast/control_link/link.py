@@ -9,7 +9,6 @@ Messages are JSON objects with a ``type``; docs/CONTROL.md lists them.
 
 from __future__ import annotations
 
-import logging
 import random
 import socket
 import ssl
@@ -25,6 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidecast.access import is_loopback
+from tidecast.api.unlogged import UNLOGGED
 from tidecast.config.store import TopologyStore
 from tidecast.control_link.apply import Applier
 from tidecast.control_link.commands import Commands
@@ -53,17 +53,6 @@ HAND_OVER_S = 5.0
 """How long an engine that stops takes at most to give its leases back."""
 SOUND_S = 10.0
 """A connection that lasted this long was a good one: the next attempt does not wait long."""
-
-
-def _quiet() -> logging.Logger:
-    """For websockets, which logs tracebacks of what `ControlLink.problem` says in a line."""
-    made = logging.getLogger("tidecast.control_link.websockets")
-    made.addHandler(logging.NullHandler())
-    made.propagate = False
-    return made
-
-
-QUIET = _quiet()
 
 
 def reason_of(body: bytes | bytearray | None) -> str:
@@ -250,7 +239,7 @@ class ControlLink:
             ping_timeout=PING_S,
             max_size=MESSAGE_BYTES_MAX,
             user_agent_header=f"tidecast/{VERSION}",
-            logger=QUIET,
+            logger=UNLOGGED,
         ) as connection:
             with self._lock:
                 self._socket = connection

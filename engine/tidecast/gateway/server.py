@@ -30,6 +30,7 @@ from websockets.http11 import Request, Response
 from tidecast.access import EVERYTHING, Access, digest_of, is_loopback, printable
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import Link
+from tidecast.api.unlogged import UNLOGGED
 from tidecast.client.aio import Connection
 from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.frames import BadFrame
@@ -61,9 +62,6 @@ POLICY_VIOLATION, INTERNAL_ERROR = 1008, 1011
 GOODBYE_S, SETTLE_S = 1.0, 1.0
 
 _log = logging.getLogger("tidecast.gateway")
-_silent = logging.getLogger("tidecast.gateway.websockets")
-"""The library logs handshakes with their headers at DEBUG: those hold tokens."""
-_silent.disabled = True
 
 
 def token_of(data_dir: Path) -> str:
@@ -194,7 +192,7 @@ class Gateway:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = await serve(
             self._handle, self.host, self.port, process_request=self._admit, origins=[None],
-            compression=None, max_size=frames.FRAME_BYTES_MAX, max_queue=4, logger=_silent,
+            compression=None, max_size=frames.FRAME_BYTES_MAX, max_queue=4, logger=UNLOGGED,
             server_header=None, close_timeout=2, open_timeout=HELLO_TIMEOUT_S,
             ssl=None if self._certificate is None else self._certificate.context,
         )  # fmt: skip

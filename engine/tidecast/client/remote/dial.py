@@ -13,6 +13,7 @@ from websockets.exceptions import (
 from websockets.sync.client import ClientConnection, connect
 
 from tidecast.api.frames.common import Goodbye
+from tidecast.api.unlogged import UNLOGGED
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, EngineNotRunning
@@ -49,8 +50,8 @@ def open_socket(
         return connect(
             f"{'wss' if tls else 'ws'}://{where}{path}",
             additional_headers={"Authorization": f"Bearer {token}"},
-            compression=None, proxy=None, max_size=frames.FRAME_BYTES_MAX, max_queue=4,
-            open_timeout=CONNECT_TIMEOUT_S, close_timeout=1, user_agent_header=None,
+            compression=None, proxy=None, logger=UNLOGGED, max_size=frames.FRAME_BYTES_MAX,
+            max_queue=4, open_timeout=CONNECT_TIMEOUT_S, close_timeout=1, user_agent_header=None,
             ssl=ssl.create_default_context() if tls else None,
         ).__enter__()  # fmt: skip
     except InvalidStatus as problem:
