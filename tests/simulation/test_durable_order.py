@@ -207,3 +207,17 @@ def test_what_an_engine_delivered_that_is_gone_is_not_handled() -> None:
             assert all(message.held_back for message in kept)
             consumer._handle(lambda one: pytest.fail(f"{one}"), "after", "raise", 0.0, kept[KEYS])
             assert consumer.fetch(1, 5.0).payloads() == [b"0"]
+
+
+def test_a_kept_message_names_its_queue_after_its_engine_is_gone() -> None:
+    with platform() as p:
+        publish(p)
+        with p.connect().consumer("orders", "billing") as consumer:
+            kept = [message.copy() for message in consumer.fetch(KEYS, 5.0)]
+            places = [message.token for message in kept]
+            assert all(place.queue >= 0 for place in places)
+            for _ in range(2):
+                p.crash()
+                p.restart()
+                consumer.fetch(1, 5.0)
+                assert [message.token for message in kept] == places

@@ -99,6 +99,10 @@ def filter_options(link: Link, where: Filter | None) -> dict[str, Any]:
     return {"filter_digest": link.offer_filter(where)}
 
 
+CURSORS_KEPT_MAX = 4096
+"""Of engines that are gone: messages that a handler kept name their queues by them."""
+
+
 class ConsumerCore:
     """One member. Taking is for one thread at a time; settling for any."""
 
@@ -109,6 +113,7 @@ class ConsumerCore:
         self.pattern, self.name = pattern, name
         self._codec = codecs.codec_of(codec)
         self.generation = 0
+        self._cursors: dict[int, tuple[str, int]] = {}
         self.running = 0
         """Handlers' runs in progress."""
         self._connection, self._options = connection, options
@@ -152,7 +157,9 @@ class ConsumerCore:
         self._ring = self._file.array
         self._words = self._ring.data[: member_layout.MEMBER_HEADER_BYTES].cast("q")
         self._state = self._file.client_state()
-        self._cursors = {word: (topic, queue) for word, topic, queue in grant.cursors}
+        earlier = list(self._cursors.items())[-CURSORS_KEPT_MAX:]  # of messages that are kept
+        self._cursors = dict(earlier)
+        self._cursors |= {word: (topic, queue) for word, topic, queue in grant.cursors}
         self._refused.clear()
         self._unsent.clear()
         self._unsent_until = None
