@@ -2,8 +2,8 @@
 
 A test that leaves such a change decides how a later test of the same worker ends: the suite then
 passes or fails by the order of its tests. `snapshot` reads the state in about 0.1 ms; `changes`
-names each difference. The autouse fixture `process_state` in `tests/unit/conftest.py` compares
-the two around each test, behind the set-up of fixtures that live longer than a test.
+names each difference. The autouse fixture `process_state` in `tests/conftest.py` compares the two
+around each test, behind the set-up of fixtures that live longer than a test.
 
 Pytest restores the filters of warnings and the captured streams itself. Threads are not compared:
 the pool of a server that a file's tests share adds threads as requests come.
