@@ -48,13 +48,12 @@ class NodeContext:
 
     def __init__(
         self, topology: Topology, data_dir: Path, *, inline: bool = False, seed: int | None = None,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        wall_ns: Callable[[], int] = time.time_ns, incarnation: int | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns, incarnation: int | None = None,
     ) -> None:  # fmt: skip
         self.topology, self.data_dir, self.inline = topology, data_dir, inline
         self.id, self.name = topology.node.id, topology.node.name
-        self.clock_ns, self._wall_ns = clock_ns, wall_ns
-        self.incarnation = wall_ns() if incarnation is None else incarnation
+        self.clock_ns = clock_ns
+        self.incarnation = time.time_ns() if incarnation is None else incarnation
         self.started = False
         self._ticked_s = 0.0
         self.ran_s = 0.0
@@ -158,7 +157,7 @@ class NodeContext:
 
     def wall_ns(self) -> int:
         """The time of day, ns since 1970."""
-        return self._wall_ns()
+        return time.time_ns()
 
     def random_id(self, bits: int) -> int:
         """A random id above 0."""
@@ -200,7 +199,7 @@ class NodeContext:
             return
         if len(client.events) == client.events.maxlen:
             self.count(counters_layout.NodeCounter.EVENTS_LOST)
-        client.events.append(msgspec.structs.replace(event, at_ns=self.wall_ns()))
+        client.events.append(msgspec.structs.replace(event, at_ns=time.time_ns()))
         ring_bell_line(self.bells, client.doorbell)
         if self._on_events is not None:
             self._on_events(client_id)

@@ -75,14 +75,12 @@ class Node:
         memory: Memory | None = None,
         seed: int | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
-        wall_ns: Callable[[], int] = time.time_ns,
         incarnation: int | None = None,
         lease_store: LeaseStore | None = None,
     ) -> None:
         ctx = self.context = NodeContext(
-            topology, data_dir, inline=inline, seed=seed, clock_ns=clock_ns, wall_ns=wall_ns,
-            incarnation=incarnation,
-        )  # fmt: skip
+            topology, data_dir, inline=inline, seed=seed, clock_ns=clock_ns, incarnation=incarnation
+        )
         self.id, self.name, self.data_dir, self.inline = ctx.id, ctx.name, data_dir, inline
         self.incarnation, self.lock, self.conductor = ctx.incarnation, ctx.lock, ctx.conductor
         self.directory, self.bells_path = ctx.directory, ctx.bells_path

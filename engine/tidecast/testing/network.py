@@ -126,7 +126,7 @@ class SimulatedNode:
         warm_up(names=needed(topology, inline=True))
         self.engine = Node(
             topology, data_dir, inline=True, memory=network.switch, seed=seed,
-            clock_ns=network.clock, wall_ns=network.time_of_day, connect=connect_to,
+            clock_ns=network.clock, connect=connect_to,
             incarnation=None if network.real_time else network.clock(),
         )  # fmt: skip
         self.engine.start()
@@ -241,8 +241,6 @@ class Network:
         self._lock = threading.RLock()
         self._driven, self._busy_ns, self._held = False, START_NS, 0
         self._ahead_ns = 0
-        self._day_ns = time.time_ns() - self.clock()
-        """The time of day when `clock` is 0."""
         self._ends_with_its_sessions = False
         self.name = name or f"network-{next(_numbers)}"
         with _registered:
@@ -351,14 +349,6 @@ class Network:
     def clock(self) -> int:
         """Now, ns."""
         return time.monotonic_ns() + self._ahead_ns if self.real_time else self.now_ns
-
-    def time_of_day(self) -> int:
-        """Ns since 1970: the host's when the network was made; it advances with `clock`."""
-        return self._day_ns + self.clock()
-
-    def set_time_of_day(self, ns: int) -> None:
-        """Step the wall clock of all nodes, forwards or backwards; timers are not affected."""
-        self._day_ns = ns - self.clock()
 
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass at once: timers of nodes and timeouts of clients become due.

@@ -11,6 +11,7 @@ its records once this engine has taken the queues.
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import msgspec
@@ -128,12 +129,10 @@ def _forget_pauses(state: ConsumersState, topic: str) -> None:
             state.durable.standing.pop(place, None)
 
 
-def new_subscription(
-    pattern: str, name: str, options: ConsumerOptions, now_ns: int
-) -> SavedSubscription:
-    """A subscription as it begins. ``now_ns``: time of day."""
+def new_subscription(pattern: str, name: str, options: ConsumerOptions) -> SavedSubscription:
+    """A subscription as it begins."""
     return SavedSubscription(
-        pattern=pattern, name=name, created_ns=now_ns,
+        pattern=pattern, name=name, created_ns=time.time_ns(),
         ack_wait_s=or_default(options.ack_wait_s, ACK_WAIT_S),
         max_deliver=or_default(options.max_deliver, MAX_DELIVER),
         dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
@@ -353,7 +352,7 @@ def stand_by(
     saved = read_subscription(store.path(pattern, name))
     if saved is None:
         check_may_create(pattern, name, options)
-        saved = new_subscription(pattern, name, options, state.ctx.wall_ns())
+        saved = new_subscription(pattern, name, options)
         cursors = [
             SavedCursor(
                 pattern, queue, _start(QueueFiles(leases.directory, pattern, queue), options)
