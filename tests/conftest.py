@@ -19,7 +19,6 @@ import pytest
 
 from tests import shards
 from tests.support import kafka_brokers
-from tests.support import process_state as state
 from tests.support.patience import Patience
 
 # Kernels compile within the first example: a deadline would only measure the compiler.
@@ -113,16 +112,6 @@ _COLLECTED_AT = pytest.StashKey[int]()
 def _resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
-
-
-@pytest.fixture(autouse=True)
-def process_state() -> Iterator[None]:
-    """Fail a test that leaves a change which later tests of its worker would see."""
-    before = state.snapshot()
-    yield
-    left = state.changes(before, state.snapshot())
-    if left:
-        pytest.fail("the test left changes of the process:\n" + "\n".join(left), pytrace=False)
 
 
 @pytest.fixture
