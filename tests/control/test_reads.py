@@ -44,12 +44,12 @@ def statements(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_read_is_one_statement(
     service: Service, api: TestClient, statements: list[str], path: str, eventually: Eventually
 ) -> None:
-    """Who asks is known for a second, what statuses need until something changes."""
+    """The service knows a session for a second, and what statuses need until a change."""
     api.put("/api/v1/topics/one", json={"metadata": {"labels": {"a": "1"}}, "spec": {}})
     recent = service.ctx.db.statements.recent
 
     def read_undisturbed() -> bool:
-        """Twice the same, while no job of the service ends a transaction: that clears `recent`."""
+        """Read twice. True if no job of the service cleared `recent` by a transaction meanwhile."""
         changes = recent.changes
         api.get(f"/api/v1{path}")
         del statements[:]

@@ -174,7 +174,7 @@ def test_browsers_and_other_paths_are_refused(gateway: Gateway) -> None:
 
 
 def test_tokens_are_never_logged(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
-    # Alembic and uvicorn do this: it enables all loggers that something disabled.
+    # A program may configure logging so: this call enables all disabled loggers.
     logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})
     caplog.set_level(0)
     with remote(gateway.url):

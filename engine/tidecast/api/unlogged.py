@@ -1,13 +1,13 @@
-"""The logger of the websocket library: it logs nothing, for its lines hold tokens."""
+"""A logger that drops all lines, for the websocket library: its lines hold tokens."""
 
 from __future__ import annotations
 
 import logging
 
 UNLOGGED = logging.Logger("tidecast.websockets")  # noqa: LOG001 - see below
-"""The library logs handshakes with their headers at DEBUG: those hold tokens and keys.
+"""The library logs the headers of handshakes at DEBUG, and headers hold tokens and keys.
 
-`logging.getLogger` does not know this logger: `logging.config` enables the disabled loggers that
-it finds there, whatever disabled them.
+`logging.getLogger` does not know this logger. `logging.config` would enable it otherwise: a
+configuration with ``disable_existing_loggers: false`` enables all loggers that it finds.
 """
 UNLOGGED.disabled = True

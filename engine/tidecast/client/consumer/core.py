@@ -100,7 +100,7 @@ def filter_options(link: Link, where: Filter | None) -> dict[str, Any]:
 
 
 CURSORS_KEPT_MAX = 4096
-"""Of engines that are gone: messages that a handler kept name their queues by them."""
+"""The cursors of earlier engines that a consumer remembers: kept messages name queues by them."""
 
 
 class ConsumerCore:
@@ -157,9 +157,8 @@ class ConsumerCore:
         self._ring = self._file.array
         self._words = self._ring.data[: member_layout.MEMBER_HEADER_BYTES].cast("q")
         self._state = self._file.client_state()
-        earlier = list(self._cursors.items())[-CURSORS_KEPT_MAX:]  # of messages that are kept
-        self._cursors = dict(earlier)
-        self._cursors |= {word: (topic, queue) for word, topic, queue in grant.cursors}
+        earlier = dict(list(self._cursors.items())[-CURSORS_KEPT_MAX:])
+        self._cursors = earlier | {word: (topic, queue) for word, topic, queue in grant.cursors}
         self._refused.clear()
         self._unsent.clear()
         self._unsent_until = None
