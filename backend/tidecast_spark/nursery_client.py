@@ -7,6 +7,7 @@ daemon itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import struct
 import sys
 
 VARIABLE = "TIDECAST_SPARK_NURSERY"
+REPEAT_S = 1.0
 
 
 def ask(nursery: socket.socket) -> int:
@@ -36,14 +38,30 @@ def ask(nursery: socket.socket) -> int:
 def main() -> None:
     """See module."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as nursery:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until a handler is there
         try:
             pid = ask(nursery)
         except OSError:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             os.execv(sys.executable, [sys.executable, "-m", *sys.argv[1:]])
+        daemon = os.pidfd_open(pid)
         for each in (0, 1, 2):  # they are the daemon's now
             os.dup2(os.open(os.devnull, os.O_RDWR), each)
-        signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+        for signal_number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(signal_number, lambda *_: _end(daemon))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         nursery.recv(1)  # ends with the daemon and all of its workers
+
+
+def _end(daemon: int) -> None:
+    """Ask the daemon to end, and again after `REPEAT_S`.
+
+    Its handler raises SystemExit, and Python drops an exception that a signal raises within the
+    hooks of `os.fork`: the daemon would live on.
+    """
+    signal.setitimer(signal.ITIMER_REAL, REPEAT_S)
+    with contextlib.suppress(ProcessLookupError):  # its workers may live longer
+        signal.pidfd_send_signal(daemon, signal.SIGTERM)
 
 
 if __name__ == "__main__":

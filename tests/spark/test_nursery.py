@@ -15,10 +15,27 @@ from pathlib import Path
 import pytest
 from tests.conftest import Eventually
 
-from tidecast_spark import nursery
+from tidecast_spark import nursery, nursery_client
 from tidecast_spark.spark_session import python_wrapper
 
 VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+DEAF = """
+import os, signal, sys
+
+def end(number, frame):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(1)
+
+signal.signal(signal.SIGTERM, end)
+os.register_at_fork(after_in_parent=lambda: os.write(1, b"forks") and signal.pause())
+if os.fork() == 0:
+    os._exit(0)
+while True:
+    signal.pause()
+"""
+"""A daemon that gets its SIGTERM within the hooks of a fork: Python drops the SystemExit."""
 
 
 @contextmanager
@@ -79,6 +96,22 @@ def test_daemons_are_forked_and_end_with_spark(
 
 def test_a_daemon_that_is_ended_takes_what_stands_for_it_along(running: tuple[str, int]) -> None:
     with daemon(running[0]) as (process, _):
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_a_daemon_that_forks_as_it_is_ended_is_asked_again(
+    running: tuple[str, int], tmp_path: Path
+) -> None:
+    (tmp_path / "deaf.py").write_text(DEAF)
+    environment = os.environ | {nursery.VARIABLE: running[0], "PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(nursery_client.__file__), "deaf"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.read(5) == b"forks"
         process.terminate()
         assert process.wait(60) == 0
 
