@@ -517,9 +517,10 @@ def introduced(raw: bytes) -> tuple[str, str] | None:
     if len(raw) < wire.SETUP_NAMES_AT or raw[:2] != bytes((wire.VERSION, wire.SETUP)):
         return None
     end = int.from_bytes(raw[wire.LENGTH_AT : wire.LENGTH_AT + 2], "little")
-    node_n, tag_n = raw[wire.SETUP_NODE_LEN_AT], raw[wire.SETUP_PLATFORM_LEN_AT]
+    node_n, topic_n = raw[wire.SETUP_NODE_LEN_AT], raw[wire.SETUP_TOPIC_LEN_AT]
+    tag_n = raw[wire.SETUP_PLATFORM_LEN_AT]
     node = raw[wire.SETUP_NAMES_AT : wire.SETUP_NAMES_AT + node_n]
-    if end > len(raw) or end < wire.SETUP_NAMES_AT + node_n + tag_n:
+    if end > len(raw) or end < wire.SETUP_NAMES_AT + node_n + topic_n + tag_n:
         return None
     tag = raw[end - tag_n : end] if tag_n == wire.PLATFORM_BYTES else b""
     return node.decode(errors="replace"), tag.hex()

@@ -77,6 +77,8 @@ def seeds() -> list[bytes]:
         packet_builder.status(receiver_id=98, name=b"\xff\x1b\0" * 66),
         packet_builder.setup(),
         packet_builder.setup(topic_name="nobody.wants"),
+        packet_builder.setup(platform=bytes(8)),
+        packet_builder.durable_setup(packet_builder.block() + bytes(8), platform_len=8),
         packet_builder.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
         packet_builder.setup(receivers=0xFFFF, round_trip=0xFFFF, sampling=20),
         packet_builder.ack(),

@@ -75,6 +75,11 @@ def test_a_setup_ends_with_its_platform() -> None:
 
 @pytest.mark.parametrize("length", [1, 7, 9, 255])
 def test_a_platform_of_another_length_is_none(length: int) -> None:
+    older = packets.block(producer=7)[: wire.PRODUCER_BYTES_MIN]
+    other = packets.durable_setup(older + b"\xff" * length, platform_len=length)
+    durable = decode_setup(other, (0, 0))
+    assert durable.producer is not None
+    assert (durable.producer.id, durable.producer.line, durable.platform) == (7, 0, "")
     raw = bytearray(packets.setup("node", "topic") + bytes(length))
     raw[wire.SETUP_PLATFORM_LEN_AT] = length
     assert decode_setup(bytes(raw), (0, 0)).platform == ""

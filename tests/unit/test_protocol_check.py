@@ -44,6 +44,14 @@ SOUND = {
     "status": packets.status(consumed=4, contiguous=9),
     "setup": packets.setup(),
     "setup of long names": packets.setup("n" * 64, "t" * 200),
+    "setup of a platform": packets.setup(platform=bytes(8)),
+    "setup of a platform of another length": packets.setup(platform=bytes(3)),
+    "setup of a producer and a platform": packets.durable_setup(
+        packets.block() + bytes(8), platform_len=8
+    ),
+    "setup of an older producer and a platform": packets.durable_setup(
+        packets.block()[: wire.PRODUCER_BYTES_MIN] + bytes(8), platform_len=8
+    ),
 }
 
 
@@ -89,6 +97,16 @@ BROKEN = {
     "setup without body": (SHORT, packets.header(wire.SETUP, 32)),
     "setup with a long node name": (SHORT, packets.setup(node_len=200)),
     "setup with a long topic": (SHORT, packets.setup(topic_len=200)),
+    "setup whose platform is in its names": (SHORT, packets.setup(platform_len=2)),
+    "setup that ends amid its platform": (
+        SHORT,
+        packets.setup(platform=bytes(7), platform_len=8),
+    ),
+    "setup with a platform of 255 bytes": (SHORT, packets.setup(platform_len=255)),
+    "setup whose platform is in the producer's block": (
+        SHORT,
+        packets.durable_setup(packets.block()[: wire.PRODUCER_BYTES_MIN], platform_len=8),
+    ),
     "setup of 0 slots": (FIELD, packets.setup(slots=0)),
     "setup of 65 slots": (FIELD, packets.setup(slots=65)),
     "setup of 2^21 slots": (FIELD, packets.setup(slots=1 << 21)),

@@ -118,7 +118,9 @@ def _check_setup(buffer, at, length):
         return _SHORT
     node_n = load_u8(buffer, at + wire.SETUP_NODE_LEN_AT)
     topic_n = load_u8(buffer, at + wire.SETUP_TOPIC_LEN_AT)
-    if length < wire.SETUP_NAMES_AT + node_n + topic_n:
+    names_end = wire.SETUP_NAMES_AT + node_n + topic_n
+    end = length - load_u8(buffer, at + wire.SETUP_PLATFORM_LEN_AT)
+    if end < names_end:
         return _SHORT
     slots = load_u32(buffer, at + wire.SETUP_SLOTS_AT)
     size = load_u16(buffer, at + wire.SETUP_PACKET_BYTES_AT)
@@ -139,8 +141,7 @@ def _check_setup(buffer, at, length):
     ):
         return _FIELD
     if load_u8(buffer, at + wire.FLAGS_AT) & wire.FLAG_PRODUCER:
-        names = wire.SETUP_NAMES_AT + node_n + topic_n
-        if length < names + wire.PRODUCER_BYTES_MIN:
+        if end < names_end + wire.PRODUCER_BYTES_MIN:
             return _SHORT
-        return _check_producer(buffer, at + names)
+        return _check_producer(buffer, at + names_end)
     return 0

@@ -280,4 +280,12 @@ MUTATIONS = (
         (_PROTOCOL_CHECK + "test_each_fault_has_its_cause",),
         "A ring of any number of slots is announced.",
     ),
+    Mutation(
+        "wire-setup-platform-unchecked",
+        _CHECK,
+        "    end = length - load_u8(buffer, at + wire.SETUP_PLATFORM_LEN_AT)\n",
+        "    end = length\n",
+        (_PROTOCOL_CHECK + "test_each_fault_has_its_cause",),
+        "The platform of a SETUP lies in its names or in the producer's block.",
+    ),
 )

@@ -66,8 +66,8 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
         unpack_from("<IHHBBBBHBB", raw, wire.SETUP_SLOTS_AT)
     )
     names = raw[wire.SETUP_NAMES_AT :]
-    tagged = tag_n == wire.PLATFORM_BYTES and len(names) >= node_n + topic_n + tag_n
-    names, tag = (names[:-tag_n], names[-tag_n:]) if tagged else (names, b"")
+    end = len(names) - tag_n
+    names, tag = (names[:end], names[end:]) if end >= node_n + topic_n else (names, b"")
     return Setup(
         session,
         topic,
@@ -89,7 +89,7 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
         bool(flags & wire.FLAG_LEFT),
         round_trip * wire.ROUND_TRIP_UNIT_NS,
         sampling,
-        tag.hex(),
+        tag.hex() if tag_n == wire.PLATFORM_BYTES else "",
     )
 
 
