@@ -170,7 +170,7 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
         "RECENT_NS",
         "a sender heard since then makes no room for another start",
     ),
-    ("node.wire_key_ring", "LOOK_S", "the key file is looked at"),
+    ("node.sealing.key_ring", "LOOK_S", "the key file is looked at"),
 )
 LIMITS: tuple[tuple[str, str, str], ...] = (
     ("layout.packet", "PACKET_BYTES_MIN", "smallest packet size"),

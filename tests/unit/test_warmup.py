@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tidecast.agents import kernels, warmup
-from tidecast.agents.warmup import ALL, DURABLE, INLINE, LIVE, REMOTE
+from tidecast.agents.warmup import ALL, DURABLE, LIVE, REMOTE
 from tidecast.config.topology import topology_from
 from tidecast.errors import TidecastError
 
@@ -44,7 +44,7 @@ def test_a_topology_names_what_its_node_needs() -> None:
     live = topology_from({"topics": [{"name": "a"}]})
     durable = topology_from({"topics": [{"name": "a"}, {"name": "b", "mode": "durable"}]})
     assert warmup.needed(live) == LIVE
-    assert warmup.needed(live, inline=True) == INLINE
+    assert warmup.needed(live, inline=True) == (*LIVE, "inline")
     assert warmup.needed(durable) == DURABLE
     assert warmup.needed(durable, inline=True) == (*DURABLE, "inline")
 
@@ -57,7 +57,7 @@ def test_every_name_is_a_task_of_one_group() -> None:
 
 def test_groups_are_dealt_to_the_cores_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    for wanted in (LIVE, INLINE, DURABLE, ALL):
+    for wanted in (LIVE, (*LIVE, "inline"), DURABLE, ALL):
         one, other = warmup._dealt(list(wanted))
         assert sorted(one + other) == sorted(wanted)
         shorter, longer = sorted((warmup._cpu_s(one), warmup._cpu_s(other)))

@@ -13,7 +13,7 @@ from tests.support.sealed_network import FIRST, sealed_node
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, NotFound
-from tidecast.node import wire_key_ring
+from tidecast.node.sealing import key_ring
 from tidecast.node.sealing.wire_keys import FILE_NAME, WireKeys, load_wire_keys, save_wire_keys
 from tidecast.testing import Network
 from tidecast.transport import sockets
@@ -32,7 +32,7 @@ def test_without_libcrypto_a_sealed_transport_refuses_to_start(
     def missing() -> None:
         raise NotFound("no usable libcrypto: the system: gone")
 
-    monkeypatch.setattr(wire_key_ring, "find_libcrypto", missing)
+    monkeypatch.setattr(key_ring, "find_libcrypto", missing)
     with Network(seed=1) as net:
         with pytest.raises(ConfigError, match=r"secure: \w+: no usable .* apt install libssl3"):
             sealed_node(net, "a", secure=secure)

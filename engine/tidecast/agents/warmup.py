@@ -40,8 +40,6 @@ _GROUPS = (
 """What shares most, for one process to compile."""
 LIVE = ("receiver", "sender", "rings", "client")
 """What a node needs for live topics."""
-INLINE = (*LIVE, "inline")
-"""And one whose agents run inline."""
 DURABLE = (*LIVE, "consumers", "puller", "puller entries", "archiver", "log", "queues")
 """And one with durable topics."""
 REMOTE = ("rings", "client", "remote")

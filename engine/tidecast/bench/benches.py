@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.bench import kernels
 from tidecast.bench.consuming import consume
 from tidecast.bench.durable import durable, recovery
 from tidecast.bench.gateway import gateway
+from tidecast.bench.loops import floor
 from tidecast.bench.measure import (
     Result,
     Worker,
@@ -25,9 +25,9 @@ from tidecast.bench.measure import (
     workers,
 )
 from tidecast.bench.pulling import pausing, slow_consumer
-from tidecast.bench.roles_live import write_keys
 from tidecast.bench.starting import start
 from tidecast.bench.streams import streams
+from tidecast.bench.workers.live import write_keys
 from tidecast.errors import ConfigError, TidecastError
 from tidecast.native.crypto.aes_gcm import TAG_BYTES
 from tidecast.native.crypto.libcrypto import (
@@ -577,15 +577,15 @@ def _seal_turns(library: Libcrypto, suite: int, packet_bytes: int) -> dict[str, 
     best = dict.fromkeys(("seal", "open", "copy"), float("inf"))
     for _ in range(SEAL_TURNS):
         turn = {
-            "seal": kernels.seal_packets(
+            "seal": floor.seal_packets(
                 library.functions, sealing.context, nonce, _AUTHENTICATED_BYTES, packet, sealed,
                 SEAL_PACKETS, scratch,
             ),
-            "open": kernels.open_packets(
+            "open": floor.open_packets(
                 library.functions, opening.context, nonce, _AUTHENTICATED_BYTES, packet, sealed,
                 opened, SEAL_PACKETS, scratch,
             ),
-            "copy": kernels.copy_packets(packet, opened, SEAL_PACKETS, scratch),
+            "copy": floor.copy_packets(packet, opened, SEAL_PACKETS, scratch),
         }  # fmt: skip
         if not all(turn.values()):
             raise TidecastError(f"bench seal: {library.version} refused a packet")

@@ -30,7 +30,7 @@ class Worker:
         self, role: str, core: int | None = None, *, prefix: tuple[str, ...] = (), **config: Any
     ) -> None:
         self.role = role
-        command = [*prefix, sys.executable, "-m", "tidecast.bench.worker", role]
+        command = [*prefix, sys.executable, "-m", "tidecast.bench.workers.process", role]
         command.append(json.dumps({"core": core, **config}))
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1

@@ -19,8 +19,8 @@ import numpy as np
 
 from tidecast.agents.puller.runtime import Puller
 from tidecast.agents.puller.state import P_DISCARD
-from tidecast.bench import pulling_kernels
 from tidecast.bench.durable import MESSAGE_BYTES, Note
+from tidecast.bench.loops import pulling as pulling_kernels
 from tidecast.bench.measure import Result, machine
 from tidecast.buffers import member_ring
 from tidecast.errors import TidecastError

@@ -19,9 +19,9 @@ import numpy as np
 
 from tidecast.bench.consuming import BATCH, fill
 from tidecast.bench.durable import MESSAGE_BYTES, Note
+from tidecast.bench.loops.pulling import drain_members
 from tidecast.bench.measure import Result, machine
 from tidecast.bench.pulling import Stand, stand_of
-from tidecast.bench.pulling_kernels import drain_members
 from tidecast.buffers.member_ring import ROW_FIELDS, RUN_FIELDS, wake_queue
 from tidecast.errors import TidecastError
 from tidecast.queues.cache.cursors import SHARES

@@ -49,9 +49,9 @@ from tidecast.node.live.sessions import Sessions
 from tidecast.node.live.subscriptions import Subscriptions
 from tidecast.node.live.topics import Topics
 from tidecast.node.live.transports import Memory, TransportRuntime
+from tidecast.node.sealing.key_ring import WireKeyRing
 from tidecast.node.shm_directory import clear_leftovers, dead_nodes
 from tidecast.node.state import Client, Image, Publication
-from tidecast.node.wire_key_ring import WireKeyRing
 from tidecast.queues.leases.store import LeaseStore
 
 CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT

@@ -241,8 +241,7 @@ class Sampler:
     """Makes rows of readings: all that changed of late, the rest once in `QUIET_NS`."""
 
     def __init__(self, node: str, now_ns: int) -> None:
-        self._node, self._started_ns = node, now_ns
-        self._last_ns = now_ns
+        self._node, self._last_ns = node, now_ns
         self._seen: dict[Key, _Seen] = {}
 
     def rows(

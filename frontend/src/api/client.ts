@@ -3,7 +3,7 @@ import createClient, { type Middleware } from "openapi-fetch";
 import type { components, paths } from "./generated/schema";
 
 export type Schemas = components["schemas"];
-export type Problem = Schemas["Problem"];
+type Problem = Schemas["Problem"];
 
 /** What the service refused, and why: RFC 9457 as an exception. */
 export class ApiError extends Error {

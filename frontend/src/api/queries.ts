@@ -24,7 +24,7 @@ export type Queue = Schemas["Queue"];
 export type Pipeline = Schemas["Pipeline"];
 export type PipelineRun = Schemas["PipelineRun"];
 
-export const PAGE_ROWS = 200;
+const PAGE_ROWS = 200;
 const ALL = { limit: 500 } as const;
 
 export const identityQuery = queryOptions({
@@ -40,7 +40,7 @@ export const systemQuery = queryOptions({
   staleTime: 30_000,
 });
 
-export interface ListSearch {
+interface ListSearch {
   q?: string | undefined;
   sort?: string | undefined;
   label?: string | undefined;
@@ -170,7 +170,7 @@ export const silencesQuery = queryOptions({
   queryFn: () => http.GET("/api/v1/silences", { params: { query: ALL } }).then(bodyOf),
 });
 
-export interface HistoryAsked {
+interface HistoryAsked {
   scope: Schemas["History"]["scope"];
   name: string;
   metrics: readonly Schemas["HistorySeries"]["metric"][];
@@ -240,7 +240,7 @@ export const capacityQuery = queryOptions({
   staleTime: 30_000,
 });
 
-export interface AuditSearch {
+interface AuditSearch {
   actor?: string | undefined;
   kind?: string | undefined;
   outcome?: string | undefined;

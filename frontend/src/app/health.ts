@@ -6,7 +6,7 @@ import { queries } from "./query-client";
 const EVERY_MS = 5_000;
 const ANSWER_MS = 3_000;
 
-export interface Health {
+interface Health {
   database: "ok" | "away";
   /** Other parts that do not work, and why. */
   impaired: readonly string[];

@@ -1,6 +1,6 @@
 import { useEffect, useRef } from "react";
 
-export type Hotkeys = Record<string, () => void>;
+type Hotkeys = Record<string, () => void>;
 
 const SEQUENCE_MS = 900;
 

@@ -52,7 +52,7 @@ const LINKS: Record<LinkState | "loading", { word: string; tone: string; says: s
 };
 
 /** How old the figures are: a shape, a word and a clock; never only a colour. */
-export function LiveBadge() {
+function LiveBadge() {
   const state = useLink();
   const waiting = useWaiting();
   const link = state === "live" && waiting ? "loading" : state;

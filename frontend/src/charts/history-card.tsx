@@ -16,7 +16,7 @@ import { HistoryChart } from "./history-chart";
 type Scope = Schemas["History"]["scope"];
 type Metric = Schemas["HistorySeries"]["metric"];
 
-export const RANGES = { "1h": 3_600, "24h": 86_400, "7d": 7 * 86_400, "90d": 90 * 86_400 } as const;
+const RANGES = { "1h": 3_600, "24h": 86_400, "7d": 7 * 86_400, "90d": 90 * 86_400 } as const;
 export type Range = keyof typeof RANGES;
 const RANGE_NAMES: Record<Range, string> = {
   "1h": "1 h",

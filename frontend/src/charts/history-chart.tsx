@@ -6,7 +6,7 @@ import { clock, dateTime } from "@/lib/time";
 import { Legend } from "./legend";
 import { axes, colourOf, fade } from "./theme";
 
-export interface HistoryLine {
+interface HistoryLine {
   label: string;
   tint: number;
   values: readonly (number | null)[];

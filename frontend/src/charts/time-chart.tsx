@@ -8,7 +8,7 @@ import { type LiveStore, live } from "@/live/store";
 import { Legend } from "./legend";
 import { axes, colourOf, fade } from "./theme";
 
-export interface ChartSeries {
+interface ChartSeries {
   key: string;
   label: string;
   /** 1 to 6; by default its place in the list. */

@@ -87,7 +87,7 @@ export function parseLabels(typed: string): Record<string, string> | null {
   return out;
 }
 
-export const showLabels = (labels: Readonly<Record<string, string>>): string =>
+const showLabels = (labels: Readonly<Record<string, string>>): string =>
   Object.entries(labels)
     .map(([key, value]) => (value ? `${key}=${value}` : key))
     .join(", ");

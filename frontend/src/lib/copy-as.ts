@@ -43,7 +43,7 @@ export function asCommand(action: Action, origin: string): string {
 }
 
 /** JSON as Python writes it. */
-export function pythonLiteral(value: unknown, indent = ""): string {
+function pythonLiteral(value: unknown, indent = ""): string {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (typeof value === "number") return String(value);

@@ -8,7 +8,7 @@ export const DECODERS: readonly Decoder[] = ["json", "messagepack", "text", "hex
 /** What is shown inline; more is offered as a download. */
 export const INLINE_BYTES_MAX = 64 * 1024;
 
-export interface Attempt {
+interface Attempt {
   decoder: Decoder;
   reason: string;
 }
@@ -22,19 +22,6 @@ export interface Decoded {
   failed: Attempt[];
   shown: number;
   size: number;
-}
-
-export function fromBase64(text: string): Uint8Array {
-  const binary = atob(text);
-  const out = new Uint8Array(binary.length);
-  for (let at = 0; at < binary.length; at += 1) out[at] = binary.charCodeAt(at);
-  return out;
-}
-
-export function toBase64(source: Uint8Array): string {
-  let binary = "";
-  for (const byte of source) binary += String.fromCharCode(byte);
-  return btoa(binary);
 }
 
 const asText = (source: Uint8Array) => new TextDecoder("utf-8", { fatal: true }).decode(source);

@@ -61,11 +61,6 @@ export function exact(value: Maybe<number | string | bigint>): string {
   return sign + whole.replace(/\B(?=(\d{3})+(?!\d))/g, ",") + rest;
 }
 
-/** Difference of two 64-bit numbers that came as strings, exact while it fits a float. */
-export function difference(newer: string, older: string): number {
-  return Number(BigInt(newer) - BigInt(older));
-}
-
 /** `0.0000123` s -> `12.3 µs`, `95` s -> `1m 35s` */
 export function duration(seconds: Maybe<number>): string {
   if (seconds == null || Number.isNaN(seconds)) return NONE;
@@ -91,10 +86,6 @@ export function duration(seconds: Maybe<number>): string {
     if (out.length === 2) break;
   }
   return (seconds < 0 ? "-" : "") + out.join(" ");
-}
-
-export function nanoseconds(value: Maybe<number>): string {
-  return value == null ? NONE : duration(value / 1e9);
 }
 
 /** `1 topic`, `2 topics` */

@@ -4,7 +4,7 @@
 const DEPTH_MAX = 64;
 const ITEMS_MAX = 100_000;
 
-export class MessagePackError extends Error {}
+class MessagePackError extends Error {}
 
 class Reader {
   private at = 0;
@@ -157,7 +157,7 @@ class Reader {
 const small = (value: bigint) =>
   value >= Number.MIN_SAFE_INTEGER && value <= Number.MAX_SAFE_INTEGER ? Number(value) : `${value}`;
 
-export function hexOf(source: Uint8Array): string {
+function hexOf(source: Uint8Array): string {
   return Array.from(source, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 

@@ -4,7 +4,7 @@ import { useSyncExternalStore } from "react";
 export type Theme = "system" | "dark" | "light";
 export type Zone = "utc" | "local";
 
-export interface Prefs {
+interface Prefs {
   theme: Theme;
   zone: Zone;
   sidebar: "wide" | "narrow";

@@ -1,6 +1,6 @@
 import { usePrefs, type Zone } from "./prefs";
 
-export type Instant = string | number | Date | null | undefined;
+type Instant = string | number | Date | null | undefined;
 
 const pad = (value: number, width = 2) => String(value).padStart(width, "0");
 

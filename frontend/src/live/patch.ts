@@ -1,7 +1,7 @@
 // RFC 7396, without touching what it is given: rows that do not change keep their identity, so React
 // renders only what did.
 
-export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);

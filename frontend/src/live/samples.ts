@@ -2,7 +2,7 @@
 // Positions and totals are strings; those that are drawn become floats here, and only here.
 import type { ChannelData } from "./types";
 
-export type Sample = readonly [name: string, value: number];
+type Sample = readonly [name: string, value: number];
 
 const RATES = [
   "messages_out",

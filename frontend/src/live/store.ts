@@ -9,7 +9,7 @@ import type { ChannelData, DataOf, Frame } from "./types";
 export type LinkState = "connecting" | "live" | "stale" | "paused" | "offline" | "denied";
 
 /** Ten minutes at two samples a second; more frames are shown, but not kept. */
-export const SAMPLES_MAX = 1_200;
+const SAMPLES_MAX = 1_200;
 const SPACING_SECONDS = 0.45;
 const HOLE_SECONDS = 4;
 /** Rings of channels that nobody watches any more are kept for a return, up to this many. */
@@ -26,7 +26,7 @@ interface Channel {
 }
 
 /** Channels whose deltas are new entries, not changes. */
-export const isAppended = (channel: string) =>
+const isAppended = (channel: string) =>
   /^(messages|recorder):/.test(channel) || channel === "audit" || channel === "alerts";
 
 export class LiveStore {

@@ -15,16 +15,16 @@ export type Overview = Unmeasured<
   Schemas["Overview"],
   "rates" | "retransmit_ratio" | "lag_packets_max" | "ring_fill_max"
 >;
-export type TopicsLive = Schemas["TopicsLive"] & Heard;
+type TopicsLive = Schemas["TopicsLive"] & Heard;
 export type TopicDetail = Unmeasured<Schemas["TopicDetail"], "topic">;
 export type QueueLive = Schemas["QueueLive"];
 export type Reliability = Unmeasured<Schemas["Reliability"], "rates" | "retransmit_ratio">;
 export type Flow = Schemas["Flow"];
-export type SubscriptionsLive = Schemas["SubscriptionsLive"];
-export type NodesLive = Omit<Schemas["NodesLive"], "nodes"> &
+type SubscriptionsLive = Schemas["SubscriptionsLive"];
+type NodesLive = Omit<Schemas["NodesLive"], "nodes"> &
   Heard & { nodes: Record<string, NodeLive> };
 export type MessagesLive = Schemas["MessagesLive"];
-export type RecorderLive = Schemas["RecorderLive"];
+type RecorderLive = Schemas["RecorderLive"];
 export type Rates = Schemas["Rates"];
 export type TopicLive = Schemas["TopicLive"];
 export type Slow = Schemas["Slow"];

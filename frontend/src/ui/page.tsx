@@ -35,7 +35,3 @@ export function Page({ title, lead, actions, badges, children, fill }: Props) {
     </div>
   );
 }
-
-export function Grid({ children, className = "" }: { children: ReactNode; className?: string }) {
-  return <div className={`grid gap-3 ${className}`}>{children}</div>;
-}

@@ -34,7 +34,7 @@ const IMPACTS: Record<Impact, { tone: Tone; icon: LucideIcon; word: string; says
   },
 };
 
-export function ImpactBadge({ impact }: { impact: Impact }) {
+function ImpactBadge({ impact }: { impact: Impact }) {
   const { tone, icon, word } = IMPACTS[impact];
   return (
     <Badge tone={tone} icon={icon}>

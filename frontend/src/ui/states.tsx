@@ -84,7 +84,7 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
   );
 }
 
-export function Skeleton({ className }: { className?: string }) {
+function Skeleton({ className }: { className?: string }) {
   return <div aria-hidden className={cn("animate-pulse rounded bg-raised", className)} />;
 }
 

@@ -102,8 +102,6 @@ class Cluster:
         self._refreshed_s = -REFRESH_S
         self._closing = threading.Event()
         self._coordinator: Address | None = None
-        self.bytes_read = self.bytes_written = 0
-        """Of questions."""
         self.partitions = 0
         try:
             self._find_topic()
@@ -188,7 +186,6 @@ class Cluster:
                     link = self.connect(address)
                     self._links[address] = (lock, link)
                 assert link is not None
-                before = link.read, link.wrote
                 try:
                     return link.ask(key, body, ASK_S)
                 except (ConnectionLost, StorageError):
@@ -196,9 +193,6 @@ class Cluster:
                     self._links[address] = (lock, None)
                     if fresh:
                         raise
-                finally:
-                    self.bytes_read += link.read - before[0]
-                    self.bytes_written += link.wrote - before[1]
         raise AssertionError
 
     def ask_leader(self, partition: int, key: int, body: Struct, code_at: list[str]) -> Struct:

@@ -59,7 +59,6 @@ class Link:
 
     def __init__(self, address: Address, source: KafkaSource, tls: ssl.SSLContext | None) -> None:
         self.address = address
-        self.wrote = self.read = 0
         self.asked: Any = None
         """What the request that is under way is about; None: none is."""
         self._key, self._version, self._correlation = 0, 0, 0
@@ -164,7 +163,6 @@ class Link:
             self._socket.sendall(b"".join([_LENGTH.pack(size), *pieces]))
         except OSError as problem:
             raise self._lost(str(problem)) from None
-        self.wrote += size + 4
         self.asked, self._got, self._has_length = about, 0, False
 
     def answer(self, timeout_s: float) -> Struct | None:
@@ -183,7 +181,6 @@ class Link:
             self._frame, self._got, self._has_length = bytearray(n), 0, True
         if not self._fill(self._frame, deadline):
             return None
-        self.read += len(self._frame) + 4
         return self._parsed()
 
     def _parsed(self) -> Struct:

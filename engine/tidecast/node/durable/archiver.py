@@ -50,7 +50,6 @@ class ArchiverRuntime:
         self._agent: AgentRunner | None = None
         self._syncer: threading.Thread | None = None
         self._stop = threading.Event()
-        self.sync_seconds = 0.0
         self.syncs_inline = True
         """Inline, `work` syncs by itself; else its owner calls `sync_all`."""
 
@@ -103,7 +102,6 @@ class ArchiverRuntime:
 
     def sync_all(self) -> None:
         """Sync every queue of the topics that take part, note how it went, say that it is done."""
-        began = time.perf_counter()
         topics, queues = self.state.topics, self.state.queues
         for row in np.flatnonzero((queues["active"] != 0) & (queues["dirty"] != 0)).tolist():
             topic = topics[int(queues["topic"][row])]
@@ -120,7 +118,6 @@ class ArchiverRuntime:
                 topic["sync_status"] = status
             elif queues["puller"][row] > 0:  # policy batch: what was synced may be read now
                 wake_queue(self.state.wakes, self._bells, int(queues["puller"][row]) - 1)
-        self.sync_seconds += time.perf_counter() - began
         archiver_cycle.sync_done(self._words)
 
     def _sync_loop(self) -> None:

@@ -133,7 +133,7 @@ class TransportRuntime:
         self._on_fault, self.sealed, self._clock_ns = on_fault, sealed, clock_ns
         self.config, self.index, self.inline = config, index, inline
         self.node_id, self._node_name = node
-        self.sender_bell, self.receiver_bell = 2 * index, 2 * index + 1
+        self.sender_bell = 2 * index
         self.bells, self._on_events, self.memory, self._names = bells, on_events, memory, names
         self.sockets: TransportSockets | None = None
         self._scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)

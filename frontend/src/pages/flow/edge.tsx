@@ -15,11 +15,11 @@ type One = Flow["edges"][string];
 export type FlowEdgeData = One & Record<string, unknown>;
 
 /** Thicker with rate, by decades: 1 packet a second to ten million. */
-export const edgeWidth = (packets: number) =>
+const edgeWidth = (packets: number) =>
   packets > 0 ? 1 + Math.min(7, Math.log10(packets + 1)) * 0.55 : 1;
 
 /** Seconds a dash takes for its length: faster with rate, still when nothing moves. */
-export const edgePace = (packets: number) =>
+const edgePace = (packets: number) =>
   packets > 0 ? Math.max(0.25, 1.8 - Math.log10(packets + 1) * 0.25) : 0;
 
 const colour = (data: One) =>

@@ -8,7 +8,7 @@ interface Edge {
   target: string;
 }
 
-export type Places = ReadonlyMap<string, { x: number; y: number }>;
+type Places = ReadonlyMap<string, { x: number; y: number }>;
 
 /** Places from left to right. The same graph gets the same places: nothing jumps between frames. */
 export function layout(ids: readonly string[], edges: readonly Edge[]): Places {

@@ -24,7 +24,7 @@ const NAMES: Record<Wanted, string> = {
   text: "Text",
   hex: "Hex",
 };
-export const DECODER_CHOICES = (["auto", ...DECODERS] as const).map((value) => ({
+const DECODER_CHOICES = (["auto", ...DECODERS] as const).map((value) => ({
   value,
   label: NAMES[value],
 }));

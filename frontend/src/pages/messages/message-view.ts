@@ -12,7 +12,7 @@ function fromHex(text: string): Uint8Array {
 }
 
 /** The bytes of a payload as far as the service sent them; null when they are withheld. */
-export function bytesOf(payload: MessageView["payload"]): Uint8Array | null {
+function bytesOf(payload: MessageView["payload"]): Uint8Array | null {
   if (payload.encoding === "withheld") return null;
   if (payload.encoding === "hex" || payload.encoding === "msgpack")
     return fromHex(payload.text ?? "");

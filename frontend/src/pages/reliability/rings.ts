@@ -1,7 +1,7 @@
 import type { PublicationLive, ReceiverLive } from "@/live/types";
 
 /** Where each stage of a publication stands, as shares of its ring; 1 = the head. */
-export interface Stages {
+interface Stages {
   consumed: number;
   sent: number;
   held: number;

@@ -18,7 +18,7 @@ type Cursor = Schemas["QueueCursor"];
 type Way = "earliest" | "latest" | "time" | "token" | "shift";
 
 /** Messages that come again or are skipped, and those in flight that are discarded. */
-export const saySeek: Say = (value, dry) => {
+const saySeek: Say = (value, dry) => {
   const rows = queuesOf(value);
   let [again, skipped, out] = [0, 0, 0];
   for (const row of rows) {

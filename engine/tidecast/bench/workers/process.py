@@ -1,4 +1,7 @@
-"""A bench's process: ``python -m tidecast.bench.worker ROLE '{...}'``. Reports a JSON line."""
+"""A bench's process: ``python -m tidecast.bench.workers.process ROLE '{...}'``.
+
+Reports a JSON line.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 def main() -> None:
     """Run one role."""
-    from tidecast.bench.roles import ROLES
+    from tidecast.bench.workers.registry import ROLES
 
     config: dict[str, Any] = json.loads(sys.argv[2])
     core = config.pop("core", None)

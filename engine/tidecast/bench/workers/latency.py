@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import tidecast
-from tidecast.bench import live_kernels
-from tidecast.bench import roles_live as live
+from tidecast.bench.loops import live as live_kernels
 from tidecast.bench.measure import ready, wait_until
+from tidecast.bench.workers import live
 from tidecast.config.topology import FaultSettings
 from tidecast.errors import TidecastError
 

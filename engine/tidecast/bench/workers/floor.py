@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.bench import kernels as bench_kernels
+from tidecast.bench.loops import floor
 from tidecast.bench.measure import ready
 from tidecast.native.handles import State
 from tidecast.native.mapped import MappedFile
@@ -50,12 +50,10 @@ def flood(
     memory = np.ones(packets * packet_bytes, dtype=np.uint8)
     scratch = np.zeros(64, dtype=np.uint8)
     run = max(1, min(64, SEGMENT_BYTES_MAX // packet_bytes))
-    bench_kernels.flood(tx.words, memory, packet_bytes, packets, run, 0, scratch)
+    floor.flood(tx.words, memory, packet_bytes, packets, run, 0, scratch)
     ready()
     began_s = time.process_time()
-    sent = bench_kernels.flood(
-        tx.words, memory, packet_bytes, packets, run, int(duration_s * 1e9), scratch
-    )
+    sent = floor.flood(tx.words, memory, packet_bytes, packets, run, int(duration_s * 1e9), scratch)
     return {"packets_sent": int(sent), "cpu_s": time.process_time() - began_s}
 
 
@@ -65,11 +63,9 @@ def soak(
     """Receive raw packets."""
     _sockets, _, rx = _open(port, packet_bytes, interface)
     scratch, counts = np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64)
-    bench_kernels.soak.compile(
-        tuple(__import__("numba").typeof(a) for a in (rx.words, 0, scratch, counts))
-    )
+    floor.soak.compile(tuple(__import__("numba").typeof(a) for a in (rx.words, 0, scratch, counts)))
     ready()
-    bench_kernels.soak(rx.words, int(duration_s * 1e9), scratch, counts)
+    floor.soak(rx.words, int(duration_s * 1e9), scratch, counts)
     packets, n_bytes, elapsed_ns = (int(c) for c in counts)
     return {"packets": packets, "bytes": n_bytes, "elapsed_s": elapsed_ns / 1e9}
 
@@ -83,13 +79,11 @@ def send_paced(
         one.close()
     memory = np.ones((packets // calls + 2) * packet_bytes, dtype=np.uint8)
     scratch = np.zeros(64, dtype=np.uint8)
-    bench_kernels.send_paced(tx.words, memory, packet_bytes, 1, 1, 0, scratch)
+    floor.send_paced(tx.words, memory, packet_bytes, 1, 1, 0, scratch)
     ready()
     cpu = time.process_time()
     interval_ns = int(elapsed_s / calls * 1e9)
-    sent = bench_kernels.send_paced(
-        tx.words, memory, packet_bytes, calls, packets, interval_ns, scratch
-    )
+    sent = floor.send_paced(tx.words, memory, packet_bytes, calls, packets, interval_ns, scratch)
     return {"packets_sent": int(sent), "cpu_s": time.process_time() - cpu}
 
 
@@ -98,10 +92,10 @@ def soak_many(port: int, packet_bytes: int, sockets: int, duration_s: float) -> 
     opened = [_open(port, packet_bytes) for _ in range(sockets)]
     counts = [np.zeros(3, dtype=np.int64) for _ in opened]
     types = tuple(__import__("numba").typeof(a) for a in (opened[0][2].words, 0, *_SCRATCH))
-    bench_kernels.soak.compile(types)
+    floor.soak.compile(types)
     threads = [
         threading.Thread(
-            target=bench_kernels.soak,
+            target=floor.soak,
             args=(rx.words, int(duration_s * 1e9), np.zeros(64, np.uint8), count),
         )
         for (_, _, rx), count in zip(opened, counts, strict=True)
@@ -121,9 +115,9 @@ def ping(port: int, message_bytes: int, rounds: int, save: str) -> dict[str, Any
     packet = np.zeros(1400, dtype=np.uint8)
     packet[10] = message_bytes
     scratch, samples = np.zeros(64, dtype=np.uint8), np.zeros(rounds, dtype=np.int64)
-    bench_kernels.ping(tx.words, rx.words, packet, message_bytes, 0, samples, scratch)
+    floor.ping(tx.words, rx.words, packet, message_bytes, 0, samples, scratch)
     ready()
-    lost = bench_kernels.ping(tx.words, rx.words, packet, message_bytes, rounds, samples, scratch)
+    lost = floor.ping(tx.words, rx.words, packet, message_bytes, rounds, samples, scratch)
     np.save(save, samples)
     return {"lost": int(lost)}
 
@@ -135,13 +129,9 @@ def pong(port: int, message_bytes: int, rounds: int) -> dict[str, Any]:
     packet = np.zeros(1400, dtype=np.uint8)
     packet[10] = message_bytes
     scratch = np.zeros(64, dtype=np.uint8)
-    bench_kernels.pong(tx.words, rx.words, packet, message_bytes, 0, scratch)
+    floor.pong(tx.words, rx.words, packet, message_bytes, 0, scratch)
     ready()
-    return {
-        "rounds": int(
-            bench_kernels.pong(tx.words, rx.words, packet, message_bytes, rounds, scratch)
-        )
-    }
+    return {"rounds": int(floor.pong(tx.words, rx.words, packet, message_bytes, rounds, scratch))}
 
 
 def memory_write(path: str, message_bytes: int, duration_s: float) -> dict[str, Any]:
@@ -150,9 +140,9 @@ def memory_write(path: str, message_bytes: int, duration_s: float) -> dict[str, 
     source = np.ones(message_bytes, dtype=np.uint8)
     scratch = np.zeros(64, dtype=np.uint8)
     trial = np.zeros(1 << 20, dtype=np.uint8)
-    bench_kernels.memory_write(trial, 4096, source, message_bytes, 0, scratch)
+    floor.memory_write(trial, 4096, source, message_bytes, 0, scratch)
     ready()
-    n = bench_kernels.memory_write(
+    n = floor.memory_write(
         shared.array, 32768, source, message_bytes, int(duration_s * 1e9), scratch
     )
     return {"messages": int(n)}
@@ -163,10 +153,10 @@ def memory_read(path: str, message_bytes: int) -> dict[str, Any]:
     shared = MappedFile.open(Path(path))
     scratch, counts = np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64)
     trial = np.zeros(1 << 20, dtype=np.uint8)
-    trial[bench_kernels.MEMORY_STOP_AT] = 1
-    bench_kernels.memory_read(trial, 4096, message_bytes, counts, scratch)
+    trial[floor.MEMORY_STOP_AT] = 1
+    floor.memory_read(trial, 4096, message_bytes, counts, scratch)
     ready()
-    bench_kernels.memory_read(shared.array, 32768, message_bytes, counts, scratch)
+    floor.memory_read(shared.array, 32768, message_bytes, counts, scratch)
     return {"messages": int(counts[0]), "elapsed_s": int(counts[2]) / 1e9}
 
 
@@ -174,9 +164,9 @@ def memory_ping(path: str, rounds: int, save: str) -> dict[str, Any]:
     """Ping over two words of shared memory."""
     shared = MappedFile.open(Path(path))
     scratch, samples = np.zeros(64, dtype=np.uint8), np.zeros(rounds, dtype=np.int64)
-    bench_kernels.memory_ping(shared.array, 0, samples, scratch)
+    floor.memory_ping(shared.array, 0, samples, scratch)
     ready()
-    bench_kernels.memory_ping(shared.array, rounds, samples, scratch)
+    floor.memory_ping(shared.array, rounds, samples, scratch)
     np.save(save, samples)
     return {"rounds": rounds}
 
@@ -184,6 +174,6 @@ def memory_ping(path: str, rounds: int, save: str) -> dict[str, Any]:
 def memory_pong(path: str, rounds: int) -> dict[str, Any]:
     """The other side of `memory_ping`."""
     shared = MappedFile.open(Path(path))
-    bench_kernels.memory_pong(shared.array, 0)
+    floor.memory_pong(shared.array, 0)
     ready()
-    return {"rounds": int(bench_kernels.memory_pong(shared.array, rounds))}
+    return {"rounds": int(floor.memory_pong(shared.array, rounds))}

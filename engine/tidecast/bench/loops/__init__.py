@@ -1,0 +1,1 @@
+"""Compiled loops of the workers: they need kernels, and nothing of other benches."""
