@@ -468,7 +468,7 @@ class World:
 
     def _start(self, node: SimulatedNode) -> None:
         self.net.now_ns += self.net.step_ns  # incarnations are times
-        again = SimulatedNode(self.net, node.topology, node.data_dir)
+        again = SimulatedNode(self.net, node.topology, node.data_dir, next(self.net._seeds))
         self.net.nodes.append(again)
         self.lives += 1
         for client in [c for c in self.clients if c.node == node.name]:

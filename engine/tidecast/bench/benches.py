@@ -14,7 +14,7 @@ import numpy as np
 from tidecast.bench.consuming import consume
 from tidecast.bench.durable import durable, recovery
 from tidecast.bench.gateway import gateway
-from tidecast.bench.loops import floor
+from tidecast.bench.loops.floor import copy_packets, open_packets, seal_packets
 from tidecast.bench.measure import (
     Result,
     Worker,
@@ -577,15 +577,15 @@ def _seal_turns(library: Libcrypto, suite: int, packet_bytes: int) -> dict[str, 
     best = dict.fromkeys(("seal", "open", "copy"), float("inf"))
     for _ in range(SEAL_TURNS):
         turn = {
-            "seal": floor.seal_packets(
+            "seal": seal_packets(
                 library.functions, sealing.context, nonce, _AUTHENTICATED_BYTES, packet, sealed,
                 SEAL_PACKETS, scratch,
             ),
-            "open": floor.open_packets(
+            "open": open_packets(
                 library.functions, opening.context, nonce, _AUTHENTICATED_BYTES, packet, sealed,
                 opened, SEAL_PACKETS, scratch,
             ),
-            "copy": floor.copy_packets(packet, opened, SEAL_PACKETS, scratch),
+            "copy": copy_packets(packet, opened, SEAL_PACKETS, scratch),
         }  # fmt: skip
         if not all(turn.values()):
             raise TidecastError(f"bench seal: {library.version} refused a packet")

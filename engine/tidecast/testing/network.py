@@ -116,7 +116,7 @@ class SimulatedLink(EmbeddedLink):
 class SimulatedNode:
     """A node on a `Network`. ``engine`` is the real node; `Network.node` makes it."""
 
-    def __init__(self, network: Network, topology: Topology, data_dir: Path) -> None:
+    def __init__(self, network: Network, topology: Topology, data_dir: Path, seed: int) -> None:
         self.network, self.topology = network, topology
         self.data_dir = data_dir
         self.name, self.id = topology.node.name, topology.node.id
@@ -237,6 +237,7 @@ class Network:
         self.connections: list[Connection | aio.Connection] = []
         """To its nodes, also those that were killed; `close` closes what is open of them."""
         self._ids = itertools.count(1)
+        self._seeds = itertools.count(seed * 1009 + 1)
         self._lock = threading.RLock()
         self._driven, self._busy_ns, self._held = False, START_NS, 0
         self._ahead_ns = 0
@@ -288,7 +289,7 @@ class Network:
             if wire_keys is not None:
                 data_dir.mkdir(exist_ok=True)
                 save_wire_keys(wire_keys, data_dir / FILE_NAME)
-            started = SimulatedNode(self, topology, data_dir)
+            started = SimulatedNode(self, topology, data_dir, next(self._seeds))
             self.nodes.append(started)
             return started
 
@@ -325,7 +326,7 @@ class Network:
         with self._lock:
             if not self.real_time:
                 self.now_ns += self.step_ns  # incarnations are times
-            again = SimulatedNode(self, node.topology, node.data_dir)
+            again = SimulatedNode(self, node.topology, node.data_dir, next(self._seeds))
             self.nodes.append(again)
             return again
 

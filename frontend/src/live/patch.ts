@@ -1,8 +1,6 @@
 // RFC 7396, without touching what it is given: rows that do not change keep their identity, so React
 // renders only what did.
 
-type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
-
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 

@@ -21,8 +21,7 @@ export type QueueLive = Schemas["QueueLive"];
 export type Reliability = Unmeasured<Schemas["Reliability"], "rates" | "retransmit_ratio">;
 export type Flow = Schemas["Flow"];
 type SubscriptionsLive = Schemas["SubscriptionsLive"];
-type NodesLive = Omit<Schemas["NodesLive"], "nodes"> &
-  Heard & { nodes: Record<string, NodeLive> };
+type NodesLive = Omit<Schemas["NodesLive"], "nodes"> & Heard & { nodes: Record<string, NodeLive> };
 export type MessagesLive = Schemas["MessagesLive"];
 type RecorderLive = Schemas["RecorderLive"];
 export type Rates = Schemas["Rates"];

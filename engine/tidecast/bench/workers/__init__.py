@@ -1,4 +1,4 @@
 """Workers of the benches: each role is a function that a process of its own runs.
 
-`process` is that process, and `registry` names the roles. A bench with its own file keeps its roles.
+`process` is that process, and `registry` names the roles. Roles of one bench stand in its file.
 """
