@@ -324,8 +324,9 @@ class RingDrained(Event, frozen=True):
 class RingDropped(Event, frozen=True):
     """What the ring of a publisher that is gone still held will not be stored. Nothing was acked.
 
-    A newer session of its producer has begun, or its sequences leave some out: those from ``first``
-    on, in ``packets`` packets of the ring. ``reason``: fenced, refused.
+    A newer session of its producer has begun, its sequences leave some out, or its topic is
+    deleted. Those from ``first`` on are gone, in ``packets`` packets of the ring. ``reason``:
+    fenced, refused, deleted.
     """
 
     topic: str
@@ -339,8 +340,8 @@ class RingDropped(Event, frozen=True):
 class RingStranded(Event, frozen=True):
     """A dead engine left unacked messages of a durable topic that this engine does not have.
 
-    The ring stays in ``file``. An engine that starts with the topic appends its messages;
-    ``tidecast queue orphans`` lists and removes such rings. ``bytes``: of the messages.
+    The ring stays in ``file``. Once the topic is created, or an engine starts with it, its messages
+    are appended; ``tidecast queue orphans`` lists and removes such rings. ``bytes``: of messages.
     """
 
     topic: str

@@ -155,7 +155,7 @@ class Publishing:
 
     def take(self) -> None:
         """This node keeps the topic now."""
-        self.side.take_own(self.engine.durable.topics["orders"])
+        self.side.take_own("orders")
 
     def begin(self) -> None:
         """What need not wait any more begins."""

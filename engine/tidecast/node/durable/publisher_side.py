@@ -8,7 +8,7 @@ to know nothing about the queues. Called with the node's lock held.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 import numpy as np
@@ -18,7 +18,7 @@ from tidecast.api.link import PublicationOptions
 from tidecast.buffers.ring_file import consumers, describe
 from tidecast.buffers.writer import close_abandoned
 from tidecast.config.topology import TopicConfig
-from tidecast.errors import ConfigError
+from tidecast.errors import ConfigError, TidecastError
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -55,7 +55,7 @@ class PublicationEvent(Enum):
     MOVED = "another node keeps the topic now"
     CLOSED = "it was closed, and nothing of it is left"
     ARRIVED = "the owner has all of an orphaned ring"
-    DROPPED = "the session of an orphaned ring is fenced or refused"
+    DROPPED = "the session of an orphaned ring is fenced or refused, or its topic is deleted"
 
 
 class PublisherSide:
@@ -68,6 +68,7 @@ class PublisherSide:
         self._registry, self._pending, self._recovery = registry, pending, recovery
         self._ctx, self._publications = registry.ctx, publications
         self._waiting: dict[str, list[MappedFile]] = {}
+        """Rings of dead engines by topic: nobody can read them before the topic is there."""
         self._fenced: set[int] = set()
 
     def begin(self, options: PublicationOptions, producer: int) -> Session:
@@ -303,7 +304,7 @@ class PublisherSide:
             mapped.close()
             return
         if runtime is None:  # it can go nowhere: until the topic is kept here
-            self._waiting.setdefault(config.name, []).append(mapped)
+            self._wait(mapped)
             return
         publication = self._orphan(mapped, config, runtime, entry)
         agent_tables.add_publication(ctx, publication, about.channel, seq)
@@ -354,14 +355,16 @@ class PublisherSide:
         self._registry.remove(source.slot, topic, lay.ACK_OK, keep_entry=True)
         return entry
 
-    def take_own(self, topic: DurableTopic) -> None:
-        """This node keeps the topic now: its archiver reads the rings that it sent to others."""
-        for mapped in self._waiting.pop(topic.config.name, []):
-            self.take_over(mapped)
+    def take_own(self, name: str) -> None:
+        """The topic is there, or kept here now: take the rings that waited or were sent to others.
+
+        Of a topic that this node keeps its archiver reads them.
+        """
+        self.take_over(self._waiting.pop(name, []))
+        if name not in self._registry.topics:
+            return
         now_s = self._ctx.now_s()
-        for publication in [
-            p for p in self._ctx.pubs.values() if p.topic.name == topic.config.name
-        ]:
+        for publication in list(self._ctx.pubs.of("topic", name)):
             if self.state_of(publication) is PublicationState.SENT and not self._is_over(
                 publication
             ):
@@ -372,23 +375,57 @@ class PublisherSide:
         (state,) = unpack_from("<q", publication.mapped.array, lay.ACK_STATE_AT)
         return state in archiver_tables.OVER
 
-    def take_over(self, mapped: MappedFile) -> None:
-        """Read a dead engine's ring on, or send it to the topic's owner.
+    def leave_waiting(self, source: archiver_tables.Source, topic: DurableTopic) -> None:
+        """The topic is recreated: what a dead engine's ring still holds is read after that."""
+        self._stop_reading(source, topic)
+        self._wait(source.mapped)
 
-        A ring that had no session yet begins it when it may.
+    def _wait(self, mapped: MappedFile) -> None:
+        self._waiting.setdefault(describe(mapped.array).topic_name, []).append(mapped)
+
+    def drop_left(self, name: str) -> None:
+        """The topic is deleted: report and remove the rings that dead engines left for it."""
+        for mapped in self._waiting.pop(name, []):
+            self._recovery.drop_deleted(mapped)
+        for publication in [p for p in self._ctx.pubs.of("topic", name) if p.leftover]:
+            self._recovery.report_deleted(publication.mapped)
+            self._on(PublicationEvent.DROPPED, Held(publication, 0, self._ctx.now_s()))
+
+    def stop(self) -> None:
+        """Unmap the rings that wait; their files stay for the next engine."""
+        for mapped in [each for rings in self._waiting.values() for each in rings]:
+            mapped.close()
+        self._waiting.clear()
+
+    def take_over(self, rings: Iterable[MappedFile]) -> None:
+        """Read dead engines' rings on, or send them to the owners of their topics.
+
+        A ring that had no session yet begins it when it may. A damaged ring is reported.
         """
+        for mapped in rings:
+            try:
+                self._take_over(mapped)
+            except TidecastError as problem:
+                self._ctx.note(rec.ALERT, rec.Code.RING_DRAINED, 0, -1)
+                self._registry.notify(
+                    events.TopicConflict(topic="", node=self._ctx.name, detail=str(problem))
+                )
+
+    def _take_over(self, mapped: MappedFile) -> None:
         about = describe(mapped.array)
         config = self._ctx.topic_by_name.get(about.topic_name)
-        if config is not None and config.mode == "durable" and not self._registry.keeps(config):
+        if config is None or config.mode != "durable":
+            if self._recovery.report_stranded(mapped):
+                self._wait(mapped)
+            return
+        self._registry.standing.pop((about.topic_name, str(mapped.path)), None)
+        if not self._registry.keeps(config):
             self.adopt(mapped, config)
             return
         topic = self._registry.topics.get(about.topic_name)
-        if config is None or config.mode != "durable":
-            self._recovery.report_stranded(mapped)
-            return  # its file stays, for an engine that has the topic again
-        if topic is None:
-            return  # it could not be opened, which was reported
-        if self._recovery.may_begin(topic, mapped.array, 0.0, left=True):
+        if topic is None:  # it could not be opened, which was reported
+            self._wait(mapped)
+        elif self._recovery.may_begin(topic, mapped.array, 0.0, left=True):
             self._recovery.read_on(topic, mapped)
         else:
             self._hold_orphan(mapped, config)

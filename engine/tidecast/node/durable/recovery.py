@@ -22,6 +22,8 @@ from tidecast.node.durable.topic import DurableTopic
 from tidecast.node.live import agent_tables
 from tidecast.protocol.dedup import Session
 
+WHY_DROPPED = {lay.ACK_FENCED: "fenced", lay.ACK_REFUSED: "refused"}
+
 
 class Recovery:
     """See module."""
@@ -112,11 +114,22 @@ class Recovery:
 
     def report_dropped(self, mapped: MappedFile) -> int:
         """What a ring still holds will never be stored: its session is over. How many packets."""
+        (state,) = unpack_from("<q", mapped.array, lay.ACK_STATE_AT)
+        return self._report_rest(mapped, WHY_DROPPED[state]) if state in WHY_DROPPED else 0
+
+    def report_deleted(self, mapped: MappedFile) -> int:
+        """The same, because the topic of a ring is deleted."""
+        return self._report_rest(mapped, "deleted")
+
+    def drop_deleted(self, mapped: MappedFile) -> None:
+        """Remove a ring whose topic is deleted, and report what it still held."""
+        self.report_deleted(mapped)
+        mapped.unlink()
+        mapped.close()
+
+    def _report_rest(self, mapped: MappedFile, reason: str) -> int:
         ring, about = mapped.array, describe(mapped.array)
-        (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
-        if state not in (lay.ACK_FENCED, lay.ACK_REFUSED) or not archiver_tables.holds_more(
-            ring, about.slots
-        ):
+        if not archiver_tables.holds_more(ring, about.slots):
             return 0
         producer, _, first_seq = archiver_tables.ring_session(ring)
         seq, _, count = archiver_tables.ack_record(ring, about)
@@ -127,24 +140,24 @@ class Recovery:
         self._registry.notify(
             events.RingDropped(
                 topic=about.topic_name, producer=f"{producer:x}", session=about.session,
-                first=first, packets=packets,
-                reason="fenced" if state == lay.ACK_FENCED else "refused",
+                first=first, packets=packets, reason=reason,
             )
         )  # fmt: skip
         return packets
 
-    def report_stranded(self, mapped: MappedFile) -> None:
-        """This node does not have the topic of a ring: it waits for an engine that has it."""
+    def report_stranded(self, mapped: MappedFile) -> bool:
+        """This node does not have the topic of a ring. False: the ring holds nothing, and goes."""
         left = archiver_tables.describe_unacked(mapped)
         if left is None:
             mapped.unlink()
             mapped.close()
-            return
+            return False
         self._registry.ctx.note(
             rec.ALERT, rec.Code.RING_STRANDED, left.session, int(left.producer, 16),
             left.messages, left.bytes,
         )  # fmt: skip
         self._registry.stand(left.topic, left.file, events.RingStranded(**asdict(left)))
+        return True
 
     def reap(self) -> None:
         """Remove orphaned rings that are durable to their end."""

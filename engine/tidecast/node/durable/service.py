@@ -93,14 +93,7 @@ class Durable:
     def _drain_orphans(self) -> None:
         """Read what dead engines' rings hold, for a while; the rest follows by and by."""
         registry = self.registry
-        for mapped in self.recovery.take_orphans():
-            try:
-                self.publisher_side.take_over(mapped)
-            except TidecastError as problem:
-                self.ctx.note(rec.ALERT, rec.Code.RING_DRAINED, 0, -1)
-                registry.notify(
-                    events.TopicConflict(topic="", node=self.ctx.name, detail=str(problem))
-                )
+        self.publisher_side.take_over(self.recovery.take_orphans())
         deadline = time.monotonic() + DRAIN_S
         while registry.active and registry.busy() and time.monotonic() < deadline:
             registry.flush()
@@ -153,6 +146,7 @@ class Durable:
     def stop(self) -> None:
         """Let the archiver finish what is written, then close all logs."""
         self.leases.stop()
+        self.publisher_side.stop()
         if self.registry.active:
             self.registry.runtime.stop()
             deadline = time.monotonic() + DRAIN_S
@@ -275,6 +269,7 @@ class Durable:
                 callback(name)
             for place in [place for place in list(self.registry.standing) if place[0] == name]:
                 self.registry.standing.pop(place, None)
+            self.publisher_side.drop_left(name)
         self.leases.remove(name)
         if name not in self.topics:
             self.registry.standing.pop((name, ""), None)
@@ -283,8 +278,14 @@ class Durable:
             return
         topic = self.topics.pop(name)
         for source in [s for s in self.sources.values() if s.topic == name]:
+            left = not source.publication and not source.image
+            if left and keep_data:
+                self.publisher_side.leave_waiting(source, topic)
+                continue
             self.registry.remove(source.slot, topic, lay.ACK_ENDED)
             self.registry.drop(source, lay.ACK_ENDED)
+            if left:
+                self.recovery.drop_deleted(source.mapped)
         for number in self.registry.tables.queue_numbers(topic):
             del self._by_number[number]
         self.registry.runtime.on_archiver(lambda: self.registry.tables.remove_topic(topic))
@@ -319,8 +320,12 @@ class Durable:
 
     def take_rings(self, name: str) -> None:
         """The topic is kept here now: read its own publishers' rings, receive the others'."""
-        self.publisher_side.take_own(self.topics[name])
+        self.take_left(name)
         self.wanted.changed([name])
+
+    def take_left(self, name: str) -> None:
+        """The topic is there: take the rings that dead engines left for it."""
+        self.publisher_side.take_own(name)
 
     # --- sessions ---------------------------------------------------------------------------------
 

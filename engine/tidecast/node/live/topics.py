@@ -31,6 +31,9 @@ class DurableTopics(Protocol):
     def open_topic(self, config: TopicConfig, owner: int = 0) -> None:
         """Open a topic's logs. Raises CorruptLog, StorageError, SharedMemoryError."""
 
+    def take_left(self, name: str) -> None:
+        """Take the rings that dead engines left for a topic, which is there now."""
+
     def edit_topic(self, config: TopicConfig) -> None:
         """A topic's settings have changed. Raises StorageError."""
 
@@ -154,6 +157,8 @@ class Topics:
         if topic.mode == "durable":
             self._durable.open_topic(topic)
         self._ctx.topic_by_name[topic.name] = topic
+        if topic.mode == "durable":
+            self._durable.take_left(topic.name)
         if topic.id is not None:
             taken[transport, topic.id] = topic.name
 
