@@ -160,7 +160,8 @@ app = shop()
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Path]:
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command puts the app's directory there
     (tmp_path / "declared_shop.py").write_text(MODULE, "utf-8")
     made = Engine(tmp_path / "data", topology_from({"transports": [{"name": "i", "kind": "ipc"}]}))
     made.start()

@@ -300,5 +300,7 @@ def test_what_does_not_compile_says_so(pair: Pair) -> None:
 
 
 def test_one_kernel_a_function() -> None:
-    first = compiled.kernel_of(count_bytes, "consume2", lambda: object())
-    assert compiled.kernel_of(count_bytes, "consume2", lambda: object()) is first
+    def handles(data: Any, state: Any) -> None: ...
+
+    first = compiled.kernel_of(handles, "consume2", lambda: object())
+    assert compiled.kernel_of(handles, "consume2", lambda: object()) is first

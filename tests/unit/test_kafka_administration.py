@@ -370,6 +370,7 @@ def test_a_topic_takes_the_offsets_of_groups_along(
             served.link.node.delete_topic("again")
         eventually(lambda: committed(bare, "reader", "again", 1) == [-1], "the offset is gone")
         assert committed(bare, "reader", "kept", 1) == [0]
+    assert delete_groups(bare, "reader") == [Code.NONE]
 
 
 def test_topics_go_while_clients_use_them(served: Served, bare: Bare) -> None:
