@@ -313,6 +313,26 @@ def test_a_responder_that_ends_fails_its_requests(
     assert (counts["lost"], counts["in_flight"]) == (1, 0)
 
 
+def test_a_request_never_goes_to_a_responder_that_is_known_to_have_ended(
+    both: Both, other: tidecast.sync.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of its replies was read. Nothing would end a request that it gets now."""
+    monkeypatch.setattr(requester, "_LOOK_S", 3600.0)  # the retry comes within this time
+    responder = other.responder("retried")
+    future = both.begin("retried", b"", timeout=None)
+    responder.next(timeout=TIMEOUT_S)
+    responder._replies.detach()  # and before the announcement ends
+    with pytest.raises(ResponderLost):
+        future.result(TIMEOUT_S)
+    with pytest.raises(NoResponders):
+        both.request("retried", b"", timeout=1.0)
+    with pytest.raises(NoResponders):
+        both.many("retried", b"", timeout=1.0)
+    responder.close()
+    counts = both.client.stats()["client"]["requests"][0]
+    assert (counts["sent"], counts["lost"], counts["timeouts"]) == (1, 1, 0)
+
+
 def test_a_reply_that_was_given_before_the_end_arrives(
     both: Both, other: tidecast.sync.Connection
 ) -> None:

@@ -260,20 +260,17 @@ class Requester:
         deadline = Deadline(timeout, self.now_s)
         yield from self.discover_flow(deadline, all_=True)
         payload = self._payload(payload, codec)
-        sent: list[Pending] = []
-        for responder in self._one_each():
-            pending, message = self._address(responder, payload, key, headers, codec)
-            pending.when_done(sink)
-            try:
+        sent = self._address_all(payload, key, headers, codec, sink)
+        try:
+            for _, message in sent:
                 flow = self.publisher.append_flow(message, _left_s(deadline, timeout))
                 if flow is not None:
                     yield from flow
-            except BaseException:
-                for each in (*sent, pending):
-                    self.forget(each)
-                raise
-            sent.append(pending)
-        return sent
+        except BaseException:
+            for pending, _ in sent:
+                self.forget(pending)
+            raise
+        return [pending for pending, _ in sent]
 
     def discover_flow(self, deadline: Deadline, *, all_: bool = False) -> Flow[None]:
         """Wait until a responder is known; with ``all_`` until all are that were there before.
@@ -293,10 +290,13 @@ class Requester:
             yield from idle(self._connection, self._arm, deadline, pace, min(left_s, 1.0))
             self._find()
         if not self._ready:
-            raise NoResponders(
-                f"topic {self.topic}: no responder is there: start one "
-                f"(client.serve, tidecast reply {self.topic})"
-            )
+            raise self._nobody()
+
+    def _nobody(self) -> NoResponders:
+        return NoResponders(
+            f"topic {self.topic}: no responder is there: start one "
+            f"(client.serve, tidecast reply {self.topic})"
+        )
 
     def _find(self) -> None:
         self.pump()
@@ -314,10 +314,14 @@ class Requester:
         codec: codecs.Codec | None,
     ) -> tuple[Pending, Outgoing] | None:  # fmt: skip
         self._check()
-        responder = self._choose()
-        if responder is None:
+        if not self._ready:
             return None
-        return self._address(responder, self._payload(payload, codec), key, headers, codec)
+        payload = self._payload(payload, codec)
+        with self._lock:  # the end of the chosen one comes behind its request
+            responder = self._choose()
+            if responder is None:
+                return None
+            return self._address(responder, payload, key, headers, codec)
 
     def _payload(self, payload: Any, codec: codecs.Codec | None) -> bytes:
         if codec is not None:
@@ -343,10 +347,30 @@ class Requester:
         self._turn += 1
         return alone + [members[self._turn % len(members)] for members in found.values()]
 
+    def _address_all(
+        self, payload: bytes, key: bytes | str | None, headers: Headers | None,
+        codec: codecs.Codec | None, sink: Callable[[Pending], None],
+    ) -> list[tuple[Pending, Outgoing]]:  # fmt: skip
+        """A request to each responder that is known now. Raises NoResponders, BackPressure."""
+        made: list[tuple[Pending, Outgoing]] = []
+        with self._lock:
+            try:
+                for responder in self._one_each():
+                    made.append(self._address(responder, payload, key, headers, codec))
+                    made[-1][0].when_done(sink)
+            except BaseException:
+                for pending, _ in made:
+                    self.forget(pending)
+                raise
+        if not made:
+            raise self._nobody()
+        return made
+
     def _address(
         self, responder: Responder, payload: bytes, key: bytes | str | None,
         headers: Headers | None, codec: codecs.Codec | None,
     ) -> tuple[Pending, Outgoing]:  # fmt: skip
+        """A request to a responder that is ready: its end, when it comes, fails the request."""
         with self._lock:
             if len(self._pending) >= IN_FLIGHT_MAX:
                 raise BackPressure(
@@ -468,7 +492,7 @@ class Requester:
         """Publications of replies were read to their end: their requests get no reply."""
         gone, self._inbox.gone = self._inbox.gone, []
         ended = set(gone) - self._inbox.sessions().keys()
-        self._inbox.changed = True
+        self._look()  # their end is reported once: they must get no more requests
         for pending in [p for p in self._pending.values() if p.responder.about.replies in ended]:
             self._counts["lost"] += 1
             problem = ResponderLost(
