@@ -66,6 +66,8 @@ controller.quorum.fetch.timeout.ms=1000
 log.cleaner.backoff.ms=200
 log.cleaner.dedupe.buffer.size=20000000
 log.retention.check.interval.ms=500
+# Times of tests' records may be long ago: 30 s after its start a broker would delete them.
+log.retention.ms=-1
 file.delete.delay.ms=1000
 auto.create.topics.enable=false
 controlled.shutdown.enable=false

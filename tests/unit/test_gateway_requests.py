@@ -121,6 +121,20 @@ def test_remote_requests(
     eventually(refused, "the asker to know that the responder is gone")
 
 
+def test_a_large_reply_moves_to_a_larger_ring_and_its_responder_is_not_lost(
+    node: EmbeddedLink, asker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client may look between the events of the two rings."""
+    link, topic = asker.link, "orders.large"
+    with local(node) as near, Serving(near, topic):
+        assert asker.request(topic, b"small").data == b"SMALL"
+        monkeypatch.setattr(
+            link, "take_events", lambda: [link._events.popleft()] if link._events else []
+        )
+        large = b"large" * 200_000
+        assert asker.request(topic, large, timeout=TIMEOUT_S).data == large.upper()
+
+
 def test_rights(node: EmbeddedLink, gateway: Gateway, asker: Any) -> None:
     with pytest.raises(AuthError, match=r"lacks the right subscribe on orders\.a"):
         asker.responder("orders.a")

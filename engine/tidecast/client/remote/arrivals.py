@@ -219,14 +219,17 @@ class Arrivals:
         return n_bytes
 
     def _enlarge(self, incoming: Incoming) -> tuple[Event, Event]:
-        """Continue in a larger ring; its subscription reads the old one to its end first."""
+        """Continue in a larger ring; its subscription reads the old one to its end first.
+
+        It learns of the larger one first: at no time is the session without a ring.
+        """
         gone, key = self._gone(incoming, "closed"), incoming.subscription
         with self._lock:
             self._rings.pop((key, incoming.image_id), None)
             self._old[key, incoming.image_id] = incoming.mapped
             incoming.enlarge(next(self._numbers))
             self._rings[key, incoming.image_id] = incoming
-        return gone, incoming.available()
+        return incoming.available(), gone
 
     def _end(self, each: Subscribed, incoming: Incoming, reason: str) -> None:
         incoming.end(reason)

@@ -49,6 +49,9 @@ IN_FLIGHT_MAX = 65_536
 DISCOVERY_S = 0.5
 """Responders of other nodes are known so long after the first request, at the latest: they repeat
 that they are there every 100 ms (`heartbeat_ms`)."""
+SETTLING_S = 5.0
+"""A responder that is there can be chosen so long after that, at the latest: its announcement and
+its publication of replies have arrived by then, also on a machine that has much else to do."""
 _BATCH, _PUMP_MAX = 512, 4096
 _ANNOUNCED_MAX = 4096
 _LOOK_S = 1e-3
@@ -307,7 +310,7 @@ class Requester:
         now = self.now_s()
         far = self.publisher.has_network or self._connection.link.remote
         left = self._opened_s + DISCOVERY_S - now if far else 0.0
-        return max(left, self._changed_s + DISCOVERY_S - now) if self._settling else left
+        return max(left, self._changed_s + SETTLING_S - now) if self._settling else left
 
     def _prepare(
         self, payload: Any, key: bytes | str | None, headers: Headers | None,
