@@ -321,6 +321,7 @@ def test_a_request_never_goes_to_a_responder_that_is_known_to_have_ended(
     responder = other.responder("retried")
     future = both.begin("retried", b"", timeout=None)
     responder.next(timeout=TIMEOUT_S)
+    assert responder._replies is not None
     responder._replies.detach()  # and before the announcement ends
     with pytest.raises(ResponderLost):
         future.result(TIMEOUT_S)
