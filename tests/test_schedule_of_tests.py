@@ -131,7 +131,7 @@ def test_every_source_has_long_tests_or_a_reason() -> None:
 
 
 def test_a_change_chooses_its_tests_and_mutations() -> None:
-    assert changed.long_tests(["engine/tidecast/log/recovery.py"]) != []
+    assert changed.long_tests(["engine/tidecast/log/repair/recovery.py"]) != []
     assert "tests/simulation/test_power.py" in changed.long_tests(["engine/tidecast/disk.py"])
     assert changed.long_tests(["tests/system/test_up.py"]) == ["tests/system/test_up.py"]
     assert changed.long_tests(["CHANGELOG.md"]) == changed.mutations(["CHANGELOG.md"]) == []

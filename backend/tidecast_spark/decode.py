@@ -1,4 +1,4 @@
-"""Kernels that make Arrow's buffers of records that `tidecast.log.select` has listed.
+"""Kernels that make Arrow's buffers of records that `tidecast.log.reading.select` has listed.
 
 `measure` says how many bytes a slice of them has, `fill` makes columns of it.
 """

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from tidecast.errors import ConfigError, GapError
-from tidecast.log.range_scan import lost
+from tidecast.log.reading.range_scan import lost
 from tidecast_spark.catalogue import Queue, catalogue_of
 from tidecast_spark.options import (
     EARLIEST,

@@ -18,8 +18,16 @@ from tidecast.client.remote.log_frames import Range
 from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
 from tidecast.log.batch import CAUSES
-from tidecast.log.range_scan import BLOCK_BYTES, LOST, RangeScan, Report, Selector, Wanted, lost
-from tidecast.log.select import W_AT, find_batch
+from tidecast.log.reading.range_scan import (
+    BLOCK_BYTES,
+    LOST,
+    RangeScan,
+    Report,
+    Selector,
+    Wanted,
+    lost,
+)
+from tidecast.log.reading.select import W_AT, find_batch
 from tidecast.queues.mapper import hash_of
 from tidecast_spark import decode
 from tidecast_spark.parts import QueueRange, ReadSettings

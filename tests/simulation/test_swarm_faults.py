@@ -23,7 +23,7 @@ from tidecast.layout import segment as lay
 from tidecast.log import queue_log
 from tidecast.log.files import segment_name
 from tidecast.log.queue_log import LogReader
-from tidecast.log.recovery import recover, segments_in
+from tidecast.log.repair.recovery import recover, segments_in
 from tidecast.node.consumers import service
 from tidecast.node.consumers.dead_letters import DeadLetters
 from tidecast.node.consumers.service import DurableSubscriptions

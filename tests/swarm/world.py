@@ -27,7 +27,7 @@ from tidecast.config.topology import TopicConfig, shm_dir
 from tidecast.errors import GapError, TidecastError
 from tidecast.events import Gap, MessagesUnsent, RecordsGone
 from tidecast.log.queue_log import QueueLog
-from tidecast.log.recovery import Segment
+from tidecast.log.repair.recovery import Segment
 from tidecast.native.files import F_ERRNO, F_SYNC_ERRNO
 from tidecast.testing import Network, SimulatedLink, SimulatedNode
 

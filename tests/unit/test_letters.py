@@ -17,7 +17,7 @@ from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import StorageError
 from tidecast.events import DeadLetterNotStored
-from tidecast.log.verify import queue_bytes
+from tidecast.log.repair.verify import queue_bytes
 from tidecast.sync import Connection
 from tidecast.telemetry.queues import Times, samples
 

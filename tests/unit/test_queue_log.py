@@ -12,11 +12,11 @@ from tests.support.logs import SEGMENT_BYTES, opened, put, read_all
 
 from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.layout import segment as lay
-from tidecast.log.damage import next_sound
 from tidecast.log.files import index_entry, index_name, read_index, segment_name
 from tidecast.log.inspect import list_batches
 from tidecast.log.queue_log import QueueLog
-from tidecast.log.verify import queue_bytes
+from tidecast.log.repair.damage import next_sound
+from tidecast.log.repair.verify import queue_bytes
 from tidecast.native.files import F_ERRNO, F_FAILED, F_ROOM_BYTES, F_SYNC_ERRNO
 
 

@@ -27,7 +27,7 @@ from tidecast.errors import ConfigError
 from tidecast.gateway.requests import check_block
 from tidecast.layout import packet as wire
 from tidecast.layout.header_names import RESERVED, is_reserved
-from tidecast.log.select import (
+from tidecast.log.reading.select import (
     SELECT_WORDS,
     W_EXPECTED,
     W_KEYS,

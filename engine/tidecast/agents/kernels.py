@@ -59,7 +59,8 @@ def _archiver() -> None:
 
 
 def _log() -> None:
-    from tidecast.log import append, files, read, scan, select
+    from tidecast.log import append, files
+    from tidecast.log.reading import read, scan, select
 
     raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
     rows = np.zeros((1, 2), dtype=np.int64)

@@ -189,7 +189,7 @@ def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
     that takes the queue by a lease, and copies its newest segment, until it could append.
     """
     from tidecast.log.files import queue_directory
-    from tidecast.log.verify import queue_bytes
+    from tidecast.log.repair.verify import queue_bytes
     from tidecast.node.durable.topic import DurableTopic
 
     result = Result("recovery", {"gigabytes": gigabytes, **machine()})

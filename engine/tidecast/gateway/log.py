@@ -28,8 +28,8 @@ from tidecast.errors import NotFound, StorageError
 from tidecast.gateway.failures import failure_of_any
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles, queues_of, topics_of
-from tidecast.log.range_scan import RangeScan, Wanted
-from tidecast.log.select import W_AT, keep_listed
+from tidecast.log.reading.range_scan import RangeScan, Wanted
+from tidecast.log.reading.select import W_AT, keep_listed
 from tidecast.queues.mapper import hash_of
 
 READERS_MAX = 256

@@ -19,7 +19,7 @@ from tidecast.kafka.records import encoder
 from tidecast.kafka.wire import Struct
 from tidecast.layout import segment as seg
 from tidecast.log.queue_log import LogReader, QueueLog
-from tidecast.log.range_scan import Selector, Wanted
+from tidecast.log.reading.range_scan import Selector, Wanted
 
 if TYPE_CHECKING:
     from tidecast.kafka.serving import Client, Endpoint

@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tidecast.log import scan
-from tidecast.log.damage import sound_rows
 from tidecast.log.files import index_name, queue_directory, read_index, segment_name
-from tidecast.log.recovery import segments_in
+from tidecast.log.reading import scan
+from tidecast.log.repair.damage import sound_rows
+from tidecast.log.repair.recovery import segments_in
+from tidecast.log.repair.verify import queue_bytes
 from tidecast.log.takeover import owner_of
-from tidecast.log.verify import queue_bytes
 
 
 def list_batches(directory: Path, count: int, token: int | None) -> list[dict[str, int]]:

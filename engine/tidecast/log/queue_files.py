@@ -15,9 +15,9 @@ import numpy as np
 from tidecast.errors import NotFound
 from tidecast.layout import segment as lay
 from tidecast.log.batch import BAD_CRC, BAD_FIELD, BAD_LENGTH, BAD_RECORD
-from tidecast.log.damage import next_sound
 from tidecast.log.files import index_entry, index_name, queue_directory, read_index, segment_name
-from tidecast.log.scan import C_BASE_TOKEN, C_TIME_MAX, Scanner
+from tidecast.log.reading.scan import C_BASE_TOKEN, C_TIME_MAX, Scanner
+from tidecast.log.repair.damage import next_sound
 
 DAMAGE = (BAD_LENGTH, BAD_CRC, BAD_FIELD, BAD_RECORD)
 _SEGMENT_NAME_CHARS = 24

@@ -21,7 +21,6 @@ from tidecast.layout import segment as lay
 from tidecast.log import state as log_state
 from tidecast.log.append import ROLL, SUSPECT, append_sealed, sync_active, sync_file
 from tidecast.log.batch import CAUSES
-from tidecast.log.damage import next_sound, sound_rows
 from tidecast.log.files import (
     index_header,
     index_name,
@@ -30,9 +29,17 @@ from tidecast.log.files import (
     snapshot_name,
     unsynced_name,
 )
-from tidecast.log.read import CORRUPT, GONE, NEED_ROOM, close_reader, read_run, seek_time
-from tidecast.log.recovery import NotReadError, Recovered, Rows, Segment, recover, rewrite_segment
-from tidecast.log.scan import C_BASE_TOKEN, C_COUNT, C_POSITION, C_TIME_MAX, Scanner
+from tidecast.log.reading.read import CORRUPT, GONE, NEED_ROOM, close_reader, read_run, seek_time
+from tidecast.log.reading.scan import C_BASE_TOKEN, C_COUNT, C_POSITION, C_TIME_MAX, Scanner
+from tidecast.log.repair.damage import next_sound, sound_rows
+from tidecast.log.repair.recovery import (
+    NotReadError,
+    Recovered,
+    Rows,
+    Segment,
+    recover,
+    rewrite_segment,
+)
 from tidecast.native.files import disk_table
 from tidecast.native.handles import State
 

@@ -22,8 +22,8 @@ from tidecast.log.files import (
 )
 from tidecast.log.grants import GRANTS_NAME, GrantLog
 from tidecast.log.queue_files import queues_of, segments_of
+from tidecast.log.repair.verify import Problem, Report
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
-from tidecast.log.verify import Problem, Report
 from tidecast.protocol.dedup import is_snapshot
 from tidecast.queues.mapper import QueueMap
 from tidecast.queues.subscription_store import SubscriptionStore, key_of

@@ -63,7 +63,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-torn-tail-kept",
-        "engine/tidecast/log/recovery.py",
+        "engine/tidecast/log/repair/recovery.py",
         "        os.truncate(path, scanner.position)\n",
         "",
         (_POWER + "test_a_tail_is_cut_off_and_what_lay_in_it_never_comes_back",),
@@ -71,7 +71,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-unacked-damage-passed",
-        "engine/tidecast/log/recovery.py",
+        "engine/tidecast/log/repair/recovery.py",
         "                    if not acked.covers(at, token):",
         "                    if acked is None:",
         (_LOG + "test_what_no_ack_covers_is_cut_off_from_the_first_damage_on",),
@@ -79,7 +79,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-acked-damage-cut",
-        "engine/tidecast/log/recovery.py",
+        "engine/tidecast/log/repair/recovery.py",
         "                    if not acked.covers(at, token):",
         "                    if acked is not None:",
         (_LOG + "test_rot_amid_what_was_acked_cuts_nothing_off",),
@@ -87,7 +87,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-index-size-unchecked",
-        "engine/tidecast/log/recovery.py",
+        "engine/tidecast/log/repair/recovery.py",
         "last_entry[0, :2].tolist() == [following, size]:",
         "last_entry[0, 0] <= following:",
         (_LOG + "test_an_index_is_made_anew_from_its_log",),
@@ -145,7 +145,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-doubt-forgotten",
-        "engine/tidecast/log/recovery.py",
+        "engine/tidecast/log/repair/recovery.py",
         "        if (directory / unsynced_name(base)).exists():",
         "        if (directory / unsynced_name(base)).exists() and bases:",
         (_POWER + "test_the_next_engine_stores_what_the_one_before_could_not",),
@@ -177,7 +177,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-cut-sync-repeated",
-        "engine/tidecast/log/recovery.py",
+        "engine/tidecast/log/repair/recovery.py",
         "            _store_again(path, scanner.position)",
         "            _sync_file(path)",
         (_POWER + "test_a_start_that_cuts_a_tail_off_takes_no_second_sync_for_a_success",),
@@ -185,7 +185,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-copies-while-device-fails",
-        "engine/tidecast/log/recovery.py",
+        "engine/tidecast/log/repair/recovery.py",
         "                sync(target.fileno())\n                _check_sound",
         "                _check_sound",
         (_POWER + "test_a_device_that_still_fails_is_asked_with_what_was_not_synced_alone",),
@@ -233,7 +233,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-unacked-producer-zero",
-        "engine/tidecast/log/damage.py",
+        "engine/tidecast/log/repair/damage.py",
         "        if position < self.end:",
         "        if position <= 0:",
         (_LOG + "test_rot_amid_what_was_acked_cuts_nothing_off",),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tidecast.agents.events import emit
 from tidecast.agents.puller.state import E_FETCH, P_CYCLE
 from tidecast.log.append import readable_token
-from tidecast.log.read import NEED_ROOM, NOTHING, read_block
+from tidecast.log.reading.read import NEED_ROOM, NOTHING, read_block
 from tidecast.log.state import READER
 from tidecast.native.jit import inlined
 from tidecast.native.memory import bytes_at

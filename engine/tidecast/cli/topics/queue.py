@@ -219,7 +219,7 @@ def verify(
         raise click.UsageError("--server: verify reads the files of queues: run it on their host")
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
-    from tidecast.log.verify import queue_bytes, verify_queue
+    from tidecast.log.repair.verify import queue_bytes, verify_queue
     from tidecast.queues.verify import verify_files
 
     found = _queues(data_dir, topic, number)

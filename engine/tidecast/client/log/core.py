@@ -19,7 +19,7 @@ from tidecast.client.log.sources import no_log
 from tidecast.config.topology import is_pattern
 from tidecast.errors import ConfigError, NotFound
 from tidecast.events import RecordsGone
-from tidecast.log.range_scan import LOST
+from tidecast.log.reading.range_scan import LOST
 
 if TYPE_CHECKING:
     from tidecast.client.core.connection import ConnectionCore

@@ -14,8 +14,8 @@ from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.log.batch import CAUSES
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles, queues_of
-from tidecast.log.range_scan import BLOCK_BYTES, RangeScan, Selector, Wanted
-from tidecast.log.select import W_AT
+from tidecast.log.reading.range_scan import BLOCK_BYTES, RangeScan, Selector, Wanted
+from tidecast.log.reading.select import W_AT
 from tidecast.queues.mapper import hash_of
 
 BLOCKS_BYTES, BLOCK_BYTES_MIN = 64 << 20, 128 << 10

@@ -21,8 +21,6 @@ from tidecast.config.topology import TopicConfig
 from tidecast.disk import make_directory, write_atomically
 from tidecast.errors import ConfigError, CorruptLog, Fenced, StorageError, TidecastError
 from tidecast.layout import segment as seg
-from tidecast.log import scan
-from tidecast.log.damage import sound_rows
 from tidecast.log.files import (
     MAP_NAME,
     checksum,
@@ -35,7 +33,9 @@ from tidecast.log.files import (
 )
 from tidecast.log.grants import GrantLog
 from tidecast.log.queue_log import QueueLog, bytes_of
-from tidecast.log.recovery import Segment, Torn
+from tidecast.log.reading import scan
+from tidecast.log.repair.damage import sound_rows
+from tidecast.log.repair.recovery import Segment, Torn
 from tidecast.log.state import L_END_SEGMENT, L_FIRST_SEGMENT, LOG_WORDS
 from tidecast.log.takeover import Owners
 from tidecast.native.packing import unpack_from

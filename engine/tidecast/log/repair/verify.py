@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from tidecast.layout import segment as lay
-from tidecast.log import scan
 from tidecast.log.batch import BAD_LENGTH, CAUSES, SHORT
-from tidecast.log.damage import next_sound
 from tidecast.log.files import check_segment_header, segment_name
-from tidecast.log.recovery import segments_in
+from tidecast.log.reading import scan
+from tidecast.log.repair.damage import next_sound
+from tidecast.log.repair.recovery import segments_in
 
 Progress = Callable[[int], None]
 

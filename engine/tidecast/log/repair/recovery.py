@@ -25,7 +25,6 @@ import numpy as np
 from tidecast.disk import sync_directory
 from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
-from tidecast.log.damage import Acked, next_sound
 from tidecast.log.files import (
     check_segment_header,
     index_entry,
@@ -35,7 +34,8 @@ from tidecast.log.files import (
     segment_name,
     unsynced_name,
 )
-from tidecast.log.scan import C_BASE_TOKEN, C_POSITION, C_TIME_MAX, Scanner
+from tidecast.log.reading.scan import C_BASE_TOKEN, C_POSITION, C_TIME_MAX, Scanner
+from tidecast.log.repair.damage import Acked, next_sound
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _COPY_BYTES = 1 << 20

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tidecast.layout import segment as lay
-from tidecast.log import scan
-from tidecast.log.select import find_batch
+from tidecast.log.reading import scan
+from tidecast.log.reading.select import find_batch
 from tidecast.native.packing import unpack_from
 
 SEARCH_BYTES, OVERLAP_BYTES = 8 << 20, 2 << 20

@@ -16,10 +16,10 @@ import numpy as np
 
 from tidecast.errors import CorruptLog, GapError
 from tidecast.layout import segment as lay
-from tidecast.log import select as log_select
 from tidecast.log.batch import CAUSES, SHORT
 from tidecast.log.files import index_name, read_index, segment_name
 from tidecast.log.queue_files import position_before, segments_of
+from tidecast.log.reading import select as log_select
 
 BLOCK_BYTES = 8 << 20
 TIME_MIN_NS, TIME_END_NS = -(1 << 62), (1 << 63) - 1
