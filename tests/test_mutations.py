@@ -19,7 +19,7 @@ from tests.project import ROOT
 AT_LEAST = 60
 SHARDS = 12
 CRITICAL = (
-    "engine/tidecast/native/files.py", "engine/tidecast/log/repair/recovery.py",
+    "engine/tidecast/native/system/files.py", "engine/tidecast/log/repair/recovery.py",
     "engine/tidecast/log/queue_log.py", "engine/tidecast/log/takeover.py",
     "engine/tidecast/agents/archiver/", "engine/tidecast/protocol/dedup.py",
     "engine/tidecast/queues/leases/", "engine/tidecast/queues/cache/",

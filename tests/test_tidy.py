@@ -421,10 +421,6 @@ def test_import_contracts_hold() -> None:
 PARENTS_ALLOWED: set[str] = set()
 """Modules that still import one of a package above for types. Never add to it."""
 SIBLINGS_MAX = 12
-SIBLINGS_ALLOWED = {
-    "tidecast.native": 15,
-}  # fmt: skip
-"""Packages that still have more modules beside each other -> how many. Only lower it."""
 WRITES_OF_LIBRARIES = re.compile(
     r"problem\.(args|__cause__)|made\.propagate|[\w.]+\.(disabled|daemon)|call\.__\w+__"
 )
@@ -450,10 +446,8 @@ def test_packages_have_few_modules() -> None:
     counts = siblings(engine_modules())
     assert counts["tidecast.node.live"] > 1
     for package, count in counts.items():
-        most = SIBLINGS_ALLOWED.get(package, SIBLINGS_MAX)
-        assert count <= most, f"{package}: {count} modules, {most} at most: make packages of ideas"
-    for package, most in SIBLINGS_ALLOWED.items():
-        assert SIBLINGS_MAX < counts[package] == most, f"{package}: lower or drop its entry"
+        found = f"{package}: {count} modules, {SIBLINGS_MAX} at most"
+        assert count <= SIBLINGS_MAX, f"{found}: make packages of ideas"
 
 
 SHELLS = {"aio", "blocking"}

@@ -20,7 +20,7 @@ from tidecast.events import ProducerHole
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import QueueCounter
-from tidecast.native.files import F_ERRNO
+from tidecast.native.system.files import F_ERRNO
 from tidecast.testing import Network
 
 FULL = 28

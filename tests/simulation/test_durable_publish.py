@@ -27,7 +27,7 @@ from tidecast.errors import (
 )
 from tidecast.events import DiskBack, DiskRefused, ProducerFenced, RingDrained, SegmentsDeleted
 from tidecast.log.files import segment_name
-from tidecast.native.files import F_ERRNO, F_ROOM_BYTES, F_SYNC_ERRNO
+from tidecast.native.system.files import F_ERRNO, F_ROOM_BYTES, F_SYNC_ERRNO
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.protocol import dedup
 

@@ -26,8 +26,8 @@ from tidecast.events import DiskBack, DiskRefused, TornTail
 from tidecast.kafka.records import Decoder
 from tidecast.layout import ring as lay
 from tidecast.log.files import segment_name
-from tidecast.native.files import F_ERRNO, F_ROOM_BYTES
 from tidecast.native.packing import pack_into, unpack_from
+from tidecast.native.system.files import F_ERRNO, F_ROOM_BYTES
 from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
 

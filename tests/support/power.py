@@ -28,7 +28,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tidecast.native import files
+from tidecast.native.system import files
 
 PAGE, SECTOR = 4096, 512
 Name = tuple[int, str]

@@ -28,7 +28,7 @@ from tidecast.errors import GapError, TidecastError
 from tidecast.events import Gap, MessagesUnsent, RecordsGone
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.repair.recovery import Segment
-from tidecast.native.files import F_ERRNO, F_SYNC_ERRNO
+from tidecast.native.system.files import F_ERRNO, F_SYNC_ERRNO
 from tidecast.testing import Network, SimulatedLink, SimulatedNode
 
 DURABLE, DEAD, LIVE = "orders", "orders.dead", "ticks"

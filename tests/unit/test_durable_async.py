@@ -12,7 +12,7 @@ import tidecast
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import Timeout
-from tidecast.native.files import F_ERRNO
+from tidecast.native.system.files import F_ERRNO
 
 
 def test_acks_and_receipts_are_awaited(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tidecast.log.inspect import list_batches
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.repair.damage import next_sound
 from tidecast.log.repair.verify import queue_bytes
-from tidecast.native.files import F_ERRNO, F_FAILED, F_ROOM_BYTES, F_SYNC_ERRNO
+from tidecast.native.system.files import F_ERRNO, F_FAILED, F_ROOM_BYTES, F_SYNC_ERRNO
 
 
 def filled(directory: Path, batches: int, size: int = 100, **options: object) -> QueueLog:

@@ -6,9 +6,9 @@ knows what can wake it.
 
 from __future__ import annotations
 
-from tidecast.native import syscalls as sys
 from tidecast.native.atomics import pause
 from tidecast.native.jit import inlined
+from tidecast.native.system import syscalls as sys
 
 BUSY, BACKOFF, BLOCK, ONCE = 0, 1, 2, 3
 """ONCE: one duty cycle, for agents that run inline."""

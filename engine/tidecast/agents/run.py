@@ -18,7 +18,6 @@ from tidecast.buffers.slots import control_at, holds, ring_bell
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter as C
-from tidecast.native import syscalls as sys
 from tidecast.native.atomics import (
     fence_seq_cst,
     fetch_or,
@@ -28,6 +27,7 @@ from tidecast.native.atomics import (
 )
 from tidecast.native.jit import held_kernel, inlined, kernel
 from tidecast.native.memory import address_of, bytes_at, load_u16
+from tidecast.native.system import syscalls as sys
 from tidecast.transport.faults import F_HELD
 
 PARK_NS_PENDING = 50_000

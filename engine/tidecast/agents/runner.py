@@ -18,7 +18,7 @@ from tidecast.agents.asked import Asked
 from tidecast.agents.events import A_STOP
 from tidecast.agents.guard import Guard, OnFault
 from tidecast.errors import Timeout
-from tidecast.native.threads import prepare_agent_thread
+from tidecast.native.system.threads import prepare_agent_thread
 
 Command = Callable[[], Any]
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from tidecast.layout import ring as lay
 from tidecast.native.atomics import exchange, fence_seq_cst, fetch_add_i32, load_relaxed
 from tidecast.native.jit import hot, inlined
 from tidecast.native.memory import address_of, load_i64
-from tidecast.native.syscalls import futex_wake
+from tidecast.native.system.syscalls import futex_wake
 
 _WAKE_ALL = 1 << 30
 _HEADER_BYTES, _SEQ_MASK, _SEQ_SHIFT = lay.HEADER_BYTES, lay.SEQ_MASK, lay.SEQ_SHIFT

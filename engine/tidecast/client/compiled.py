@@ -32,7 +32,7 @@ from tidecast.layout import packet as wire
 from tidecast.native.atomics import pause
 from tidecast.native.jit import closure_kernel, inlined, users
 from tidecast.native.memory import BYTES, address_of, bytes_at, copy, load_i64, load_u16
-from tidecast.native.syscalls import NOW
+from tidecast.native.system.syscalls import NOW
 
 if TYPE_CHECKING:
     from tidecast.client.core.image import Image

@@ -25,9 +25,9 @@ from tidecast.log.state import (
 )
 from tidecast.native.atomics import load_acquire, store_release
 from tidecast.native.crc32c import crc32c
-from tidecast.native.files import fdatasync, file_bytes, pwrite_all
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import address_of, bytes_at, load_i64, load_u32, store_i64
+from tidecast.native.system.files import fdatasync, file_bytes, pwrite_all
 
 ROLL, SUSPECT = 1, 2
 """`append_run` wrote nothing: the segment is full, make the next one and call again; a sync of it

@@ -40,8 +40,8 @@ from tidecast.log.repair.recovery import (
     recover,
     rewrite_segment,
 )
-from tidecast.native.files import disk_table
 from tidecast.native.handles import State
+from tidecast.native.system.files import disk_table
 
 __all__ = ["LogReader", "QueueLog", "bytes_of"]
 

@@ -44,7 +44,7 @@ LOG = Kind(
     [
         ("w", np.int64, ()),  # L_*
         ("segments", np.int64, (SEGMENT_FIELDS,)),  # S_*
-        ("disk", np.int64, ()),  # tidecast.native.files.F_*
+        ("disk", np.int64, ()),  # tidecast.native.system.files.F_*
         ("entry", np.uint8, ()),  # an index entry under construction
     ],
 )

@@ -13,7 +13,6 @@ import numpy as np
 
 from tidecast.layout import packet as wire
 from tidecast.layout.sealed import SEAL_BYTES
-from tidecast.native import syscalls as sys
 from tidecast.native.handles import Kind, State
 from tidecast.native.jit import inlined
 from tidecast.native.memory import (
@@ -27,6 +26,7 @@ from tidecast.native.memory import (
     store_u16,
     store_u32,
 )
+from tidecast.native.system import syscalls as sys
 from tidecast.protocol.sealing.keys import ALL
 from tidecast.protocol.sealing.sender import SEALER, no_sealer, seal_packet
 

@@ -12,7 +12,7 @@ _DAMAGE = "tests/unit/test_damage.py::"
 MUTATIONS = (
     Mutation(
         "storage-sync-never",
-        "engine/tidecast/native/files.py",
+        "engine/tidecast/native/system/files.py",
         "    if _call_sync(disk[F_SYNC], types.int32(fd)) < 0:",
         "    if disk[F_SYNC] == 0:",
         (_POWER + "test_what_was_synced_outlives_the_power",),
@@ -20,7 +20,7 @@ MUTATIONS = (
     ),
     Mutation(
         "storage-short-write",
-        "engine/tidecast/native/files.py",
+        "engine/tidecast/native/system/files.py",
         "        if done >= n:\n            return 0",
         "        if done > 0:\n            return 0",
         (_LOG + "test_a_full_disk_corrupts_nothing_and_appending_goes_on",),

@@ -41,7 +41,6 @@ from tidecast.layout.counters import QueueCounter as C
 from tidecast.layout.member import WAKE_QUEUES_AT
 from tidecast.log.append import ROLL, SUSPECT, append_run
 from tidecast.log.state import L_BATCHES, L_NEXT_TOKEN, LOG
-from tidecast.native import syscalls as sys
 from tidecast.native.atomics import (
     exchange,
     fence_seq_cst,
@@ -53,6 +52,7 @@ from tidecast.native.atomics import (
 )
 from tidecast.native.jit import held_kernel, inlined, kernel
 from tidecast.native.memory import address_of, bytes_at, load_i64, store_i64
+from tidecast.native.system import syscalls as sys
 
 RETRY_NS = 50_000_000
 """A disk that refuses is asked again after this long."""

@@ -34,7 +34,6 @@ from tidecast.agents.puller.state import (
 from tidecast.buffers.member_ring import take_back
 from tidecast.layout import member as lay
 from tidecast.layout import ring as ring_layout
-from tidecast.native import syscalls as sys
 from tidecast.native.atomics import (
     fence_seq_cst,
     load_acquire_i32,
@@ -52,6 +51,7 @@ from tidecast.native.memory import (
     load_u32,
     store_u8,
 )
+from tidecast.native.system import syscalls as sys
 from tidecast.queues.cache import cursors, window
 from tidecast.queues.cache.cache import UNKNOWN, drop_block_of, drop_blocks, evict, give_block
 

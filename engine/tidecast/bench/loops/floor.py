@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tidecast.native import syscalls as sys
 from tidecast.native.atomics import load_acquire, pause, store_release
 from tidecast.native.crypto.aes_gcm import DONE, TAG_BYTES, open_sealed, seal
 from tidecast.native.jit import kernel
 from tidecast.native.memory import address_of, copy, load_i64, store_i64, store_u16
+from tidecast.native.system import syscalls as sys
 from tidecast.transport.wire_io import (
     RECEIVE_IO,
     SEND_IO,

@@ -6,9 +6,9 @@ from tidecast.agents.run import inline_agents
 from tidecast.buffers import reader
 from tidecast.buffers.writer import append_into
 from tidecast.client.kernels import ports
-from tidecast.native import syscalls as sys
 from tidecast.native.atomics import pause
 from tidecast.native.jit import inlined, kernel
+from tidecast.native.system import syscalls as sys
 
 TIMEOUT_NS = 10_000_000_000
 

@@ -8,10 +8,10 @@ from tidecast.agents.events import A_EVENTS
 from tidecast.agents.puller.cycle import pull_cycle, puller_of
 from tidecast.buffers import member_ring
 from tidecast.layout import member as lay
-from tidecast.native import syscalls as sys
 from tidecast.native.atomics import fetch_or
 from tidecast.native.jit import kernel
 from tidecast.native.memory import bytes_at
+from tidecast.native.system import syscalls as sys
 from tidecast.queues.cache import cursors as cursor_table
 
 

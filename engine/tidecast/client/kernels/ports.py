@@ -38,7 +38,7 @@ from tidecast.native.jit import held_kernel, hot, kernel
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address, address_of, bytes_at, copy, load_i64
 from tidecast.native.objects import BYTES_OBJECT, DATA_AT, LENGTH_AT, direct, object_address
-from tidecast.native.syscalls import futex_wait
+from tidecast.native.system.syscalls import futex_wait
 
 Port = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -35,9 +35,9 @@ from tidecast.log.state import (
 )
 from tidecast.native.atomics import load_acquire
 from tidecast.native.crc32c import crc32c
-from tidecast.native.files import ENOENT, close, file_bytes, open_at, pread, pread_all
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import load_i64, load_u32, store_u8
+from tidecast.native.system.files import ENOENT, close, file_bytes, open_at, pread, pread_all
 
 NOTHING, GONE, CORRUPT, NEED_ROOM = 0, -10_001, -10_002, -10_003
 """What `read_block` returns besides bytes: NOTHING there yet; GONE: the token was deleted by

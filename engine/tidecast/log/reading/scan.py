@@ -6,10 +6,10 @@ import numpy as np
 
 from tidecast.layout import segment as lay
 from tidecast.log.batch import BAD_FIELD, BAD_RECORD, SHORT, check_batch, check_header, last_seq
-from tidecast.native.files import pread_all
 from tidecast.native.handles import Kind
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import load_i64, load_u32
+from tidecast.native.system.files import pread_all
 
 (
     C_POSITION, C_LENGTH, C_BASE_TOKEN, C_COUNT, C_TIME_MAX, C_APPEND_TIME, C_PRODUCER, C_EPOCH,

@@ -33,10 +33,10 @@ from tidecast.config.topology import TransportConfig
 from tidecast.layout import counters as counters_layout
 from tidecast.layout.packet import CHANNELS, SOURCE_AT
 from tidecast.layout.sealed import SEAL_BYTES
-from tidecast.native.filters import drop_own_packets
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
-from tidecast.native.syscalls import NOW
+from tidecast.native.system.filters import drop_own_packets
+from tidecast.native.system.syscalls import NOW
 from tidecast.node.sealing.transport_keys import SealedTransport
 from tidecast.protocol.sealing.receiver import LEARNED
 from tidecast.transport import wire_io

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from tidecast.native.jit import BOUNDSCHECK, inlined
 from tidecast.native.memory import address_of, check
-from tidecast.native.syscalls import EINTR, EIO, errno
+from tidecast.native.system.syscalls import EINTR, EIO, errno
 
 O_READ = os.O_RDONLY | os.O_CLOEXEC
 ENOENT, EMFILE, ENOSPC, EDQUOT = 2, 24, 28, 122
