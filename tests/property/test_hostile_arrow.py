@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from tests.support.clients import loop_client
 
-from tidecast.client.columns.batch import Optional, batch_runs
+from tidecast.client.columns.batch import Optional, Scheduling, batch_runs
 from tidecast.client.columns.cells import located
 from tidecast.errors import CodecError, ConfigError, PayloadTooLarge, TidecastError
 from tidecast.native.arrow import interface as arrow
@@ -27,6 +27,8 @@ KINDS = [
 ]  # fmt: skip
 BUFFER = st.binary(max_size=96).map(pa.py_buffer)
 RAW = st.one_of(st.none(), BUFFER)
+
+UNUSED = Scheduling(lambda field: None, 0)
 
 
 def refused(*_: int) -> TidecastError:
@@ -135,7 +137,9 @@ def test_random_structures(form: bytes, counts: dict[str, int], content: bytes) 
     hostile = Structures(form, dict(counts), content)
     if counts["length"] > 8:
         with pytest.raises((ConfigError, CodecError)):
-            batch_runs(hostile, Optional(), "t", of_engine=False, problem=refused)
+            batch_runs(
+                hostile, Optional(), "t", of_engine=False, problem=refused, scheduling=UNUSED
+            )
         return
     try:
         cells = located(hostile, "keys", None).cells

@@ -181,6 +181,34 @@ def begun(one: Cluster, at: str) -> tuple[SimulatedNode, SimulatedNode, Any]:
     return a, b, publisher
 
 
+def test_the_next_keeper_delivers_scheduled_records_at_their_time(tmp_path: Path) -> None:
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        client = a.connect()
+        consumer = client.consumer("orders", "billing")
+        due = one.net.wall_ns() + 120 * 10**9
+        client.publish("orders", b"later", key="k", deliver_at=due)
+        client.publish_batch("orders", [b"now"] * 20, keys="k", ack="durable").check()
+        taken = 0
+        while taken < 20:
+            batch = consumer.fetch(20, max_wait=5.0)
+            assert {bytes(message.data) for message in batch} == {b"now"}
+            taken += len(batch)
+            batch.ack()
+        one.net.run(2e6)  # the position is saved
+        b = one.node("b")
+        one.net.kill(a)
+        one.until_kept(b)
+        consumer = b.connect().consumer("orders", "billing")
+        assert len(consumer.fetch(100, max_wait=5.0)) == 0
+        assert consumer.info()["scheduled"] == 1
+        assert one.net.wall_ns() < due
+        message = consumer.next(timeout=130.0)
+        assert (bytes(message.data), message.deliver_at, message.attempts) == (b"later", due, 1)
+        assert one.net.wall_ns() >= due
+
+
 def test_a_killed_keeper_is_followed_within_a_lease_and_a_look(tmp_path: Path) -> None:
     with cluster(tmp_path) as one:
         a, b, publisher = begun(one, at="b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,29 @@ def test_flight_recorder_outlives_the_engine(lab: Lab) -> None:
     platform.start()
     assert '"STARTED"' in platform.run("recorder", "--previous", "--json").stdout
     assert "started" in platform.run("recorder", "--section", "low").stdout
+
+
+def test_a_record_waits_for_its_time_although_its_engine_was_killed(lab: Lab) -> None:
+    """kill -9 between the publication and the delivery."""
+    topic = {"name": "orders", "mode": "durable"}
+    platform = lab.platform(topology({"name": "ipc", "kind": "ipc"}, topics=[topic]))
+    with platform.connect() as client, client.consumer("orders", "billing") as consumer:
+        client.publish("orders", b"later", deliver_in=3600)
+        due = time.time_ns() + 5_000_000_000
+        client.publish("orders", b"soon", deliver_at=due)
+        client.publish("orders", b"now", ack="durable")
+        message = consumer.next(timeout=30.0)
+        assert message.data == b"now"
+        message.ack()
+    platform.kill()
+    platform.start()
+    with platform.connect() as client, client.consumer("orders", "billing") as consumer:
+        message = consumer.next(timeout=30.0)
+        if message.data == b"now":  # the engine had not saved its ack
+            message.ack()
+            message = consumer.next(timeout=30.0)
+        assert time.time_ns() >= due
+        assert (message.data, message.deliver_at, message.attempts) == (b"soon", due, 1)
+        message.ack()
+        info = consumer.info()
+        assert info["scheduled"] == 1

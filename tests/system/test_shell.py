@@ -134,6 +134,32 @@ def test_time_stamps_and_headers(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])
+def test_messages_are_delivered_at_a_time(shell: Shell, remote: bool) -> None:
+    topic = f"later{int(remote)}"
+    shell.durable(topic)
+    for when in (("--deliver-in", "2s"), ("--deliver-at", f"@{time.time() - 60:.3f}")):
+        shell.run("pub", topic, "--message", when[0], *when, "--ack", "durable", remote=remote)
+    shell.run("pub", topic, "--message", "in an hour", "--deliver-in", "1h", remote=remote)
+    found = [json.loads(line) for line in shell.lines(
+        "sub", topic, "--subscription", "x", "--count", "2", "--json", remote=remote
+    )]  # fmt: skip
+    assert {each["data"] for each in found} == {"--deliver-in", "--deliver-at"}
+    assert all("headers" not in each for each in found)
+    assert all(each["deliver_at_ns"] <= time.time_ns() for each in found)
+    assert shell.lines("sub", topic, "--from", "earliest", "--until-end")[-1] == "in an hour"
+    table = shell.run("subscription", "show", topic, "x").stdout
+    assert "scheduled" in table
+    both = shell.run("pub", topic, "--message", "x", "--deliver-in", "1s", "--deliver-at", "@1",
+                     code=2)  # fmt: skip
+    assert "--deliver-in and --deliver-at: give one of them" in both.stderr
+    far = shell.run("pub", topic, "--message", "x", "--deliver-in", "400d", code=1, remote=remote)
+    assert "deliver_in: 34560000.0: allowed are 0 to 31,536,000 s (365 days)" in far.stderr
+    shell.run("topic", "create", f"{topic}-live")
+    live = shell.run("pub", f"{topic}-live", "--message", "x", "--deliver-in", "1s", code=1)
+    assert f"deliver_in: topic {topic}-live is live" in live.stderr
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])
 def test_a_new_topic_is_reported_with_its_near_name(shell: Shell, remote: bool) -> None:
     shell.run("topic", "create", "prices", "--if-missing")
     name = "prizes.remote" if remote else "prizes"

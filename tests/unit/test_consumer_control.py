@@ -83,7 +83,8 @@ def test_after_a_seek_nothing_comes_of_what_was_on_its_way(client: Connection) -
 
 @given(st.sets(st.integers(0, 60)))
 def test_positions_are_saved_as_ranges(settled: set[int]) -> None:
-    ranges = checks._ranges(np.array(sorted(settled), dtype=np.int64))
+    waiting = np.array(sorted(set(range(61)) - settled), dtype=np.int64)
+    ranges = checks._between(0, waiting, 61)
     assert [token for first, end in ranges for token in range(first, end)] == sorted(settled)
     assert all(end < first for (_, end), (first, _) in itertools.pairwise(ranges))
 

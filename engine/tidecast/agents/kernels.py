@@ -98,7 +98,7 @@ def _puller_entries() -> None:
     from tidecast.agents.puller import entries as puller_entries
     from tidecast.buffers import member_ring
     from tidecast.queues.cache import blocks, window
-    from tidecast.queues.filters import where_kernels
+    from tidecast.queues.filters import scheduled, where_kernels
 
     S, raw = _puller_state(), np.zeros(64, dtype=np.uint8)
     words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
@@ -114,6 +114,7 @@ def _puller_entries() -> None:
         puller_entries.spare_block,
         puller_entries.remove_cursor,
         puller_entries.position_of,
+        puller_entries.oldest_due,
         puller_entries.refresh_owners,
     ):
         _compile(each, words, 0)
@@ -124,6 +125,7 @@ def _puller_entries() -> None:
         puller_entries.seek_cursor,
     ):
         _compile(each, words, 0, 0)
+    _compile(scheduled.deliver_at_of, raw)
     _compile(puller_entries.end_fetch, words, 0, 0, 0, 0, 0, True)
     _compile(puller_entries.jump_gap, words, 0, 0, 0, rows)
     _compile(puller_entries.share_cursor, words, 0, np.zeros(1, dtype=np.uint16))

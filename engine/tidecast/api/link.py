@@ -301,6 +301,10 @@ class Link(Protocol):
         """The node's clock, monotonic; of a simulated network its virtual time."""
         return time.monotonic()
 
+    def wall_ns(self) -> int:
+        """Time of day, ns since 1970; of a simulated network by its virtual clock."""
+        return time.time_ns()
+
     def work(self) -> int:
         """Run the agents once (inline only; else 0). Returns how much was done."""
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Literal, TypedDict
 
 Ack = Literal["none", "engine", "durable"]
@@ -31,3 +32,5 @@ class PublishOptions(TypedDict, total=False):
     flush: bool
     timeout: float | None
     ack: Ack | None
+    deliver_at: datetime | int | None
+    deliver_in: float | None

@@ -6,13 +6,21 @@ in it is believed: what lies beyond its end is not there.
 
 from __future__ import annotations
 
-from tidecast.layout.header_names import RESERVED
+from tidecast.layout.header_names import DELIVER_AT, RESERVED
 from tidecast.native.jit import inlined
 from tidecast.native.memory import load_i64, load_u8, load_u32
 
 _DEAD, _TIDECAST = (int.from_bytes(name[:-1].encode(), "little") for name in RESERVED)
 _DASH = ord("-")
 BAD = 1 << 30
+
+_TIME = DELIVER_AT.encode()
+_TIME_8, _TIME_16 = (int.from_bytes(_TIME[k : k + 8], "little") for k in (0, 8))
+_TIME_19 = int.from_bytes(_TIME[15:], "little")
+_TIME_TAG, _UINT64, _MAP16 = 0xA0 | len(_TIME), 0xCF, 0xDE
+TIME_ENTRY_BYTES = 1 + len(_TIME) + 9
+"""Bytes of a delivery time in a map of headers: its name, and an unsigned integer of 64 bits."""
+assert len(_TIME) == 19
 
 
 @inlined
@@ -85,3 +93,33 @@ def has_reserved(data, at, end):
             return False
         at += name_n + value_n
     return False
+
+
+@inlined
+def first_entry(data, at):
+    """Bytes before the first entry of the map of headers at ``at``."""
+    return 3 if load_u8(data, at) == _MAP16 else 1
+
+
+@inlined
+def delivery_time(data, at, n):
+    """The delivery time in the ``n`` bytes of headers at ``at``, ns since 1970; 0: at once.
+
+    It is the first header, as the client writes it. Bytes of any other form have no effect.
+    """
+    if n < 1 + TIME_ENTRY_BYTES:
+        return 0
+    skip = first_entry(data, at)
+    if n < skip + TIME_ENTRY_BYTES:
+        return 0
+    at += skip
+    if load_u8(data, at) != _TIME_TAG or load_u8(data, at + 20) != _UINT64:
+        return 0
+    if load_i64(data, at + 1) != _TIME_8 or load_i64(data, at + 9) != _TIME_16:
+        return 0
+    if load_u32(data, at + 16) != _TIME_19 or load_u8(data, at + 21) > 127:
+        return 0
+    due = 0
+    for k in range(8):
+        due = (due << 8) | load_u8(data, at + 21 + k)
+    return due

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from datetime import datetime
 from typing import Any, ClassVar, Self, Unpack
 
 from tidecast import codecs
@@ -99,6 +100,8 @@ class Publisher(Public, OnLoop, PublisherFlows):
         flush: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
         ack: Ack | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_in: float | None = None,
     ) -> None:
         """Publish one message: bytes, or what the codec encodes.
 
@@ -107,9 +110,12 @@ class Publisher(Public, OnLoop, PublisherFlows):
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
         ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError. ``engine``
-        and ``none`` are what happens without: return when the ring has it.
+        and ``none`` are what happens without: return when the ring has it. ``deliver_at`` (a
+        datetime with a time zone, or ns since 1970) or ``deliver_in`` (seconds from now), of a
+        durable topic: no subscription gets the message before, see docs/CONSUMING.md.
         """
         plain = key is headers is timestamp is to is subscriber is ack is None  # type: ignore[comparison-overlap]
+        plain = plain and deliver_at is deliver_in is None
         if plain and type(payload) is self._plain and not flush:
             collected = self._collected
             if len(payload) <= self._collected_bytes_max and len(collected) < COLLECTED_MAX:
@@ -118,8 +124,9 @@ class Publisher(Public, OnLoop, PublisherFlows):
                     await self._drive(self.end_burst_flow(timeout))
                 return
         flow = self.publish_flow(
-            payload, key, headers, timestamp, to, subscriber, flush, timeout, ack
-        )
+            payload, key, headers, timestamp, to, subscriber, flush, timeout, ack, deliver_at,
+            deliver_in,
+        )  # fmt: skip
         if flow is not None:
             await self._drive(flow)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from types import TracebackType
@@ -73,6 +74,8 @@ class Publisher(Public, Blocking, PublisherFlows):
         flush: bool = False,
         timeout: float | None = None,
         ack: Ack | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_in: float | None = None,
     ) -> None:
         """Publish one message: bytes, or what the codec encodes.
 
@@ -81,9 +84,12 @@ class Publisher(Public, Blocking, PublisherFlows):
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
         ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError. ``engine``
-        and ``none`` are what happens without: return when the ring has it.
+        and ``none`` are what happens without: return when the ring has it. ``deliver_at`` (a
+        datetime with a time zone, or ns since 1970) or ``deliver_in`` (seconds from now), of a
+        durable topic: no subscription gets the message before, see docs/CONSUMING.md.
         """
         plain = key is headers is timestamp is to is subscriber is ack is None  # type: ignore[comparison-overlap]
+        plain = plain and deliver_at is deliver_in is None
         if plain and type(payload) is self._plain and not flush:
             collected = self._collected
             if len(payload) <= self._collected_bytes_max and len(collected) < COLLECTED_MAX:
@@ -92,8 +98,9 @@ class Publisher(Public, Blocking, PublisherFlows):
                     self._drive(self.end_burst_flow(timeout))
                 return
         flow = self.publish_flow(
-            payload, key, headers, timestamp, to, subscriber, flush, timeout, ack
-        )
+            payload, key, headers, timestamp, to, subscriber, flush, timeout, ack, deliver_at,
+            deliver_in,
+        )  # fmt: skip
         if flow is not None:
             self._drive(flow)
 

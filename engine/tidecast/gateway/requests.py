@@ -6,6 +6,7 @@ sends it. Replies go to one subscription each: a message for all would reach oth
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from tidecast.client.core import metadata
@@ -15,7 +16,17 @@ from tidecast.client.requests import wire
 from tidecast.config.internal import REPLIES
 from tidecast.errors import AuthError, ConfigError
 from tidecast.layout import packet
-from tidecast.layout.header_names import ERROR, REPLY, REQUEST, RESERVED, is_reserved
+from tidecast.layout.header_names import (
+    DELIVER_AT,
+    ERROR,
+    REPLY,
+    REQUEST,
+    RESERVED,
+    is_reserved,
+)
+
+GRACE_NS = 24 * 3600 * 1_000_000_000
+"""The clock of a remote client may be ahead of ours by so much."""
 
 
 def check_block(
@@ -34,7 +45,7 @@ def check_block(
     left_out: list[int] = []
     if not block.has_reserved():
         return left_out
-    allowed = {REPLY, ERROR} if replies else {REQUEST}
+    allowed = {REPLY, ERROR} if replies else {REQUEST, DELIVER_AT}
     for i, message in enumerate(block.leads_of_all()):
         names = _reserved(message)
         if not names <= allowed:
@@ -42,6 +53,8 @@ def check_block(
                 f"headers: message {i} of a batch has a name that begins with "
                 f"{' or '.join(RESERVED)}: these are the engine's own"
             )
+        if DELIVER_AT in names:
+            _check_due(i, message)
         if REQUEST in names:
             found = wire.return_of(message)
             if found is None or found[0].node != node_id or found[0].subscriber not in homes:
@@ -49,11 +62,19 @@ def check_block(
     return left_out
 
 
+def _check_due(i: int, message: Copied) -> None:
+    """Raise ConfigError for a delivery time that is none, or too far ahead."""
+    due = metadata.decode(memoryview(message.raw), 0, message.flags).all_headers[DELIVER_AT]
+    if not isinstance(due, int) or due < 0:
+        raise ConfigError(f"deliver_at: message {i} of a batch: {due!r}: allowed is ns since 1970")
+    metadata.check_due_ns("deliver_at", due, time.time_ns() + GRACE_NS)
+
+
 def _reserved(message: Copied) -> set[str]:
     if not message.flags & packet.HEADERS:
         return set()
     fields = metadata.decode(memoryview(message.raw), 0, message.flags)
-    names = fields.headers.keys()
+    names = fields.all_headers.keys()
     if not names:  # no map that can be decoded: the kernel has found a reserved name in it
         return {RESERVED[0]}
     return set(filter(is_reserved, names))

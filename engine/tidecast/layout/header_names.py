@@ -8,6 +8,8 @@ RESERVED = ("dead-", "tidecast-")
 
 REQUEST, REPLY, ERROR = "tidecast-request", "tidecast-reply", "tidecast-error"
 """Headers of requests and replies: `tidecast.client.requests.wire`."""
+DELIVER_AT = "tidecast-deliver-at"
+"""First header of a record with a delivery time (ns since 1970): `buffers.header_names`."""
 
 
 def is_reserved(name: str) -> bool:

@@ -42,3 +42,5 @@ class SubscriptionCounter(IntEnum):
     """Gauge: queues."""
     PAUSED = 14
     """Gauge: queues in which it is paused."""
+    SCHEDULED = 15
+    """Gauge: records that wait for their delivery time; WAITING counts them, too."""

@@ -49,10 +49,13 @@ class NodeContext:
     def __init__(
         self, topology: Topology, data_dir: Path, *, inline: bool = False, seed: int | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns, incarnation: int | None = None,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:  # fmt: skip
         self.topology, self.data_dir, self.inline = topology, data_dir, inline
         self.id, self.name = topology.node.id, topology.node.name
         self.clock_ns = clock_ns
+        self.wall_ns = wall_ns
+        """The time of day, ns since 1970."""
         self.incarnation = time.time_ns() if incarnation is None else incarnation
         self.started = False
         self._ticked_s = 0.0
@@ -154,10 +157,6 @@ class NodeContext:
     def now_s(self) -> float:
         """The node's clock in seconds."""
         return self.clock_ns() / 1e9
-
-    def wall_ns(self) -> int:
-        """The time of day, ns since 1970."""
-        return time.time_ns()
 
     def random_id(self, bits: int) -> int:
         """A random id above 0."""

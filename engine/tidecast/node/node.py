@@ -76,11 +76,13 @@ class Node:
         seed: int | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         incarnation: int | None = None,
+        wall_ns: Callable[[], int] = time.time_ns,
         lease_store: LeaseStore | None = None,
     ) -> None:
         ctx = self.context = NodeContext(
-            topology, data_dir, inline=inline, seed=seed, clock_ns=clock_ns, incarnation=incarnation
-        )
+            topology, data_dir, inline=inline, seed=seed, clock_ns=clock_ns,
+            incarnation=incarnation, wall_ns=wall_ns,
+        )  # fmt: skip
         self.id, self.name, self.data_dir, self.inline = ctx.id, ctx.name, data_dir, inline
         self.incarnation, self.lock, self.conductor = ctx.incarnation, ctx.lock, ctx.conductor
         self.directory, self.bells_path = ctx.directory, ctx.bells_path

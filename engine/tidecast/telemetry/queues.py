@@ -53,6 +53,9 @@ class _Cursor:
     end: int
     lag: int
     """Records that are not acknowledged."""
+    oldest: int
+    late: bool
+    """See `Lag`."""
     reason: str
     out: int
     counts: Json
@@ -109,10 +112,10 @@ def _cursors(
 
     found: dict[int, tuple[Place, _Cursor]] = puller.call(read)
     for (topic, queue), cursor in found.values():
-        if cursor.lag == 0:
+        if not cursor.late:
             cursor.age_s = 0.0
         else:
-            stamp = times.known.get((topic, queue, cursor.position))
+            stamp = times.known.get((topic, queue, cursor.oldest))
             cursor.age_s = None if stamp is None else max(0.0, (now_ns - stamp) / 1e9)
     return found
 
@@ -122,6 +125,7 @@ def _cursor(puller: Puller, cursor: CursorState) -> _Cursor:
     found = lag_here(puller, cursor, _COUNTS)
     return _Cursor(
         position=found.position, next_token=found.next_token, end=found.end, lag=found.records,
+        oldest=found.oldest, late=found.late,
         earliest=cursor.here.log.earliest_token, reason=reason_of(cursor, record),
         out=found.figures["out"], counts={name: found.figures[name] for name in _COUNTS},
     )  # fmt: skip
@@ -137,14 +141,14 @@ def _read_times(
     kept: dict[tuple[str, int, int], int] = {}
     reads = 0
     for (topic, queue), cursor in here:
-        position, lag = found[cursor.number][1].position, found[cursor.number][1].lag
-        mark = (topic, queue, position)
-        if lag == 0 or mark in kept:
+        oldest = found[cursor.number][1].oldest
+        mark = (topic, queue, oldest)
+        if not found[cursor.number][1].late or mark in kept:
             continue
         stamp = times.known.get(mark)
         if stamp is None and reads < TIMES_READ_MAX:
             reads += 1
-            stamp = since_ns(puller, cursor, position)
+            stamp = since_ns(puller, cursor, oldest)
         if stamp is not None:
             kept[mark] = stamp
     times.known = kept

@@ -214,11 +214,11 @@ def _cursors(subs: DurableSubscriptions) -> list[_CursorSample]:
         ages = AGES_MAX
         for (name, cursor), at in zip(cursors, puller.call(look) if cursors else [], strict=True):
             here, age_ns = cursor.here, None
-            if not at.records:
+            if not at.late:
                 age_ns = 0
             elif ages:
                 ages -= 1
-                since = puller.call(since_ns, puller, cursor, at.position)
+                since = puller.call(since_ns, puller, cursor, at.oldest)
                 age_ns = None if since is None else max(0, time.time_ns() - since)
             key = Key(here.topic, here.queue, name)
             found.append(_CursorSample(key, at.figures["settled"], at.end, at.records, age_ns))

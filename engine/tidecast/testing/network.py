@@ -82,6 +82,10 @@ class SimulatedLink(EmbeddedLink):
         """See `Link`."""
         return self.simulated.network.clock() / 1e9
 
+    def wall_ns(self) -> int:
+        """See `Link`."""
+        return self.simulated.network.wall_ns()
+
     def close_publication(self, publication_id: int) -> None:
         """See `Link`."""
         self._alive()
@@ -127,7 +131,7 @@ class SimulatedNode:
         self.engine = Node(
             topology, data_dir, inline=True, memory=network.switch, seed=seed,
             clock_ns=network.clock, connect=connect_to,
-            incarnation=None if network.real_time else network.clock(),
+            incarnation=None if network.real_time else network.clock(), wall_ns=network.wall_ns,
         )  # fmt: skip
         self.engine.start()
 
@@ -241,6 +245,7 @@ class Network:
         self._lock = threading.RLock()
         self._driven, self._busy_ns, self._held = False, START_NS, 0
         self._ahead_ns = 0
+        self._epoch_ns = time.time_ns() - self.clock()
         self._ends_with_its_sessions = False
         self.name = name or f"network-{next(_numbers)}"
         with _registered:
@@ -349,6 +354,10 @@ class Network:
     def clock(self) -> int:
         """Now, ns."""
         return time.monotonic_ns() + self._ahead_ns if self.real_time else self.now_ns
+
+    def wall_ns(self) -> int:
+        """Now, ns since 1970: from the host's time of day at the start on, by this clock."""
+        return self._epoch_ns + self.clock()
 
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass at once: timers of nodes and timeouts of clients become due.

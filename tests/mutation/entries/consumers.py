@@ -13,6 +13,9 @@ _TESTS = "tests/unit/test_puller.py::"
 _ORDER = "tests/unit/test_puller_order.py::"
 _CONSUMING = "tests/unit/test_acceptance_consuming.py::"
 _POSITIONS = "tests/simulation/test_durable_positions.py::"
+_SCHEDULED = "tests/unit/test_scheduled.py::"
+_LEASES = "tests/simulation/test_durable_leases.py::"
+_KILLED = "tests/system/test_engine_killed.py::"
 
 MUTATIONS = (
     Mutation(
@@ -54,7 +57,8 @@ MUTATIONS = (
     Mutation(
         "consume-key-order-ignored",
         _DELIVERY,
-        "    if keyed and (C.again_n > 0 or C.counting > 0) and window.key_is_held(C, key_hash):",
+        "    if keyed and (C.again_n > C.scheduled or C.counting > 0) and "
+        "window.key_is_held(C, key_hash):",
         "    if keyed and C.again_n < 0 and window.key_is_held(C, key_hash):",
         (_TESTS + "test_a_naked_key_holds_back_its_later_records_and_no_others",),
         "New records of a key overtake those that are to be delivered again.",
@@ -221,5 +225,88 @@ MUTATIONS = (
         "        self._before(subscription)",
         (_POSITIONS + "test_a_record_that_is_given_up_again_after_a_seek_has_another_letter",),
         "A record that is given up again after a seek has no letter.",
+    ),
+    Mutation(
+        "consume-time-ignored",
+        _DELIVERY,
+        "    return 0 if left <= 0 else now + min(left, SCHEDULE_LOOK_NS)",
+        "    return 0 if left <= 10**18 else now + min(left, SCHEDULE_LOOK_NS)",
+        (
+            _SCHEDULED + "test_a_record_is_delivered_at_its_time_and_not_before",
+            _LEASES + "test_the_next_keeper_delivers_scheduled_records_at_their_time",
+            _KILLED + "test_a_record_waits_for_its_time_although_its_engine_was_killed",
+            "tests/system/test_shell.py::test_messages_are_delivered_at_a_time",
+        ),
+        "A record with a delivery time is delivered at once.",
+    ),
+    Mutation(
+        "consume-time-holds-its-key",
+        _WINDOW,
+        "    later = KEY_LATER if keyed else 0\n    push(",
+        "    later = KEYED if keyed else 0\n    push(",
+        (_SCHEDULED + "test_a_key_waits_for_no_scheduled_record_of_it_until_that_is_due",),
+        "A record that is due breaks the order of its key.",
+    ),
+    Mutation(
+        "consume-clock-is-not-looked-at",
+        _DELIVERY,
+        "now + min(left, SCHEDULE_LOOK_NS)",
+        "now + left",
+        (_SCHEDULED + "test_a_clock_that_is_set_back_delays_it_and_one_set_ahead_hastens_it",),
+        "A clock that is set does not move deliveries.",
+    ),
+    Mutation(
+        "consume-window-is-not-packed",
+        _DELIVERY,
+        "    if settled >= enough and window.pack(",
+        "    if settled > size and window.pack(",
+        (
+            _SCHEDULED + "test_many_records_pass_one_that_waits",
+            _SCHEDULED + "test_others_pass_a_window_that_is_nearly_full_of_records_that_wait",
+        ),
+        "A record that waits stops its queue once a window of others has passed it.",
+    ),
+    Mutation(
+        "consume-gone-before-its-time-unreported",
+        _ENTRIES,
+        "            out[n, 0], out[n, 1], out[n, 2] = cursor, lost, lost + 1\n            n += 1",
+        "            out[n, 0], out[n, 1], out[n, 2] = cursor, lost, lost + 1",
+        (_SCHEDULED + "test_records_that_are_gone_before_their_time_are_reported",),
+        "Records that retention deletes before their time are completed without an event.",
+    ),
+    Mutation(
+        "consume-passed-are-forgotten",
+        "engine/tidecast/node/consumers/checks.py",
+        "    here = _between(state.mark, held, state.next_token)",
+        "    here = _between(state.mark, held, state.mark)",
+        (
+            _POSITIONS
+            + "test_what_was_acked_before_an_earlier_crash_does_not_come_after_a_later_one",
+        ),
+        "Records acked behind one that waits come again after a crash.",
+    ),
+    Mutation(
+        "consume-time-stays-a-header",
+        "engine/tidecast/client/columns/received.py",
+        "        if n_bytes := int(kernels.locate_times(self.headers, self.due)):",
+        "        if (n_bytes := int(kernels.locate_times(self.headers, self.due))) < 0:",
+        (_SCHEDULED + "test_record_batches_carry_delivery_times_in_a_column",),
+        "A record batch with delivery times cannot be published again.",
+    ),
+    Mutation(
+        "consume-letter-keeps-its-time",
+        "engine/tidecast/node/consumers/dead_letters.py",
+        "OURS = (FOR_HEADER, REDRIVEN_HEADER, DELIVER_AT)",
+        "OURS = (FOR_HEADER, REDRIVEN_HEADER)",
+        (_SCHEDULED + "test_a_dead_letter_keeps_no_delivery_time",),
+        "A dead letter with a delivery time cannot be sent to a topic again.",
+    ),
+    Mutation(
+        "gateway-any-delivery-time",
+        "engine/tidecast/gateway/requests.py",
+        "        if DELIVER_AT in names:",
+        "        if DELIVER_AT in names and i < 0:",
+        (_SCHEDULED + "test_a_gateway_refuses_times_that_no_client_writes",),
+        "A remote client schedules records for any time.",
     ),
 )

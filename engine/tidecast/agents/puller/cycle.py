@@ -16,11 +16,12 @@ from tidecast.agents.puller.delivery import (
     deliver_again,
     deliver_run,
     fail,
-    grow_window,
     leave_member,
+    make_room,
     owner_of,
     share_of,
     skip_to_stream,
+    waits_until,
 )
 from tidecast.agents.puller.fetch import ask_shell, fetch_here, read_ahead
 from tidecast.agents.puller.scouting import scout
@@ -330,6 +331,11 @@ def look_at_timers(S, cursor, C, now):
         if state == window.DONE or state == window.READY or state == window.HELD:
             continue
         deadline = load_i64(win, e + window.W_DEADLINE)
+        if load_u8(win, e + window.W_STATE) & window.SCHEDULED:
+            deadline = waits_until(S, now, deadline)
+            if deadline == 0:
+                window.begin_scheduled(C, win, e)
+                continue
         if deadline > now:
             soonest = min(soonest, deadline)
             continue
@@ -416,8 +422,7 @@ def serve_cursor(S, cursor, now):
         done += deliver_again(S, C, cursor, now)
     cycle = S.misc[P_CYCLE]
     while done < BUDGET:
-        if window.window_room(C) == 0:
-            grow_window(S, C, cursor)
+        if window.window_room(C) == 0 and not make_room(S, C, cursor):
             return done
         if C.next >= S.queues[C.queue].end:
             cursors.want(S, C, cursor, C.next)

@@ -17,6 +17,7 @@ from tidecast.agents.puller.state import (
     P_DUE_NS,
     P_STAMP,
     P_TOUCHED,
+    P_WALL_NS,
 )
 from tidecast.buffers.member_ring import HOSTILE, put_frame, reserve, room
 from tidecast.layout import member as lay
@@ -39,13 +40,16 @@ from tidecast.queues.cache import cursors, window
 from tidecast.queues.cache.blocks import HOLE, data_of, next_of_stream, record_at
 from tidecast.queues.cache.cache import find_block, touch
 from tidecast.queues.filters.filters import passes
+from tidecast.queues.filters.scheduled import deliver_at
 
-SKIP, HOLD, STOP = -1, -2, -3
+SKIP, HOLD, STOP, LATER = -1, -2, -3, -4
 """What becomes of a record that goes to no member now."""
 STUCK = -1
 _FRAME = lay.FRAME_HEADER_BYTES
 _U32 = (1 << 32) - 1
 _NEVER = (1 << 62) - 1
+SCHEDULE_LOOK_NS = 10_000_000_000
+"""How often delivery times are compared with a clock that may have been set meanwhile."""
 
 
 @inlined
@@ -55,6 +59,13 @@ def due(S, C, when_ns):
         C.timer_ns = when_ns
     if when_ns < S.misc[P_DUE_NS]:
         S.misc[P_DUE_NS] = when_ns
+
+
+@inlined
+def waits_until(S, now, due_ns):
+    """When to look again at a record that is due at ``due_ns`` since 1970; 0: it is due now."""
+    left = due_ns - S.misc[P_WALL_NS] - now
+    return 0 if left <= 0 else now + min(left, SCHEDULE_LOOK_NS)
 
 
 @inlined
@@ -120,8 +131,8 @@ def _restored(C, token):
 
 
 @inlined
-def _choose(S, C, cursor, data, p, token):
-    """(the member that gets the record at ``p``, attempts before) or (SKIP, HOLD or STOP, 0)."""
+def _choose(S, C, cursor, data, p, token, now):
+    """(the member that gets the record at ``p``, attempts before), or a number below 0 and 0."""
     attempts = 0
     if C.restored_left > 0:
         attempts = _restored(C, token)
@@ -130,9 +141,11 @@ def _choose(S, C, cursor, data, p, token):
     word = load_u32(data, p + seg.REC_LENGTH_AT)
     if (C.filter != 0 or word & seg.REC_ENGINE) and not passes(C, data, p):
         return SKIP, 0
+    if attempts == 0 and word & seg.REC_HEADERS and waits_until(S, now, deliver_at(data, p)) > 0:
+        return LATER, 0
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
     keyed = word & seg.REC_KEY != 0
-    if keyed and (C.again_n > 0 or C.counting > 0) and window.key_is_held(C, key_hash):
+    if keyed and (C.again_n > C.scheduled or C.counting > 0) and window.key_is_held(C, key_hash):
         return HOLD, attempts
     member = owner_of(S, C, cursor, token, key_hash, keyed)
     if member == cursors.MOVING:
@@ -160,6 +173,18 @@ def _hold(C, data, p, token, attempts):
     )  # fmt: skip
     window.enlist(C, win, e, window.HELD, 0)
     C.held += 1
+
+
+@inlined
+def _schedule(S, C, data, p, token, now):
+    """Let the cursor pass a record whose delivery time is to come."""
+    word = load_u32(data, p + seg.REC_LENGTH_AT)
+    due_ns = deliver_at(data, p)
+    window.schedule(
+        C, window.window_of(C), token, due_ns, load_u32(data, p + seg.REC_KEY_HASH_AT),
+        word & seg.REC_LENGTH_MASK, word & seg.REC_KEY != 0,
+    )  # fmt: skip
+    due(S, C, waits_until(S, now, due_ns))
 
 
 @inlined
@@ -246,7 +271,7 @@ def _account(S, C, member, n, size, deadline):
 
 
 @inlined
-def _run_length(S, C, cursor, B, data, i, limit, member, attempts, simple):
+def _run_length(S, C, cursor, B, data, i, limit, member, attempts, simple, now):
     """How many records from ``i`` on one frame takes, and their bytes."""
     m = S.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
@@ -265,18 +290,28 @@ def _run_length(S, C, cursor, B, data, i, limit, member, attempts, simple):
         size = word & seg.REC_LENGTH_MASK
         if p - start + size > space:
             break
-        if simple and n > 0 and word & seg.REC_ENGINE and is_redriven(data, p):
+        if simple and n > 0 and _is_special(S, data, p, word, now):
             break
         if p - start + size > allowed and (n > 0 or m.in_flight > 0):
             m.full = 1
             break
         if n > 0 and not simple:
-            other, before = _choose(S, C, cursor, data, p, C.next + n)
+            other, before = _choose(S, C, cursor, data, p, C.next + n, now)
             if other != member or before + 1 != attempts:
                 break
         n += 1
         p += size
     return n, p - start
+
+
+@inlined
+def _is_special(S, data, p, word, now):
+    """Does even a cursor without a filter ask what becomes of the record at ``p``?"""
+    if word & seg.REC_HEADERS == 0:
+        return False
+    if word & seg.REC_ENGINE and is_redriven(data, p):
+        return True
+    return waits_until(S, now, deliver_at(data, p)) > 0
 
 
 @inlined
@@ -301,14 +336,18 @@ def deliver_run(S, C, cursor, b, now, limit):
         return _pass_hole(C, B, i)
     limit = min(limit, min(B.end - C.next, window.window_room(C)))
     simple = C.owner >= 0 and C.filter == 0 and C.restored_left == 0
-    if C.again_n > 0 or C.counting > 0:
+    if C.again_n > C.scheduled or C.counting > 0:
         simple = False
-    if load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_ENGINE and is_redriven(data, p):
+    if simple and _is_special(S, data, p, load_u32(data, p + seg.REC_LENGTH_AT), now):
         simple = False
     member = C.owner
     attempts = 0
     if not simple:
-        member, attempts = _choose(S, C, cursor, data, p, C.next)
+        member, attempts = _choose(S, C, cursor, data, p, C.next, now)
+        if member == LATER:
+            _schedule(S, C, data, p, C.next, now)
+            C.next += 1
+            return 1
         if member == SKIP:
             C.filtered += 1
             C.next += 1
@@ -332,7 +371,7 @@ def deliver_run(S, C, cursor, b, now, limit):
         _enter(S, C, data, p, 1, member, attempts + 1, m.head - 1, now)
         C.next += 1
         return 1
-    n, used = _run_length(S, C, cursor, B, data, i, limit, member, attempts + 1, simple)
+    n, used = _run_length(S, C, cursor, B, data, i, limit, member, attempts + 1, simple, now)
     if n == 0:
         if m.full:
             wait_for_credit(S, C, cursor, cursors.NO_CREDIT)
@@ -513,6 +552,8 @@ def deliver_again(S, C, cursor, now):
         if state != window.WAIT and state != window.READY and state != window.HELD:
             continue
         left -= 1
+        if word & window.SCHEDULED:
+            continue
         keyed = word & window.KEYED != 0
         key_hash = load_u32(win, e + window.W_HASH)
         if keyed and (window.key_is_recalled(C, key_hash) or _met(S, key_hash)):
@@ -591,8 +632,19 @@ def fail(S, C, cursor, win, e, now, due_ns, reason):
 
 
 @inlined
-def grow_window(S, C, cursor):
-    """The window is full: ask for a larger one, or rest until its front settles."""
+def make_room(S, C, cursor):
+    """The window is full. Is there room now? Else a larger one comes, or its front is to settle."""
+    size, settled = C.window_mask + 1, window.settled_entries(C)
+    enough = size >> 1 if size < window.WINDOW_MAX else size >> 5  # a walk costs 3 ns an entry
+    if settled >= enough and window.pack(C, window.window_of(C)) > 0:
+        return True
+    _grow_window(S, C, cursor)
+    return False
+
+
+@inlined
+def _grow_window(S, C, cursor):
+    """Ask for a larger window, or rest until the front of this one settles."""
     C.reason = cursors.WINDOW_FULL
     cursors.park(S, C)
     if C.growing == 0 and C.window_mask + 1 < window.WINDOW_MAX:

@@ -30,6 +30,7 @@ from tidecast.agents.puller.state import (
     P_CYCLE,
     P_DUE_NS,
     P_TIMER_NS,
+    P_WALL_NS,
 )
 from tidecast.buffers.member_ring import take_back
 from tidecast.layout import member as lay
@@ -90,7 +91,10 @@ def run_puller(words, idle, scratch, now_ns):
     S = puller_of(words)
     quiet = 0
     while True:
-        now = now_ns if idle == ONCE else sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        now = now_ns
+        if idle != ONCE:
+            now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+            S.misc[P_WALL_NS] = sys.clock_ns(sys.CLOCK_REALTIME, scratch) - now
         work = pull_cycle(S, now)
         if idle == ONCE:
             return -1 if S.attention[A_EVENTS] > 0 else work
@@ -178,16 +182,19 @@ def end_fetch(words, q, b, fetched_bytes, records, end, fresh):
 def jump_gap(words, q, token, first, out):
     """Records [token, first) of queue ``q`` are gone (retention): cursors there jump.
 
-    ``out``: int64[n, 3] rows of cursor, its token before, ``first``. Returns how many jumped.
+    ``out``: int64[n, 3] rows of cursor, first token, end: of records that it did not deliver yet,
+    or was to deliver again. Returns how many; when ``out`` is full, call again for the others.
     """
     S = puller_of(words)
     n = 0
     for k in range(S.misc[P_CURSORS]):
         cursor = S.index[k]
         C = S.cursors[cursor]
-        if C.queue != q or n >= out.shape[0]:
+        if C.queue != q:
             continue
-        _drop_lost(S, C, token, first)
+        n = _drop_lost(C, cursor, token, first, out, n)
+        if n == out.shape[0]:
+            return n
         if token <= C.next and C.next < first:
             out[n, 0], out[n, 1], out[n, 2] = cursor, C.next, first
             C.next = first
@@ -211,18 +218,9 @@ def pass_hole(words, q, token, first, out):
         C = S.cursors[cursor]
         if C.queue != q:
             continue
-        win = window.window_of(C)
-        for w in range(C.w_first, C.w_next):
-            e = window.entry_at(C, w)
-            lost = load_i64(win, e + window.W_TOKEN)
-            if token <= lost < first and _waits(win, e):
-                if n == out.shape[0]:
-                    return n
-                out[n, 0], out[n, 1], out[n, 2] = cursor, lost, lost + 1
-                n += 1
-                window.delist(C, win, e)
-                window.set_state(win, e, window.DONE)
-        window.pop_done(C, win)
+        n = _drop_lost(C, cursor, token, first, out, n)
+        if n == out.shape[0]:
+            return n
         if token <= C.next < first:
             C.next, C.dirty = first, 1
         cursors.make_ready(S, cursor)
@@ -237,16 +235,29 @@ def _waits(win, e):
 
 
 @inlined
-def _drop_lost(S, C, token, first):
-    """What was to be delivered again and is gone from the log counts as settled."""
+def _drop_lost(C, cursor, token, first, out, n):
+    """Complete what waits for delivery in [token, first) and is gone; a row of ``out`` for a range.
+
+    How many rows ``out`` has then, which had ``n``; when it is full, others may be left.
+    """
     win = window.window_of(C)
     for w in range(C.w_first, C.w_next):
         e = window.entry_at(C, w)
         lost = load_i64(win, e + window.W_TOKEN)
-        if token <= lost < first and _waits(win, e):
-            window.delist(C, win, e)
-            window.set_state(win, e, window.DONE)
+        if lost < token or lost >= first or not _waits(win, e):
+            continue
+        if n > 0 and out[n - 1, 0] == cursor and out[n - 1, 2] == lost:
+            out[n - 1, 2] = lost + 1
+        elif n == out.shape[0]:
+            break
+        else:
+            out[n, 0], out[n, 1], out[n, 2] = cursor, lost, lost + 1
+            n += 1
+        window.delist(C, win, e)
+        window.set_state(win, e, window.DONE)
+        C.dirty = 1
     window.pop_done(C, win)
+    return n
 
 
 @held_kernel
@@ -445,6 +456,21 @@ def position_of(words, cursor):
     if cursors.catch_up(S, C, cursor) >= UNSAVED_MAX:
         C.dirty = 1
     return window.watermark(C, window.window_of(C)), C.next
+
+
+@held_kernel
+def oldest_due(words, cursor):
+    """The first token that is not settled and does not wait for its delivery time."""
+    S = puller_of(words)
+    C = S.cursors[cursor]
+    win = window.window_of(C)
+    for w in range(C.w_first, C.w_next):
+        e = window.entry_at(C, w)
+        if window.state_of(win, e) == window.DONE:
+            continue
+        if load_u8(win, e + window.W_STATE) & window.SCHEDULED == 0:
+            return load_i64(win, e + window.W_TOKEN)
+    return C.next
 
 
 @held_kernel

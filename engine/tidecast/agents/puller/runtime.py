@@ -99,6 +99,7 @@ class Puller(BlockMemory):
         observer: Observer | None = None,
         on_fault: OnFault | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         if not 1 <= blocks_max <= puller_tables.BLOCKS_MAX:
             raise TidecastError(f"blocks_max: {blocks_max}: 1 to {puller_tables.BLOCKS_MAX}")
@@ -106,7 +107,7 @@ class Puller(BlockMemory):
         self.words = self.state.words
         self.block_bytes, self.blocks_max = block_bytes, blocks_max
         self.observer = observer or Observer()
-        self.clock_ns = clock_ns
+        self.clock_ns, self._wall_ns = clock_ns, wall_ns
         self.sources: dict[int, Source] = {}
         self.oversized = 0
         self.state.misc[puller_tables.P_BELL] = bell
@@ -591,6 +592,7 @@ class Puller(BlockMemory):
     def work(self, now_ns: int | None = None) -> int:
         """One cycle in the caller's thread, and what it asked for."""
         now = self.clock_ns() if now_ns is None else now_ns
+        self.state.misc[puller_tables.P_WALL_NS] = self._wall_ns() - now
         done = int(entries.run_puller(self.words, ONCE, self._scratch, now))
         if done < 0:
             done = self._handle_events()

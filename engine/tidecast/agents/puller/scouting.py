@@ -31,7 +31,7 @@ def _hand_over(S, C, cursor, b, now, limit):
     If anything holds it back it waits for that, or has a turn of its own.
     """
     handed_over = C.owner < 0 and (C.owners == 0 or C.moving > 0)
-    if C.paused != 0 or handed_over or C.again_n > 0 or window.window_room(C) == 0:
+    if C.paused != 0 or handed_over or C.again_n > C.scheduled or window.window_room(C) == 0:
         cursors.unlink(S, cursor, cursors.FOR_QUEUE)
         cursors.make_ready(S, cursor)
         return

@@ -57,6 +57,8 @@ def json_lines(messages: Iterable[AnyMessage]) -> bytes:
             value["headers"] = each.headers
         if each.timestamp is not None:
             value["timestamp_ns"] = each.timestamp
+        if (due_ns := getattr(each, "deliver_at", None)) is not None:
+            value["deliver_at_ns"] = due_ns
         value |= _text_or_base64("data", bytes(each.data))
         found.append(msgspec.json.encode(value) + b"\n")
     return b"".join(found)

@@ -95,6 +95,18 @@ class _Stamp(Moment):
     help="Time-stamp of every message: now, 2026-01-31T12:00, @SECONDS since 1970, -1h.",
 )
 @click.option(
+    "--deliver-in",
+    type=Duration(low=0),
+    metavar="TIME",
+    help="No subscription gets the messages before: 10s, 5m (durable topics).",
+)
+@click.option(
+    "--deliver-at",
+    type=Moment(ahead=True),
+    metavar="TIME",
+    help="As --deliver-in: 2026-01-31T12:00, @SECONDS since 1970.",
+)
+@click.option(
     "--ack",
     type=click.Choice(["none", "engine", "durable"]),
     default="none",
@@ -274,10 +286,17 @@ def url_of(data_dir: Path) -> str:
 
 
 def _optional(
-    key: str | None, headers: tuple[str, ...], timestamp: int | None, to: str | None
-) -> dict[str, Any]:
+    key: str | None, headers: tuple[str, ...], timestamp: int | None, to: str | None,
+    deliver_in: float | None, deliver_at: int | None,
+) -> dict[str, Any]:  # fmt: skip
     """The fields that each message has, as `Publisher.publish` takes them."""
+    if deliver_in is not None and deliver_at is not None:
+        raise click.UsageError("--deliver-in and --deliver-at: give one of them")
     optional: dict[str, Any] = {}
+    if deliver_in is not None:
+        optional["deliver_in"] = deliver_in
+    if deliver_at is not None:
+        optional["deliver_at"] = deliver_at
     if timestamp is not None:
         optional["timestamp"] = timestamp
     if to is not None:

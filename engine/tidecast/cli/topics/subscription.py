@@ -101,11 +101,11 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
     out.print(f"members: {', '.join(members) or 'none'}")
     _table(
         ("topic", "queue", "position", "end", "lag", "acked ahead", "lag s", "outstanding",
-         "waiting", "reason"),
+         "waiting", "scheduled", "reason"),
         [
             (row["topic"], row["queue"], row["position"], row["end"], row["lag"],
              row["acked_ahead"], f"{row['lag_s']:.1f}", row["outstanding"], row["waiting"],
-             ", ".join([row["reason"], *row["paused_by"]]))
+             row.get("scheduled", 0), ", ".join([row["reason"], *row["paused_by"]]))
             for row in found["lanes"]
         ],
     )  # fmt: skip

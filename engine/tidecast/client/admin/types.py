@@ -103,6 +103,8 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: int
     dead: int
     filtered: int
+    scheduled: int = 0
+    """Records that wait for their delivery time; ``waiting`` counts them, too."""
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +135,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     dead_open: int
     """Dead letters that were not delivered again."""
+    scheduled: int = 0
+    """Records that wait for their delivery time; ``waiting`` counts them, too."""
     cursors: list[Cursor] = msgspec.field(name="lanes", default_factory=list)
     """Only of `get`."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict
+from datetime import datetime
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from tidecast.api.words import Ack
 from tidecast.client.columns import cells
 from tidecast.client.columns.cells import NO_CELLS, NO_TIMES, Located, wrong
-from tidecast.client.columns.headers import from_arrow, headers_of
-from tidecast.client.core.metadata import Headers, HeaderValue
+from tidecast.client.columns.headers import from_arrow, headers_of, scheduled
+from tidecast.client.core.metadata import DELAY_S_MAX, Headers, HeaderValue, due_ns_of
 from tidecast.client.core.outgoing import Refused, RowsRun, Run, SpanRun, runs_of
 from tidecast.client.kernels import cells as kernels
 from tidecast.client.kernels.cells import Cells
@@ -25,7 +26,7 @@ from tidecast.native.arrow.interface import ArrowArray, ArrowStream, Column
 from tidecast.native.memory import address
 
 FRAME = {"payload": "payload", "value": "payload", "key": "key", "headers": "headers",
-         "timestamp": "timestamp"}  # fmt: skip
+         "timestamp": "timestamp", "deliver_at": "deliver_at"}  # fmt: skip
 """Columns of a frame, and what they are; `value` as Spark calls it."""
 FRAME_IGNORED = ("topic", "queue", "offset", "token", "attempts")
 """Columns of a frame that say where a record was."""
@@ -39,6 +40,7 @@ Keys = bytes | str | Iterable[bytes | str | None] | AnyArray | Arrow
 HeaderColumn = HeaderValue | Iterable[HeaderValue | None] | AnyArray | Arrow
 BatchHeaders = Iterable[Headers | None] | Mapping[str, HeaderColumn] | Arrow
 Timestamps = bool | int | Iterable[int | None] | AnyArray | Arrow
+Deliveries = datetime | int | Iterable[int | None] | AnyArray | Arrow
 
 
 class BatchOptions(TypedDict, total=False):
@@ -47,6 +49,8 @@ class BatchOptions(TypedDict, total=False):
     keys: Keys | None
     headers: BatchHeaders | None
     timestamps: Timestamps | None
+    deliver_at: Deliveries | None
+    deliver_in: float | None
     flush: bool
     timeout: float | None
     ack: Ack | None
@@ -58,9 +62,20 @@ class Optional(msgspec.Struct, frozen=True):
     keys: Keys | None = None
     headers: BatchHeaders | None = None
     timestamps: Timestamps | None = None
+    deliver_at: Deliveries | None = None
+    deliver_in: float | None = None
 
     def __bool__(self) -> bool:
-        return not (self.keys is self.headers is self.timestamps is None)
+        plain = self.keys is self.headers is self.timestamps is None
+        return not (plain and self.deliver_at is self.deliver_in is None)
+
+
+class Scheduling(NamedTuple):
+    """How delivery times are checked."""
+
+    check: Callable[[str], None]
+    """Raises ConfigError, naming this field, unless the topic can have some."""
+    now_ns: int
 
 
 class ColumnsRun(Run):
@@ -126,13 +141,13 @@ def needs_columns(messages: Any, optional: Optional) -> bool:
 
 def batch_runs(
     messages: Any, optional: Optional, topic: str, *, of_engine: bool,
-    problem: Callable[[int, int], TidecastError],
+    problem: Callable[[int, int], TidecastError], scheduling: Scheduling,
 ) -> list[Run]:  # fmt: skip
     """The messages as runs. Raises CodecError and ConfigError that name the field and the item."""
     if arrow.is_arrow(messages):
         column = _payload_column(messages, topic)
         if column.is_frame:
-            return _frame_run(column, optional, topic, of_engine, problem)
+            return _frame_run(column, optional, topic, of_engine, problem, scheduling)
         payload = _payload_cells(column, topic)
         if not optional and cells.lies_end_to_end(column):
             return _spans(column, payload)
@@ -141,7 +156,7 @@ def batch_runs(
         if not optional:
             return runs
         payload = _cells_of_runs(runs)
-    return _run(payload, optional, None, of_engine, problem)
+    return _run(payload, optional, {}, of_engine, problem, scheduling)
 
 
 def _spans(column: Column, payload: Located) -> list[Run]:
@@ -184,8 +199,8 @@ def _cells_of_runs(runs: list[Run]) -> Located:
 
 
 def _run(
-    payload: Located, optional: Optional, frame: dict[str, Column] | None, of_engine: bool,
-    problem: Callable[[int, int], TidecastError],
+    payload: Located, optional: Optional, frame: dict[str, Column], of_engine: bool,
+    problem: Callable[[int, int], TidecastError], scheduling: Scheduling,
 ) -> list[Run]:  # fmt: skip
     n = len(payload)
     keys = headers = None
@@ -196,19 +211,50 @@ def _run(
         headers = headers_of(optional.headers, n, of_engine=of_engine)
     if optional.timestamps is not None and optional.timestamps is not False:
         times = cells.times_of(optional.timestamps, "timestamps", n, time.time_ns())
-    if frame is not None:
-        if "key" in frame:
-            keys = Located(cells.arrow_cells(frame["key"], "key"), frame["key"])
-        if "headers" in frame:
-            headers = from_arrow(frame["headers"], of_engine=of_engine)
-        if "timestamp" in frame:
-            times = cells.arrow_times(frame["timestamp"], "timestamp")
+    if "key" in frame:
+        keys = Located(cells.arrow_cells(frame["key"], "key"), frame["key"])
+    if "headers" in frame:
+        headers = from_arrow(frame["headers"], of_engine=of_engine)
+    if "timestamp" in frame:
+        times = cells.arrow_times(frame["timestamp"], "timestamp")
+    due = _deliveries(optional, frame, n, scheduling)
+    if due is not None:
+        headers = scheduled(headers, due)
     return [ColumnsRun(payload, keys, headers, times, problem)] if n else []
+
+
+def _deliveries(
+    optional: Optional, frame: dict[str, Column], n: int, scheduling: Scheduling
+) -> Cells | None:
+    """Delivery times of all messages; None: they have none. Raises ConfigError."""
+    given, now_ns = optional.deliver_at, scheduling.now_ns
+    if given is optional.deliver_in is None and "deliver_at" not in frame:
+        return None
+    field = "deliver_at" if optional.deliver_in is None else "deliver_in"
+    if optional.deliver_in is not None or isinstance(given, (datetime, int)):
+        scheduling.check(field)
+        one = due_ns_of(given, optional.deliver_in, now_ns)
+        return np.full(n, one, dtype=np.int64)
+    if "deliver_at" in frame:
+        times = cells.arrow_times(frame["deliver_at"], field)
+    else:
+        times = cells.times_of(given, field, n, now_ns)
+    if (times == kernels.NO_TIME).all():
+        return None
+    scheduling.check(field)
+    late = (times != kernels.NO_TIME) & ((times < 0) | (times > now_ns + DELAY_S_MAX * 10**9))
+    if late.any():
+        index = int(late.argmax())
+        wrong(
+            f"{field}[{index}]",
+            f"{times[index]}: allowed are ns since 1970, at most 365 days ahead",
+        )
+    return times
 
 
 def _frame_run(
     frame: Column, optional: Optional, topic: str, of_engine: bool,
-    problem: Callable[[int, int], TidecastError],
+    problem: Callable[[int, int], TidecastError], scheduling: Scheduling,
 ) -> list[Run]:  # fmt: skip
     """A record batch, table or data frame: its columns by name."""
     try:
@@ -228,7 +274,9 @@ def _frame_run(
     if "payload" not in found:
         wrong("messages", 'the frame has no column "payload" or "value"')
     for part, given in (("key", optional.keys), ("headers", optional.headers),
-                        ("timestamp", optional.timestamps)):  # fmt: skip
+                        ("timestamp", optional.timestamps), ("deliver_at", optional.deliver_at),
+                        ("deliver_at", optional.deliver_in)):  # fmt: skip
         if given is not None and part in found:
             wrong("messages", f"column {part!r}: it is given as an argument, too")
-    return _run(_payload_cells(found["payload"], topic), optional, found, of_engine, problem)
+    payload = _payload_cells(found["payload"], topic)
+    return _run(payload, optional, found, of_engine, problem, scheduling)

@@ -15,13 +15,15 @@ from tidecast.client.kernels import cells as cell_kernels
 from tidecast.client.kernels import header_maps as kernels
 from tidecast.client.kernels.cells import NULL, SOUND, Cells
 from tidecast.errors import ConfigError
-from tidecast.layout.header_names import RESERVED
+from tidecast.layout.header_names import DELIVER_AT, RESERVED
+from tidecast.layout.packet import HEADERS_BYTES_MAX
 from tidecast.native.arrow import interface as arrow
 from tidecast.native.arrow.interface import Column
 from tidecast.native.memory import address
 
 _FIELD = "headers"
 COLUMNS_MAX = 1024
+_DELIVER_AT = np.frombuffer(DELIVER_AT.encode(), dtype=np.uint8)
 _PROBLEMS = {
     kernels.NOT_UTF8: "a text that is not UTF-8",
     kernels.RESERVED: f"a name that begins with {' or '.join(RESERVED)}: these are the engine's "
@@ -222,6 +224,17 @@ def _packed_entries(
     kernels.fill_maps(ends, names, values, kinds, target, address(target), rows)
     del keep
     return Located(rows, target)
+
+
+def scheduled(headers: Located | None, due: Cells) -> Located:
+    """The maps with a delivery time (ns since 1970) as first entry, where ``due`` has some."""
+    n = len(due)
+    maps = np.full((2, n), NULL, dtype=np.int64) if headers is None else headers.cells
+    room = np.where(maps[1] > HEADERS_BYTES_MAX, 0, np.maximum(maps[1], 0)).sum()
+    target = np.empty(int(room) + n * kernels.TIME_BYTES_MAX, dtype=np.uint8)
+    rows = np.empty((2, n), dtype=np.int64)
+    kernels.add_times(maps, due, _DELIVER_AT, target, address(target), rows)
+    return Located(rows, (target, headers))
 
 
 def _check(bad: int, why: Cells) -> None:

@@ -26,17 +26,27 @@ class Fields:
         compile_fields()
         self.n = n
         self.keys, self.headers = (np.full((2, n), NULL, dtype=np.int64) for _ in range(2))
-        self.times = np.full(n, NO_TIME, dtype=np.int64)
+        self.times, self.due = (np.full(n, NO_TIME, dtype=np.int64) for _ in range(2))
+        self._cut = np.zeros(0, dtype=np.uint8)
+        """Headers without their delivery times."""
 
     def of_poll(self, base: int, n_bytes: int, rows: Cells) -> None:
         """Of messages of a live batch."""
         kernels.locate_fields(base, n_bytes, rows, self.keys, self.headers, self.times)
+        self._cut_times()
 
     def of_records(self, memory: Any, rows: Cells) -> None:
         """Of records of a durable batch."""
         kernels.locate_record_fields(
             address(memory), memory.size, rows, self.keys, self.headers, self.times
         )
+        self._cut_times()
+
+    def _cut_times(self) -> None:
+        """Delivery times are a column of their own, and no headers."""
+        if n_bytes := int(kernels.locate_times(self.headers, self.due)):
+            self._cut = np.empty(n_bytes, dtype=np.uint8)
+            kernels.cut_times(self.headers, self.due, self._cut, address(self._cut))
 
     def record_batch(
         self, payload: Any, headers: HeaderForm, others: Mapping[str, Any], topic: str
@@ -55,16 +65,17 @@ class Fields:
             "headers": (
                 _binary(pa, self.headers) if headers == "raw" else _maps(pa, self.headers, topic)
             ),
-            "timestamp": self._times(pa),
+            "timestamp": self._moments(pa, self.times),
+            "deliver_at": self._moments(pa, self.due),
             **others,
         }
         return pa.record_batch(columns)
 
-    def _times(self, pa: Any) -> Any:
+    def _moments(self, pa: Any, times: Cells) -> Any:
         bits = _no_bits(self.n)
-        nulls = kernels.mark_times(self.times, bits)
+        nulls = kernels.mark_times(times, bits)
         kind = pa.timestamp("ns", "UTC")
-        return pa.Array.from_buffers(kind, self.n, _buffers(pa, bits, self.times), int(nulls))
+        return pa.Array.from_buffers(kind, self.n, _buffers(pa, bits, times), int(nulls))
 
 
 def _no_bits(n: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from tidecast.buffers import member_ring
 from tidecast.client.columns.received import Fields
 from tidecast.client.core.message import SLICED_MAX, split
-from tidecast.client.core.metadata import HeaderValue
+from tidecast.client.core.metadata import HeaderValue, time_in, without_time
 from tidecast.client.kernels import consumer as kernels
 from tidecast.layout import segment
 from tidecast.native.packing import unpack_from
@@ -73,7 +73,14 @@ class StoredRecords:
         return bytes(self._view[at : at + key_n])
 
     def headers(self, row: int) -> dict[str, HeaderValue]:
-        """Headers of record ``row``."""
+        """Headers of record ``row``, without its delivery time."""
+        return without_time(self._headers(row))
+
+    def deliver_at(self, row: int) -> int | None:
+        """Delivery time of record ``row``, ns since 1970; None: it has none."""
+        return time_in(self._headers(row))
+
+    def _headers(self, row: int) -> dict[str, HeaderValue]:
         at, _, _, key_n, headers_n = self._record(row)
         if not headers_n:
             return {}

@@ -156,6 +156,11 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self._batch.timestamp(self._row)
 
     @property
+    def deliver_at(self) -> int | None:
+        """Its delivery time, ns since 1970; None: it was published without."""
+        return self._batch.deliver_at(self._row)
+
+    @property
     def value(self) -> Any:
         """The payload, decoded by the codec of the consumer, or of its connection.
 
@@ -253,7 +258,7 @@ class DurableBatch(StoredRecords):
         ]
 
     def to_record_batch(self, *, headers: HeaderForm = "map") -> Any:
-        """An Arrow record batch, a copy: payload, key, headers, timestamp, and where each was.
+        """An Arrow record batch, a copy: payload, key, headers, timestamp, deliver_at, and more.
 
         That is topic, queue, offset, attempts. `publish_batch` takes it. ``headers``: ``map``, of
         text to bytes (whole numbers as decimal text), or ``raw``, the MessagePack bytes as they

@@ -275,7 +275,7 @@ class Batch(Origin):
         return pa.Array.from_buffers(pa.large_binary(), self._n, buffers)
 
     def to_record_batch(self, *, headers: HeaderForm = "map") -> Any:
-        """An Arrow record batch, a copy: payload, key, headers, timestamp, topic.
+        """An Arrow record batch, a copy: payload, key, headers, timestamp, deliver_at, topic.
 
         `publish_batch` takes it. ``headers``: ``map``, of text to bytes (whole numbers as decimal
         text), or ``raw``, the MessagePack bytes as they were published. Raises ConfigError, Closed,

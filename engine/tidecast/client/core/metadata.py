@@ -5,19 +5,23 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
-from tidecast.layout.header_names import RESERVED, is_reserved
+from tidecast.layout.header_names import DELIVER_AT, RESERVED, is_reserved
 
 HeaderValue = bytes | str | int
 Headers = Mapping[str, HeaderValue]
 
 _I64_MIN, _I64_MAX = -(1 << 63), (1 << 63) - 1
 _U32_MAX = (1 << 32) - 1
+DELAY_S_MAX = 365 * 24 * 3600
+"""A delivery time is at most so far ahead."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _headers = msgspec.msgpack.Decoder(dict[str, Any])
 
 
@@ -54,9 +58,10 @@ def check_headers(headers: Any, *, of_engine: bool) -> None:
             )
 
 
-def _headers_bytes(headers: Any, of_engine: bool) -> bytes:
+def _headers_bytes(headers: Any, of_engine: bool, due_ns: int | None) -> bytes:
     check_headers(headers, of_engine=of_engine)
-    raw = msgspec.msgpack.encode(dict(headers))
+    given = dict(headers) if due_ns is None else {DELIVER_AT: due_ns, **headers}
+    raw = msgspec.msgpack.encode(given)
     if len(raw) > wire.HEADERS_BYTES_MAX:
         raise ConfigError(f"headers: {len(raw)} bytes: at most {wire.HEADERS_BYTES_MAX}")
     return raw
@@ -72,6 +77,51 @@ def _timestamp_ns(timestamp: Any) -> int:
     )
 
 
+def due_ns_of(deliver_at: Any, deliver_in: Any, now_ns: int) -> int | None:
+    """The delivery time of a message, ns since 1970; None: at once. Raises ConfigError."""
+    if deliver_in is not None:
+        if deliver_at is not None:
+            raise ConfigError("deliver_at, deliver_in: give one of them")
+        number = isinstance(deliver_in, (int, float)) and not isinstance(deliver_in, bool)
+        if not number or not 0 <= deliver_in <= DELAY_S_MAX:
+            raise ConfigError(
+                f"deliver_in: {deliver_in!r}: allowed are 0 to {DELAY_S_MAX:,} s (365 days)"
+            )
+        return now_ns + round(deliver_in * 1e9)
+    if deliver_at is None:
+        return None
+    due = deliver_at
+    if isinstance(due, datetime) and due.tzinfo is not None:
+        due = (due - _EPOCH) // timedelta(microseconds=1) * 1000
+    if isinstance(due, int) and not isinstance(due, bool) and due >= 0:
+        check_due_ns("deliver_at", due, now_ns)
+        return due
+    raise ConfigError(
+        f"deliver_at: {deliver_at!r}: allowed are a datetime with a time zone, and ns since 1970"
+    )
+
+
+def time_in(headers: Headers) -> int | None:
+    """The delivery time among decoded headers, ns since 1970; None: there is none."""
+    found = headers.get(DELIVER_AT)
+    return found if isinstance(found, int) else None
+
+
+def without_time(headers: dict[str, HeaderValue]) -> dict[str, HeaderValue]:
+    """These headers, their delivery time taken out."""
+    if isinstance(headers.get(DELIVER_AT), int):
+        del headers[DELIVER_AT]
+    return headers
+
+
+def check_due_ns(field: str, due_ns: int, now_ns: int) -> None:
+    """Raise ConfigError for a delivery time that is too far ahead."""
+    if due_ns > now_ns + DELAY_S_MAX * 1_000_000_000:
+        raise ConfigError(
+            f"{field}: {due_ns}: it is {(due_ns - now_ns) / 86_400e9:,.0f} days ahead: at most 365"
+        )
+
+
 def encode(
     key: bytes | str | None,
     headers: Headers | None,
@@ -79,6 +129,7 @@ def encode(
     subscriber: Any,
     *,
     of_engine: bool = False,
+    due_ns: int | None = None,
 ) -> tuple[bytes, int]:
     """The optional fields in wire order, and their flags. Raises ConfigError.
 
@@ -97,8 +148,8 @@ def encode(
         raw = _key_bytes(key)
         flags |= wire.KEY
         parts += [struct.pack("<H", len(raw)), raw]
-    if headers:
-        raw = _headers_bytes(headers, of_engine)
+    if headers or due_ns is not None:
+        raw = _headers_bytes(headers or {}, of_engine, due_ns)
         flags |= wire.HEADERS
         parts += [struct.pack("<H", len(raw)), raw]
     return b"".join(parts), flags
@@ -114,7 +165,15 @@ class Optional(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, HeaderValue]:
-        """The headers, decoded; those of a foreign client that are no such map come empty."""
+        """The headers, decoded; those of a foreign client that are no such map come empty.
+
+        A delivery time is none of them.
+        """
+        return without_time(self.all_headers)
+
+    @property
+    def all_headers(self) -> dict[str, HeaderValue]:
+        """`headers`, and the delivery time."""
         if self.raw_headers is None:
             return {}
         try:

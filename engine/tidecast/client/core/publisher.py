@@ -24,7 +24,7 @@ from tidecast.api.link import Continued, PublicationGrant, PublicationOptions
 from tidecast.api.words import OnFull
 from tidecast.buffers import writer
 from tidecast.buffers.ring_file import copy_packets, describe, messages_between, tethered_readers
-from tidecast.client.columns.batch import Optional, batch_runs
+from tidecast.client.columns.batch import Optional, Scheduling, batch_runs
 from tidecast.client.core import metadata, producer
 from tidecast.client.core.errors import (
     beyond_link,
@@ -50,6 +50,7 @@ from tidecast.client.kernels.objects import fast_publish
 from tidecast.client.waiting import flush_after_s
 from tidecast.errors import (
     Closed,
+    ConfigError,
     ConnectionLost,
     ForkedProcess,
     NoResponders,
@@ -344,6 +345,7 @@ class PublisherCore:
         to: str | int | None,
         subscriber: int | None,
         flush: bool,
+        due_ns: int | None = None,
     ) -> Outgoing:
         """Check and encode a message. Raises CodecError, ConfigError, PayloadTooLarge."""
         if self._refusal is not None:
@@ -354,15 +356,30 @@ class PublisherCore:
         elif type(payload) is not bytes:
             payload = payload_bytes(payload, self.topic)
         meta, flags = b"", 0
-        if not (key is headers is timestamp is subscriber is None):  # type: ignore[comparison-overlap]
+        if not (key is headers is timestamp is subscriber is due_ns is None):  # type: ignore[comparison-overlap]
             meta, flags = metadata.encode(
                 key, headers, timestamp, subscriber,
-                of_engine=self._connection.link.of_engine,
+                of_engine=self._connection.link.of_engine, due_ns=due_ns,
             )  # fmt: skip
         receiver = 0 if to is None else self._node_id(to)
         if len(payload) + len(meta) > self.payload_bytes_max or len(meta) > self._meta_max:
             raise self._too_large(len(payload), len(meta))
         return Outgoing(payload, meta, flags, receiver, flush)
+
+    def due_ns_of(self, deliver_at: Any, deliver_in: Any) -> int | None:
+        """The delivery time of a message, ns since 1970. Raises ConfigError."""
+        if deliver_at is deliver_in is None:
+            return None
+        self.check_scheduled("deliver_in" if deliver_at is None else "deliver_at")
+        return metadata.due_ns_of(deliver_at, deliver_in, self._connection.link.wall_ns())
+
+    def check_scheduled(self, field: str) -> None:
+        """Raise ConfigError unless the topic can hold a message until its delivery time."""
+        if self.producer_session is None:
+            raise ConfigError(
+                f"{field}: topic {self.topic} is live, nothing of it is kept: make it durable "
+                "(tidecast topic create NAME --mode durable)"
+            )
 
     def addressed(self, payload: bytes, meta: bytes, flags: int, receiver: int) -> Outgoing:
         """A message whose optional fields are encoded already. Raises PayloadTooLarge, Closed."""
@@ -396,8 +413,9 @@ class PublisherCore:
             messages = messages[n:] if n else messages
         of_engine = self._connection.link.of_engine
         return n, batch_runs(
-            messages, optional, self.topic, of_engine=of_engine, problem=self._too_large
-        )
+            messages, optional, self.topic, of_engine=of_engine, problem=self._too_large,
+            scheduling=Scheduling(self.check_scheduled, self._connection.link.wall_ns()),
+        )  # fmt: skip
 
     def attempt_run(self, run: Run, flush: bool) -> bool:
         """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from tidecast.api.words import Ack
 from tidecast.client import compiled
 from tidecast.client.columns.batch import (
     BatchHeaders,
+    Deliveries,
     Keys,
     Messages,
     Optional,
@@ -56,6 +58,8 @@ class PublisherFlows(PublisherCore):
         flush: bool,
         timeout: float | None,
         ack: str | None,
+        deliver_at: datetime | int | None = None,
+        deliver_in: float | None = None,
     ) -> Flow[Any] | None:
         """Publish one message; None: done without waiting.
 
@@ -64,10 +68,11 @@ class PublisherFlows(PublisherCore):
         if ack is not None and check_ack(self, ack):
             begin = partial(
                 self.publish_flow, payload, key, headers, timestamp, to, subscriber, flush, timeout,
-                None,
+                None, deliver_at, deliver_in,
             )  # fmt: skip
             return self._publish_durable(begin, timeout)
-        plain = key is headers is timestamp is to is subscriber is None  # type: ignore[comparison-overlap]
+        due_ns = self.due_ns_of(deliver_at, deliver_in)
+        plain = key is headers is timestamp is to is subscriber is due_ns is None  # type: ignore[comparison-overlap]
         if plain and type(payload) is self._plain:
             if len(payload) <= self._collected_bytes_max and not flush:
                 return self._collect(payload, timeout)
@@ -75,7 +80,7 @@ class PublisherFlows(PublisherCore):
                 self.note_call()
             if not flush and self.try_append(payload):
                 return None
-        message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush)
+        message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush, due_ns)
         if not self.attempt(message):
             return self._put_or_drop(partial(self.attempt, message), timeout)
         if flush and self._connection.link.inline:
@@ -138,6 +143,8 @@ class PublisherFlows(PublisherCore):
         keys: Keys | None = None,
         headers: BatchHeaders | None = None,
         timestamps: Timestamps | None = None,
+        deliver_at: Deliveries | None = None,
+        deliver_in: float | None = None,
         flush: bool = False,
         timeout: float | None = None,
         ack: Ack | None = None,
@@ -147,17 +154,20 @@ class PublisherFlows(PublisherCore):
         Rows of a two-dimensional array are messages, items of a one-dimensional one. Arrow comes
         from any library (PyCapsule interface): binary or string, of any width, as views, with a
         dictionary; a frame has the columns ``payload`` (or ``value``), ``key``, ``headers``,
-        ``timestamp``. ``keys``: bytes or text of each message, None where it has none; a single one
-        is the key of all. ``headers``: a map for each message; or a map of names to values or
-        columns; or an Arrow map, struct, or binary of MessagePack. ``timestamps``: ns since 1970
-        of each; True: now. Columns are sequences, NumPy or Arrow arrays.
+        ``timestamp``, ``deliver_at``. ``keys``: bytes or text of each message, None where it has
+        none; a single one is the key of all. ``headers``: a map for each message; or a map of
+        names to values or columns; or an Arrow map, struct, or binary of MessagePack.
+        ``timestamps``: ns since 1970 of each; True: now. ``deliver_at``: delivery times (ns since
+        1970) of each, or one of all (also a datetime); ``deliver_in``: seconds from now, of all;
+        only on durable topics.
+        Columns are sequences, NumPy or Arrow arrays.
 
         Returns the outcome: ``refused`` items are left out (null, too large, a key too long),
         ``error`` ended the batch (no room). Other publishers' messages may come between.
         ``ack="durable"``: return when all is on disk, else ``error`` has the reason. Raises
         CodecError, ConfigError (field and item) before anything is published, Closed.
         """
-        optional = Optional(keys, headers, timestamps)
+        optional = Optional(keys, headers, timestamps, deliver_at, deliver_in)
         return self._publish_batch(messages, optional, flush, timeout, ack)
 
     def _publish_batch(

@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.buffers.header_names import packed_bytes
+from tidecast.buffers.header_names import (
+    TIME_ENTRY_BYTES,
+    delivery_time,
+    first_entry,
+    packed_bytes,
+)
 from tidecast.buffers.member_ring import ROW_RECORD_AT
 from tidecast.buffers.reader import OUT_FLAGS, OUT_META_AT
 from tidecast.client.kernels.cells import NO_TIME, NULL, Cells
@@ -70,6 +75,57 @@ def locate_record_fields(
         at += base + segment.RECORD_HEADER_BYTES
         _put_cell(keys, i, at, key_n if has_key else NULL)
         _put_cell(headers, i, at + key_n, headers_n or NULL)
+
+
+@kernel
+def locate_times(headers: Cells, due: Cells) -> int:
+    """Delivery times of messages whose headers begin with one; bytes of the headers of these."""
+    total = 0
+    for i in range(due.size):
+        n = headers[1, i]
+        due[i] = NO_TIME
+        if n == NULL:
+            continue
+        time_ns = delivery_time(bytes_at(headers[0, i], n), 0, n)
+        if time_ns > 0:
+            due[i] = time_ns
+            total += n
+    return total
+
+
+@kernel
+def cut_times(headers: Cells, due: Cells, target: Bytes, target_at: int) -> None:
+    """Let headers be copies without their delivery time, in ``target``, which is at ``target_at``.
+
+    ``due``: as `locate_times` has found them.
+    """
+    at = 0
+    for i in range(due.size):
+        if due[i] == NO_TIME:
+            continue
+        n = headers[1, i]
+        source = bytes_at(headers[0, i], n)
+        skip = first_entry(source, 0)
+        count = load_u8(source, 0) & 15
+        if skip == 3:
+            count = load_u8(source, 1) * 256 + load_u8(source, 2)
+        count = max(count - 1, 0)  # headers of a foreign client may not be what their count says
+        if count == 0:
+            _put_cell(headers, i, 0, NULL)
+            continue
+        begin = at
+        if count <= 15:
+            store_u8(target, at, 0x80 | count)
+            at += 1
+        else:
+            store_u8(target, at, 0xDE)
+            store_u8(target, at + 1, (count >> 8) & 0xFF)
+            store_u8(target, at + 2, count & 0xFF)
+            at += 3
+        left = n - skip - TIME_ENTRY_BYTES
+        copy(target, at, source, skip + TIME_ENTRY_BYTES, left)
+        at += left
+        _put_cell(headers, i, target_at + begin, at - begin)
 
 
 # --- into buffers ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ whose value is null are left out.
 from __future__ import annotations
 
 from tidecast.buffers.header_names import BAD, has_reserved, is_reserved_at, packed_bytes
-from tidecast.client.kernels.cells import NULL, SOUND, Cells
+from tidecast.client.kernels.cells import NO_TIME, NULL, SOUND, Cells
 from tidecast.layout.packet import HEADERS_BYTES_MAX
 from tidecast.native.jit import hot, inlined, kernel
 from tidecast.native.mapped import Bytes
@@ -18,6 +18,8 @@ TEXT, BINARY, NUMBER = 0, 1, 2
 NOT_UTF8, RESERVED, NO_NAME, NO_MAP = 1, 2, 3, 4
 """What is wrong with the headers of a row."""
 _ENTRIES_MAX = 65_535
+TIME_BYTES_MAX = 64
+"""Room for the entry that `add_times` adds, and for the longer beginning of its map."""
 
 
 @inlined
@@ -178,6 +180,50 @@ def fill_maps(
                 at = _put_number(target, at, values[0, i])
             else:
                 at = _put_bytes(target, at, values[0, i], values[1, i], kinds[i])
+    return at
+
+
+@kernel
+def add_times(
+    maps: Cells, times: Cells, name: Bytes, target: Bytes, target_at: int, cells: Cells
+) -> int:
+    """Write the maps with ``name`` and a time as first entry into ``target``, at ``target_at``.
+
+    ``maps``: sound, NULL for none; what is too long stays as it is, to be refused when it is
+    published, and so does a row without a time (NO_TIME). The bytes written.
+    """
+    at = 0
+    for row in range(cells.shape[1]):
+        n = maps[1, row]
+        if times[row] == NO_TIME or n > HEADERS_BYTES_MAX:
+            cells[0, row], cells[1, row] = maps[0, row], n
+            continue
+        source = bytes_at(maps[0, row], max(0, n))
+        count, lead = 0, 0
+        if n > 0:
+            count, lead = load_u8(source, 0) & 15, 1
+            if load_u8(source, 0) == 0xDE:
+                count, lead = load_u8(source, 1) * 256 + load_u8(source, 2), 3
+        count += 1
+        begin = at
+        if count <= 15:
+            store_u8(target, at, 0x80 | count)
+            at += 1
+        else:
+            store_u8(target, at, 0xDE)
+            store_u8(target, at + 1, (count >> 8) & 0xFF)
+            store_u8(target, at + 2, count & 0xFF)
+            at += 3
+        store_u8(target, at, 0xA0 | name.size)
+        copy(target, at + 1, name, 0, name.size)
+        at += 1 + name.size
+        _put_number(target, at, times[row])
+        store_u8(target, at, 0xCF)
+        at += 9
+        if n > lead:
+            copy(target, at, source, lead, n - lead)
+            at += n - lead
+        cells[0, row], cells[1, row] = target_at + begin, at - begin
     return at
 
 

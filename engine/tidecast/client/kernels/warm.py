@@ -150,6 +150,7 @@ def compile_columns() -> None:
             (map_kernels.measure_maps, (words, cells, cells, raw, 0, cells, words)),
             (map_kernels.fill_maps, (words, cells, cells, raw, raw, 0, cells)),
             (map_kernels.check_maps, (0, cells, words)),
+            (map_kernels.add_times, (cells, words, raw, raw, 0, cells)),
         ]
     )
     cell_kernels.locate_objects()
@@ -168,6 +169,8 @@ def compile_fields() -> None:
         [
             (field_kernels.locate_fields, (0, 0, cells, cells, cells, words)),
             (field_kernels.locate_record_fields, (0, 0, cells, cells, cells, words)),
+            (field_kernels.locate_times, (cells, words)),
+            (field_kernels.cut_times, (cells, words, raw, 0)),
             (field_kernels.measure_cells, (cells, words, raw)),
             (field_kernels.copy_cells, (cells, words, raw)),
             (field_kernels.mark_times, (words, raw)),

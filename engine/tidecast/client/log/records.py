@@ -71,6 +71,11 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self._batch.timestamp(self._row)
 
     @property
+    def deliver_at(self) -> int | None:
+        """Its delivery time, ns since 1970; None: it was published without."""
+        return self._batch.deliver_at(self._row)
+
+    @property
     def value(self) -> Any:
         """The payload, decoded by the codec. Raises CodecError; ConfigError without a codec."""
         return codecs.decode(self._batch.codec, self.data, self._batch.topic)
@@ -111,10 +116,11 @@ class LogBatch(StoredRecords):
         return [Token(self.topic, self.queue, offset) for offset in self.offsets.tolist()]
 
     def to_record_batch(self, *, headers: HeaderForm = "map") -> Any:
-        """An Arrow record batch: payload, key, headers, timestamp, topic, queue, offset.
+        """An Arrow record batch: payload, key, headers, timestamp, deliver_at, and where each is.
 
-        `publish_batch` takes it. ``headers``: ``map``, of text to bytes (whole numbers as decimal
-        text), or ``raw``, the MessagePack bytes as they were published. Raises ConfigError.
+        That is topic, queue, offset. `publish_batch` takes it. ``headers``: ``map``, of text to
+        bytes (whole numbers as decimal text), or ``raw``, the MessagePack bytes as they were
+        published. Raises ConfigError.
         """
         import pyarrow as pa
 

@@ -81,9 +81,10 @@ def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool)
 
 _SUMS = (
     "lag", "acked_ahead", "outstanding", "waiting", "delivered", "settled", "redelivered", "naks",
-    "timeouts", "dead",
+    "timeouts", "dead", "scheduled",
 )  # fmt: skip
-_FIGURES = ("delivered", "settled", "redelivered", "naks", "timeouts", "dead", "filtered")
+_FIGURES = ("delivered", "settled", "redelivered", "naks", "timeouts", "dead", "filtered",
+            "scheduled")  # fmt: skip
 
 
 def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any
         "topic": here.topic, "queue": here.queue, "position": found.position,
         "next": found.next_token,
         "end": found.end, "lag": lag, "acked_ahead": found.acked_ahead,
-        "lag_s": age_s(puller, cursor, found.position) if found.records else 0.0,
+        "lag_s": age_s(puller, cursor, found.oldest) if found.late else 0.0,
         "outstanding": found.figures["out"], "waiting": found.figures["again_n"],
         "reason": reason_of(cursor, record),
         "paused_by": [name for bit, name in PAUSED_BY.items() if int(record["paused"]) & bit],

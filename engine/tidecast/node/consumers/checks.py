@@ -199,9 +199,13 @@ def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
 
 
 def _acked(state: _State) -> list[tuple[int, int]]:
-    """Ranges beyond the watermark that are settled, in order; those that touch are one."""
+    """Ranges beyond the watermark that are settled, in order; those that touch are one.
+
+    A token behind the cursor that the window does not hold is settled, or a filter passed it over.
+    """
     found: list[tuple[int, int]] = []
-    here = _ranges(state.window[state.window[:, 1] == cursor_window.DONE, 0])
+    held = state.window[state.window[:, 1] != cursor_window.DONE, 0]
+    here = _between(state.mark, held, state.next_token)
     for first, end in sorted([*here, *_rows(state.before[state.before[:, 2] < 0, :2])]):
         if found and first <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], end))
@@ -210,11 +214,11 @@ def _acked(state: _State) -> list[tuple[int, int]]:
     return found
 
 
-def _ranges(tokens: np.ndarray) -> list[tuple[int, int]]:
-    """(first, end) of each run of tokens that follow one another."""
-    first = np.flatnonzero(np.diff(tokens, prepend=-2) != 1)
-    ends = np.append(first[1:], len(tokens))[: len(first)]
-    return list(zip(tokens[first].tolist(), (tokens[ends - 1] + 1).tolist(), strict=True))
+def _between(first: int, tokens: np.ndarray, end: int) -> list[tuple[int, int]]:
+    """(first, end) of each run of tokens of [first, end) that ``tokens``, in order, lack."""
+    starts, ends = np.append(first, tokens + 1), np.append(tokens, end)
+    some = starts < ends
+    return list(zip(starts[some].tolist(), ends[some].tolist(), strict=True))
 
 
 def _attempts(state: _State) -> list[tuple[int, int]]:

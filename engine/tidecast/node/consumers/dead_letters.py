@@ -23,6 +23,7 @@ from tidecast.agents.puller.observer import Dead
 from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
 from tidecast.api.words import ChannelName
 from tidecast.errors import NotFound, PayloadTooLarge, TidecastError
+from tidecast.layout.header_names import DELIVER_AT
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
 from tidecast.node.consumers.state import ConsumersState, CursorState, SubscriptionState
@@ -34,7 +35,8 @@ KNOWN_MAX = 10_000
 LETTERS_READ_MAX = 100_000
 """Of each queue, so many of the newest letters are looked through after a start."""
 _META_BYTES_MAX = 64 * 1024
-OURS = (FOR_HEADER, REDRIVEN_HEADER)
+OURS = (FOR_HEADER, REDRIVEN_HEADER, DELIVER_AT)
+"""Headers that a letter does not keep: they were for the delivery that failed."""
 MARK = "dead-"
 """Before the names of our headers; headers of the record that begin so, as those of a dead letter
 that is given up in its turn, have it once more until it is sent again."""

@@ -15,6 +15,7 @@ from tidecast.layout import segment as seg
 from tidecast.log.redriven import REDRIVEN_HEADER
 from tidecast.native.packing import unpack_from
 from tidecast.node.consumers.state import CursorState
+from tidecast.queues.filters.scheduled import due_ns_of
 
 NOT_ACKED = ("out", "again_n", "dying")
 """Fields of a cursor that count its entries: at members, waiting, on the way to the dead-letter
@@ -29,8 +30,15 @@ class Lag(NamedTuple):
     next_token: int
     end: int
     records: int
+    oldest: int
+    """First token that is neither acknowledged nor waits for its delivery time."""
     figures: dict[str, int]
     """Fields of the cursor."""
+
+    @property
+    def late(self) -> bool:
+        """Some record is due, and not acknowledged."""
+        return self.records > 0 and self.oldest < self.end
 
     @property
     def acked_ahead(self) -> int:
@@ -52,7 +60,10 @@ def lag_here(puller: Puller, cursor: CursorState, fields: tuple[str, ...] = ()) 
     figures = {name: int(record[name]) for name in {*NOT_ACKED, *fields}}
     records = end - next_token - acked_ahead(puller, cursor.number, next_token, end)
     records += sum(figures[name] for name in NOT_ACKED)
-    return Lag(position, next_token, end, records, figures)
+    oldest = position
+    if int(record["scheduled"]):
+        oldest = int(entries.oldest_due(puller.words, cursor.number))
+    return Lag(position, next_token, end, records, oldest, figures)
 
 
 def acked_ahead(puller: Puller, cursor: int, token: int, end: int) -> int:
@@ -69,7 +80,7 @@ def age_s(puller: Puller, cursor: CursorState, token: int) -> float:
 
 
 def since_ns(puller: Puller, cursor: CursorState, token: int) -> int | None:
-    """When a record, or the next behind, was published, or sent again from the dead-letter topic.
+    """When a record, or the next behind, was published, was due, or was sent as a dead letter.
 
     ns since 1970. In the puller's thread. None: it cannot be read.
     """
@@ -78,6 +89,7 @@ def since_ns(puller: Puller, cursor: CursorState, token: int) -> int | None:
     except TidecastError:
         return None
     length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)
+    stamp = max(stamp, due_ns_of(record))
     if length & seg.REC_ENGINE and headers_n:
         at = seg.RECORD_HEADER_BYTES + key_n
         headers: dict[str, Any] = msgspec.msgpack.decode(record[at : at + headers_n])

@@ -25,7 +25,7 @@ SUMS = {
     S.DELIVERED: "delivered", S.DELIVERED_BYTES: "delivered_bytes", S.SETTLED: "settled",
     S.REDELIVERED: "redelivered", S.NAKS: "naks", S.TIMEOUTS: "timeouts", S.DEAD: "dead",
     S.FILTERED: "filtered", S.FILTER_ERRORS: "filter_errors", S.OUTSTANDING: "out",
-    S.WAITING: "again_n",
+    S.WAITING: "again_n", S.SCHEDULED: "scheduled",
 }  # fmt: skip
 
 

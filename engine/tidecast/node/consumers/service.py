@@ -124,7 +124,7 @@ class DurableSubscriptions(Observer):
         puller = Puller(
             wakes=self._wakes.array, bells=ctx.bells, bell=DOORBELL_PULLER,
             blocks_max=max(64, CACHE_BYTES_MAX // BLOCK_BYTES), observer=self,
-            clock_ns=ctx.clock_ns, on_fault=ctx.conductor.agent_failed,
+            clock_ns=ctx.clock_ns, wall_ns=ctx.wall_ns, on_fault=ctx.conductor.agent_failed,
         )  # fmt: skip
         self.state.set_puller(puller)
         if not ctx.inline:

@@ -92,6 +92,7 @@ CURSOR = in_lines(
         ("dying", np.int64),  # entries on their way to the dead-letter topic
         ("filtered", np.int64),
         ("held", np.int64),
+        ("scheduled", np.int64),  # entries that wait for their delivery time
     ]
 )
 CURSOR_BYTES = CURSOR.itemsize

@@ -31,11 +31,13 @@ W_STATE, W_ATTEMPTS, W_MEMBER = 28, 29, 30
 bits of its position in the member's ring (u32 each), state, attempts (u8 each), member (u16)."""
 
 OUT, WAIT, READY, HELD, DONE, DEAD = 1, 2, 3, 4, 5, 6
-KEYED, STALE = 8, 16
+KEYED, STALE, SCHEDULED, KEY_LATER = 8, 16, 32, 64
 """States. OUT: at a member, due at its deadline. WAIT: to be delivered again, not before its
 deadline. READY: to be delivered again now. HELD: passed by the cursor, never delivered: its key or
 its member holds it back. DONE: acknowledged. DEAD: on its way to the dead-letter topic. Flag KEYED:
-the record has a key, so order matters. Flag STALE: only while the table of keys is filled again."""
+the record has a key, so order matters. Flag STALE: only while the table of keys is filled again.
+Flag SCHEDULED: WAIT for its delivery time, and its deadline is ns since 1970. Its key holds nothing
+back meanwhile: flag KEY_LATER becomes KEYED when it is due."""
 _STATE = 7
 ATTEMPTS_MAX = 255
 WINDOW_SMALL, WINDOW_MIN, WINDOW_MAX = 8, 256, 1 << 17
@@ -118,6 +120,32 @@ def pop_done(C, win):
         C.w_first += 1
     if C.w_first == C.w_next:
         C.w_first, C.w_next = 0, 0  # the same cache line again
+
+
+@inlined
+def pack(C, win):
+    """Give up the entries that are settled behind others that are not. How many there were.
+
+    So what holds the front back for long, such as a record with a delivery time, costs one entry,
+    however many records pass it.
+    """
+    kept = C.w_first
+    for w in range(C.w_first, C.w_next):
+        e = entry_at(C, w)
+        if state_of(win, e) == DONE:
+            continue
+        if kept != w:
+            copy(win, entry_at(C, kept), win, e, ENTRY_BYTES)
+        kept += 1
+    given_up = C.w_next - kept
+    C.w_next = kept
+    return given_up
+
+
+@inlined
+def settled_entries(C):
+    """Entries in the window that are settled."""
+    return C.w_next - C.w_first - C.out - C.again_n - C.dying
 
 
 @inlined
@@ -210,7 +238,7 @@ def passed(C, n):
     """``n`` new records were delivered and counted: the counting ends when nothing needs it."""
     C.counting -= n
     if C.counting <= 0:
-        C.counting = 1 if C.again_n > 0 or C.recalled > 0 else 0
+        C.counting = 1 if C.again_n > C.scheduled or C.recalled > 0 else 0
 
 
 @inlined
@@ -294,10 +322,36 @@ def enlist(C, win, e, state, deadline):
 
 
 @inlined
+def schedule(C, win, token, due_ns, key_hash, size, keyed):
+    """Append an entry that waits for its delivery time, ``due_ns`` since 1970."""
+    later = KEY_LATER if keyed else 0
+    push(C, win, token, due_ns, key_hash, size, WAIT | SCHEDULED | later, 0, NO_MEMBER, 0)
+    C.again_n += 1
+    C.scheduled += 1
+    C.dirty = 1
+
+
+@inlined
+def begin_scheduled(C, win, e):
+    """A scheduled entry is due: it is READY, and its key is in order from now on."""
+    room_for_keys(C, win, 1)
+    later = load_u8(win, e + W_STATE) & KEY_LATER
+    store_u8(win, e + W_STATE, READY | (KEYED if later else 0))
+    C.scheduled -= 1
+    C.again_dirty = 1
+    if later:
+        _count_key(C, load_u32(win, e + W_HASH), _WAITING, 1)
+
+
+@inlined
 def delist(C, win, e):
     """The opposite: it goes to a member, or is settled."""
     C.again_n -= 1
-    if load_u8(win, e + W_STATE) & KEYED:
+    word = load_u8(win, e + W_STATE)
+    if word & SCHEDULED:
+        C.scheduled -= 1
+        store_u8(win, e + W_STATE, word & ~(SCHEDULED | KEY_LATER))
+    if word & KEYED:
         _count_key(C, load_u32(win, e + W_HASH), _WAITING, -1)
         C.again_dirty = 1  # a later one of this key may be next
 
