@@ -291,6 +291,30 @@ def no_host_clock(path: str, text: str) -> list[str]:
     return complaints
 
 
+TIMES_OF_DAY = ("time.time", "time.time_ns")
+TIMES_OF_DAY_ALLOWED = (
+    "engine/tidecast/node/context.py::NodeContext.__init__",
+    "engine/tidecast/node/node.py::Node.__init__",
+    "engine/tidecast/node/durable/archiver.py::ArchiverRuntime.__init__",
+)
+"""Defaults, and the name of a directory."""
+
+
+def no_host_time_of_day(path: str, text: str) -> list[str]:
+    """A simulated world has a time of day of its own: `NodeContext.wall_ns`."""
+    tree = _tree(text, "time")
+    functions = [(name, n.lineno, n.end_lineno or n.lineno) for name, n in _functions(tree)]
+    return [
+        f"{line}: {name}; ask the node: wall_ns()"
+        for name, line in _uses(tree)
+        if name in TIMES_OF_DAY
+        and not any(
+            first <= line <= end and f"{path}::{within}" in TIMES_OF_DAY_ALLOWED
+            for within, first, end in functions
+        )
+    ]
+
+
 NOT_NATIVE = [
     (path, text)
     for path, text in select(".py", under=("engine/", "backend/"))
@@ -312,6 +336,10 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "no host clock": (
         no_host_clock,
         list(select(".py", under=("engine/tidecast/client/", "engine/tidecast/node/"))),
+    ),
+    "no host time of day": (
+        no_host_time_of_day,
+        list(select(".py", under=("engine/tidecast/node/",))),
     ),
     "no short aliases": (no_short_aliases, list(select(".py"))),
     "machine paths": (no_machine_paths, list(files().items())),
@@ -352,6 +380,8 @@ PLANTED: list[tuple[str, str]] = [
     ("no host clock", "import time\ndef f():\n    return time.monotonic()\n"),
     ("no host clock", "from time import monotonic_ns as now\n"),
     ("no host clock", "import time\ndef f(clock=time.perf_counter): ...\n"),
+    ("no host time of day", "import time\ndef f():\n    return time.time_ns()\n"),
+    ("no host time of day", "from time import time_ns as now\n"),
     ("no short aliases", "from tidecast import events as ev\n"),
     ("no short aliases", "def f():\n    import tidecast.log.batch as b\n"),
     ("no short aliases", "from a import numpy as np\n"),

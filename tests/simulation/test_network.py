@@ -18,6 +18,8 @@ from tidecast.layout import packet as wire
 from tidecast.testing import Network
 from tidecast.testing.network import network_of as network_named
 
+NEW_YEAR_2020_NS = 1_577_836_800 * 10**9
+
 
 def story(seed: int) -> tuple[str, list[bytes], int]:
     """(digest of every packet delivered and when, what b received, end of time)."""
@@ -42,6 +44,23 @@ def test_the_same_seed_gives_the_same_packets_at_the_same_times() -> None:
     assert first == second
     assert first[0] != other[0]
     assert first[1] == other[1] == [b"%d" % i for i in range(300)]
+
+
+@pytest.mark.parametrize("by_s", [-86_400, 86_400])
+def test_records_have_the_time_of_day_of_their_world(by_s: int) -> None:
+    with Network() as net:
+        net.set_time_of_day(NEW_YEAR_2020_NS)
+        client = net.node("a", durable=["orders"]).connect()
+        consumer = client.consumer("orders", "billing")
+        publisher = client.publisher("orders")
+        publisher.publish(b"before", flush=True)
+        before = consumer.fetch(1, 5.0).messages[0].timestamp
+        assert 0 <= before - NEW_YEAR_2020_NS < 10 * 10**9
+        net.set_time_of_day(net.wall_ns() + by_s * 10**9)
+        publisher.publish(b"after", flush=True)
+        after = consumer.fetch(1, 5.0).messages[0].timestamp
+        assert abs(after - before - by_s * 10**9) < 10 * 10**9
+        assert net.clock() < 20 * 10**9, "timers were not affected"
 
 
 def test_silence_costs_nothing() -> None:

@@ -81,6 +81,10 @@ WEIGHTS = {
 """How often each kind of step is drawn."""
 
 
+CLOCK_STEPS_S = (-3600, -60, -2, 1, 30, 3600)
+"""Steps of the wall clock: of an operator, and of a time service."""
+
+
 def draw(seed: int) -> Script:
     """The script of a seed: the same one each time."""
     chance = random.Random(seed)
@@ -109,7 +113,18 @@ def draw(seed: int) -> Script:
     if settings.power:
         kinds, weights = [*kinds, "power_lost"], [*weights, 2]
     chosen = chance.choices(kinds, weights, k=chance.randint(STEPS_MIN, STEPS_MAX))
-    return Script(settings, [_step(chance, kind) for kind in chosen])
+    steps = [_step(chance, kind) for kind in chosen]
+    return Script(settings, _with_clock_steps(seed, steps))
+
+
+def _with_clock_steps(seed: int, steps: list[Step]) -> list[Step]:
+    """Drawn apart, so that the other steps of a seed stay as they were."""
+    chance = random.Random(f"clock {seed}")
+    found = list(steps)
+    for _ in range(chance.choice([0, 0, 1, 3])):
+        seconds = chance.choice(CLOCK_STEPS_S)
+        found.insert(chance.randint(0, len(found)), Step("clock", seconds))
+    return found
 
 
 def _step(chance: random.Random, kind: str) -> Step:

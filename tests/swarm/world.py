@@ -40,6 +40,8 @@ QUIET_US = 2_000_000.0
 """The end: nobody receives anything for so long, repairs, time-outs and probes are over."""
 ENOSPC, EIO = 28, 5
 STEP_US = 5_000.0
+DAY_NS = 1_800_000_000_000_000_000
+"""Time of day when a world begins: no world reads the host's clock."""
 
 
 class Link(SimulatedLink):
@@ -303,6 +305,7 @@ class World:
             settings.seed, drop=settings.drop, duplicate=settings.duplicate,
             reorder=settings.reorder, delay_us=settings.delay_us, step_us=50.0,
         )  # fmt: skip
+        self.net.set_time_of_day(DAY_NS)
         self.directories: set[Any] = set()
         self.disk = Disk(self.net._directory / OWNER_ID, settings.seed)
         self._end = contextlib.ExitStack()
@@ -507,6 +510,10 @@ class World:
         faults[at] = value
         self.net.run(float(us))
         faults[at] = 0
+
+    def do_clock(self, seconds: int, _b: int, _c: int) -> None:
+        """The wall clock is set, forwards or backwards."""
+        self.net.set_time_of_day(self.net.wall_ns() + seconds * 10**9)
 
     def do_grow(self, more: int, _b: int, _c: int) -> None:
         """More queues."""

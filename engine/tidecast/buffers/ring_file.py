@@ -54,11 +54,15 @@ def create_ring(
     reliability: int,
     has_network: bool,
     incarnation: int,
+    created_ns: int = 0,
     first: int = 0,
     node_name: str = "",
     topic_name: str = "",
 ) -> MappedFile:
-    """Create a ring's file. ``slots``: a power of two; ``first``: first packet it will hold."""
+    """Create a ring's file. ``slots``: a power of two; ``first``: first packet it will hold.
+
+    ``created_ns``: time of day, 0: of the host.
+    """
     assert slots & (slots - 1) == 0 and lay.SLOTS_MIN <= slots <= lay.SLOTS_MAX, slots
     assert wire.PACKET_HEADER_BYTES < slot_bytes <= wire.PACKET_BYTES_MAX, slot_bytes
     mapped = MappedFile.create(path, lay.ring_bytes(slots, slot_bytes))
@@ -77,7 +81,7 @@ def create_ring(
         reliability,
         int(has_network),
     )
-    put("<qq", ring, lay.INCARNATION_AT, incarnation, time.time_ns())
+    put("<qq", ring, lay.INCARNATION_AT, incarnation, created_ns or time.time_ns())
     put("<qq", ring, lay.HEAD_AT, first, first)
     put("<qq", ring, lay.NETWORK_LIMIT_AT, first + slots // 2, first)
     put("<qqq", ring, lay.HIGHEST_AT, first, first, first)

@@ -227,7 +227,7 @@ def _purge_one(node: Node, topic: DurableTopic, log: QueueLog) -> None:
     def roll() -> int:
         runtime.drain_events()  # a roll that was asked for comes first
         if log.next_token > log.segments[-1].base_token:
-            topic.roll(log.queue, time.time_ns(), durable.tables.waiting_in(number))
+            topic.roll(log.queue, durable.ctx.wall_ns(), durable.tables.waiting_in(number))
             runtime.state.queues[number]["dirty"] = 1
         return len(log.retain(bytes_max=1))
 

@@ -56,7 +56,7 @@ class NodeContext:
         self.clock_ns = clock_ns
         self.wall_ns = wall_ns
         """The time of day, ns since 1970."""
-        self.incarnation = time.time_ns() if incarnation is None else incarnation
+        self.incarnation = wall_ns() if incarnation is None else incarnation
         self.started = False
         self._ticked_s = 0.0
         self.ran_s = 0.0
@@ -198,7 +198,7 @@ class NodeContext:
             return
         if len(client.events) == client.events.maxlen:
             self.count(counters_layout.NodeCounter.EVENTS_LOST)
-        client.events.append(msgspec.structs.replace(event, at_ns=time.time_ns()))
+        client.events.append(msgspec.structs.replace(event, at_ns=self.wall_ns()))
         ring_bell_line(self.bells, client.doorbell)
         if self._on_events is not None:
             self._on_events(client_id)

@@ -246,6 +246,7 @@ class Network:
         self._driven, self._busy_ns, self._held = False, START_NS, 0
         self._ahead_ns = 0
         self._epoch_ns = time.time_ns() - self.clock()
+        """The time of day when `clock` is 0."""
         self._ends_with_its_sessions = False
         self.name = name or f"network-{next(_numbers)}"
         with _registered:
@@ -356,8 +357,12 @@ class Network:
         return time.monotonic_ns() + self._ahead_ns if self.real_time else self.now_ns
 
     def wall_ns(self) -> int:
-        """Now, ns since 1970: from the host's time of day at the start on, by this clock."""
+        """Now, ns since 1970: the host's time of day when it was made, advanced by `clock`."""
         return self._epoch_ns + self.clock()
+
+    def set_time_of_day(self, ns: int) -> None:
+        """Step the wall clock of all nodes, forwards or backwards; timers are not affected."""
+        self._epoch_ns = ns - self.clock()
 
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass at once: timers of nodes and timeouts of clients become due.

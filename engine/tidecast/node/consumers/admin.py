@@ -93,7 +93,7 @@ def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any
     ``lag``: records that are not acknowledged; ``acked_ahead``: those beyond ``position`` that are.
     """
     assert subs.puller is not None
-    puller, here = subs.puller, cursor.here
+    puller, here, now_ns = subs.puller, cursor.here, subs.state.ctx.wall_ns()
     found = lag_of(puller, cursor, _FIGURES)
     coming = subs.coming(here.topic)
     lag = max(found.records, 1) if coming else found.records
@@ -103,7 +103,7 @@ def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any
         "topic": here.topic, "queue": here.queue, "position": found.position,
         "next": found.next_token,
         "end": found.end, "lag": lag, "acked_ahead": found.acked_ahead,
-        "lag_s": age_s(puller, cursor, found.oldest) if found.late else 0.0,
+        "lag_s": age_s(puller, cursor, found.oldest, now_ns) if found.late else 0.0,
         "outstanding": found.figures["out"], "waiting": found.figures["again_n"],
         "reason": reason_of(cursor, record),
         "paused_by": [name for bit, name in PAUSED_BY.items() if int(record["paused"]) & bit],

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, Self
@@ -369,7 +368,7 @@ class DeadLetters:
         if name is None:
             self._publish(topic, record, kept, plain=True, timestamp=stamp)
             return
-        headers = {FOR_HEADER: name, REDRIVEN_HEADER: time.time_ns(), **kept}
+        headers = {FOR_HEADER: name, REDRIVEN_HEADER: self._state.ctx.wall_ns(), **kept}
         self._publish(topic, record, headers, timestamp=stamp)
 
     def sent(self, topic: str, *, plain: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 import msgspec
@@ -73,10 +72,13 @@ def acked_ahead(puller: Puller, cursor: int, token: int, end: int) -> int:
     return int((np.minimum(rows[:, 1], end) - rows[:, 0]).sum())
 
 
-def age_s(puller: Puller, cursor: CursorState, token: int) -> float:
-    """Seconds since a record was published, or sent again; 0.0: it cannot be read."""
+def age_s(puller: Puller, cursor: CursorState, token: int, now_ns: int) -> float:
+    """Seconds since a record was published, or sent again; 0.0: it cannot be read.
+
+    ``now_ns``: time of day.
+    """
     since = puller.call(since_ns, puller, cursor, token)
-    return 0.0 if since is None else max(0.0, (time.time_ns() - since) / 1e9)
+    return 0.0 if since is None else max(0.0, (now_ns - since) / 1e9)
 
 
 def since_ns(puller: Puller, cursor: CursorState, token: int) -> int | None:

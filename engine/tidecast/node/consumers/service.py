@@ -348,7 +348,7 @@ class DurableSubscriptions(Observer):
             if (pattern, name) in self.subscriptions:
                 raise Conflict(f"subscription {name} of {pattern} exists already")
             places.check_new(self.state, pattern, options)
-            saved = places.new_subscription(pattern, name, options)
+            saved = places.new_subscription(pattern, name, options, self.state.ctx.wall_ns())
             subscription = self._admit(saved, options)
             try:
                 self.save_now(subscription)

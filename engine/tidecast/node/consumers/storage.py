@@ -11,7 +11,6 @@ its records once this engine has taken the queues.
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 
 import msgspec
@@ -129,10 +128,12 @@ def _forget_pauses(state: ConsumersState, topic: str) -> None:
             state.durable.standing.pop(place, None)
 
 
-def new_subscription(pattern: str, name: str, options: ConsumerOptions) -> SavedSubscription:
-    """A subscription as it begins."""
+def new_subscription(
+    pattern: str, name: str, options: ConsumerOptions, now_ns: int
+) -> SavedSubscription:
+    """A subscription as it begins. ``now_ns``: time of day."""
     return SavedSubscription(
-        pattern=pattern, name=name, created_ns=time.time_ns(),
+        pattern=pattern, name=name, created_ns=now_ns,
         ack_wait_s=or_default(options.ack_wait_s, ACK_WAIT_S),
         max_deliver=or_default(options.max_deliver, MAX_DELIVER),
         dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
@@ -352,7 +353,7 @@ def stand_by(
     saved = read_subscription(store.path(pattern, name))
     if saved is None:
         check_may_create(pattern, name, options)
-        saved = new_subscription(pattern, name, options)
+        saved = new_subscription(pattern, name, options, state.ctx.wall_ns())
         cursors = [
             SavedCursor(
                 pattern, queue, _start(QueueFiles(leases.directory, pattern, queue), options)

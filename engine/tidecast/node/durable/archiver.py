@@ -39,8 +39,9 @@ class ArchiverRuntime:
     def __init__(
         self, *, counters: np.ndarray, bells: Bytes, inline: bool,
         on_events: Callable[[Rows], None], sync: Callable[[int], int], on_fault: OnFault,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:  # fmt: skip
-        self._on_fault = on_fault
+        self._on_fault, self._wall_ns = on_fault, wall_ns
         self.state = ast.archiver_state(counters=counters, bells=bells)
         self.inline, self._bells = inline, bells
         self._on_events, self._sync_queue = on_events, sync
@@ -89,7 +90,7 @@ class ArchiverRuntime:
     def work(self, now_ns: int | None = None) -> int:
         """One duty cycle and, if one is asked for, a sync; in the caller's thread."""
         now = time.monotonic_ns() if now_ns is None else now_ns
-        done = self._run(ONCE, now, time.time_ns())
+        done = self._run(ONCE, now, self._wall_ns())
         self.drain_events()
         if self.sync_asked and self.syncs_inline:
             self.sync_all()

@@ -117,7 +117,7 @@ def seal(registry: SourceRegistry, topic: DurableTopic) -> None:
         for log in topic.logs:
             if log.segments[-1].bytes > COPIED_BYTES_MAX:
                 waiting = registry.tables.waiting_in(numbers[log.queue])
-                topic.roll(log.queue, time.time_ns(), waiting)
+                topic.roll(log.queue, registry.ctx.wall_ns(), waiting)
 
     with contextlib.suppress(StorageError):
         registry.runtime.on_archiver(roll)

@@ -268,7 +268,7 @@ class PlacedAppends:
             return None
         if producer is not None:
             producer.marks[run.queue] = seq + run.count - 1
-            producer.note_placed(run.epoch + 1, time.time_ns())
+            producer.note_placed(run.epoch + 1, durable.ctx.wall_ns())
             self._note(topic, run, seq, token)
         return Verdict(Outcome.APPENDED, token, earliest)
 
@@ -281,14 +281,14 @@ class PlacedAppends:
             token = int(
                 append_placed(
                     runtime.state.words, number, run.buffer, run.n_bytes, run.producer,
-                    run.epoch + 1, seq, self._registry.ctx.clock_ns(), time.time_ns(),
+                    run.epoch + 1, seq, durable.ctx.clock_ns(), durable.ctx.wall_ns(),
                 )
             )  # fmt: skip
             if token != NEEDS_ROLL:
                 break
             durable.tables.note_acked(topic)
             try:
-                topic.roll(run.queue, time.time_ns(), {})
+                topic.roll(run.queue, durable.ctx.wall_ns(), {})
             except StorageError:
                 if not topic.logs[run.queue].suspect:
                     raise
@@ -332,7 +332,7 @@ class PlacedAppends:
         base = run.epoch << EPOCH_SHIFT
         if mark == 0:
             self._recent.get(topic, OrderedDict()).pop((run.queue, run.producer), None)
-            if run.sequence and _is_young(run.producer, time.time()):
+            if run.sequence and _is_young(run.producer, self._registry.ctx.wall_ns() / 1e9):
                 return Outcome.GAP
             return base + run.sequence + 1
         if base < mark >> EPOCH_SHIFT << EPOCH_SHIFT:

@@ -176,7 +176,7 @@ class Durable:
             return
         runtime = self.registry.runtime
         directory = self.leases.directory if owner else self.ctx.data_dir
-        topic = DurableTopic.open(config, directory, time.time_ns(), owner, self.ctx.name)
+        topic = DurableTopic.open(config, directory, self.ctx.wall_ns(), owner, self.ctx.name)
         try:
             rows = self._make_rows(topic, 0)
             runtime.on_archiver(lambda: self.registry.tables.add_topic(topic, rows))
@@ -250,7 +250,7 @@ class Durable:
             record = self.registry.runtime.state.topics[topic.slot]
             if record["held"] or record["suspect"]:
                 raise StorageError(f"topic {name}: the disk refuses what is there already")
-            topic.grow(queues, time.time_ns())
+            topic.grow(queues, self.ctx.wall_ns())
             self.registry.tables.set_queues(topic, self._make_rows(topic, before))
             for slot, source in self.sources.items():
                 if source.topic == name:
@@ -437,7 +437,7 @@ class Durable:
         record["retry_ns"] = 0
         self.registry.tables.note_acked(topic)
         try:
-            topic.roll(queue, time.time_ns(), self.registry.tables.waiting_in(number))
+            topic.roll(queue, self.ctx.wall_ns(), self.registry.tables.waiting_in(number))
         except StorageError as problem:
             record["retry_ns"] = self.ctx.clock_ns() + RETRY_NS
             if topic.logs[queue].suspect:
@@ -560,7 +560,7 @@ class Durable:
         self._open_again(now_s)
         if not self.registry.active:
             return
-        now_ns = time.time_ns()
+        now_ns = self.ctx.wall_ns()
         for topic in self.topics.values():
             upkeep.retain(self.registry, topic, now_ns)
             if topic.config.queues > topic.map.queues and self.grants.whole(topic):

@@ -84,6 +84,7 @@ class SourceRegistry:
             self._runtime = ArchiverRuntime(
                 counters=ctx.counters.values, bells=ctx.bells, inline=ctx.inline,
                 on_events=self._on_events, sync=self._sync, on_fault=ctx.conductor.agent_failed,
+                wall_ns=ctx.wall_ns,
             )  # fmt: skip
             self._tables = archiver_tables.ArchiverTables(self._runtime)
         return self._runtime

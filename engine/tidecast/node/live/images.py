@@ -324,6 +324,7 @@ def _image_ring(
         reliability=setup.reliability,
         has_network=False,
         incarnation=setup.incarnation,
+        created_ns=ctx.wall_ns(),
         first=join,
         node_name=setup.node,
         topic_name=topic.name,
