@@ -16,6 +16,7 @@ from argon2 import PasswordHasher
 from starlette.testclient import TestClient
 
 from tests.support.control import Login, Service, service_of
+from tests.support.process_state import unchanged
 from tidecast_control.auth import service as auth
 from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_control.settings import Settings, load_settings
@@ -28,6 +29,8 @@ FAST = {
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
 """A database has 300 files: on a disk each took 0.4 s to make, all 20 s to remove at the end."""
+
+process_state = pytest.fixture(autouse=True)(unchanged)
 
 
 @dataclass(frozen=True)

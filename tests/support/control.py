@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from websockets.sync.client import ClientConnection, connect
 
+from tests.support.process_state import kept_loggers
 from tidecast_control.api.resources import merged
 from tidecast_control.app import create_app
 from tidecast_control.context import Context
@@ -166,7 +167,8 @@ class Running:
             told.append(url)
             ready.set()
 
-        self._server = make_server(settings, on_ready)
+        with kept_loggers("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+            self._server = make_server(settings, on_ready)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         assert ready.wait(30), "the service did not start"

@@ -3,7 +3,8 @@
 A test that leaves such a change decides how a later test of the same worker ends: the suite then
 passes or fails by the order of its tests. `snapshot` reads the state in about 0.1 ms; `changes`
 names each difference. The autouse fixture `process_state` in `tests/unit/conftest.py` compares
-the two around each test, behind the set-up of fixtures that live longer than a test.
+the two around each test, behind the set-up of fixtures that live longer than a test; so does the
+one of `tests/control`.
 
 Pytest restores the filters of warnings and the captured streams itself. Threads are not compared:
 the pool of a server that a file's tests share adds threads as requests come.
@@ -21,8 +22,12 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1,
@@ -75,6 +80,28 @@ def changes(before: State, after: State) -> list[str]:
         elif old != new:
             found.append(f"{name}: {old} became {new}")
     return found
+
+
+def unchanged() -> Iterator[None]:
+    """For a fixture: fail a test that leaves a change which later tests of its worker would see."""
+    before = snapshot()
+    yield
+    left = changes(before, snapshot())
+    if left:
+        pytest.fail("the test left changes of the process:\n" + "\n".join(left), pytrace=False)
+
+
+@contextmanager
+def kept_loggers(*names: str) -> Iterator[None]:
+    """Loggers are after the block as they were before it."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(at.level, at.disabled, at.propagate, at.handlers[:]) for at in loggers]
+    try:
+        yield
+    finally:
+        for at, (level, disabled, propagate, handlers) in zip(loggers, before, strict=True):
+            at.setLevel(level)
+            at.disabled, at.propagate, at.handlers = disabled, propagate, handlers
 
 
 def _wakeup_fd() -> int:

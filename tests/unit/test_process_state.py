@@ -64,3 +64,13 @@ def test_a_library_may_create_loggers_and_not_configure_them() -> None:
         assert process_state.changes(before, process_state.snapshot())
     finally:
         made.handlers.clear()
+
+
+def test_loggers_are_kept() -> None:
+    before = process_state.snapshot()
+    with process_state.kept_loggers(LOGGER.name):
+        LOGGER.setLevel(logging.DEBUG)
+        LOGGER.propagate = False
+        LOGGER.addHandler(logging.StreamHandler())
+        assert process_state.changes(before, process_state.snapshot())
+    assert process_state.changes(before, process_state.snapshot()) == []
