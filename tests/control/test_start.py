@@ -7,6 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.support.control import SERVER_LOGGERS
+from tests.support.process_state import kept_loggers
 from tidecast.errors import ConfigError
 from tidecast_control.__main__ import run
 from tidecast_control.postgres import EmbeddedPostgres
@@ -23,7 +25,7 @@ def ascii_url(postgres: EmbeddedPostgres) -> str:
 
 
 def _refused(url: str, data_dir: Path, capfd: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(ConfigError) as refusal:
+    with kept_loggers(*SERVER_LOGGERS), pytest.raises(ConfigError) as refusal:
         run(load_settings(database_url=url, data_dir=data_dir, port=0), local_token=False)
     assert "Traceback" not in capfd.readouterr().err
     return str(refusal.value)

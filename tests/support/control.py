@@ -28,6 +28,8 @@ from tidecast_control.settings import SESSION_COOKIE, Settings
 
 ADMIN_PASSWORD = "correct horse battery"
 BASE = "http://localhost"
+SERVER_LOGGERS = "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"
+"""A server that is made configures them."""
 _serial = itertools.count(1)
 
 
@@ -167,7 +169,7 @@ class Running:
             told.append(url)
             ready.set()
 
-        with kept_loggers("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+        with kept_loggers(*SERVER_LOGGERS):
             self._server = make_server(settings, on_ready)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
