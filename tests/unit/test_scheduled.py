@@ -26,7 +26,7 @@ from tests.support.pulling import S_NS, Got, Rig, drain, fill, payloads, rig
 import tidecast
 import tidecast.sync
 import tidecast.testing
-from tidecast.agents.puller.entries import pause_cursor, seek_cursor
+from tidecast.agents.puller.entries import hurry_timers, pause_cursor, seek_cursor
 from tidecast.buffers import member_ring
 from tidecast.client.core import metadata
 from tidecast.config.topology import topology_from
@@ -153,6 +153,36 @@ def test_a_key_waits_for_no_scheduled_record_of_it_until_that_is_due() -> None:
         m.ack_all(late)
         r.run()
         assert payloads(m.take()) == [b"2"]
+
+
+def test_a_key_waits_for_a_record_that_is_due_and_has_to_be_read_first() -> None:
+    with timed(block_bytes=1 << 13) as r:
+        q, m = r.queue(blocks_max=2), r.member(in_flight_max=1)
+        r.cursor(q, m)
+        put(r, q, Put(b"later", 10.0, b"k"))
+        fill(r, q, 200)
+        put(r, q, Put(b"x"), Put(b"1", None, b"k"))
+        r.run()
+        while (one := m.take()[0]).payload != b"x":
+            m.ack(one)
+            r.run()
+        blocks = r.puller.state.held[q, : r.puller.state.queues[q]["blocks"]]
+        assert all(r.puller.state.blocks[b]["first"] > 0 for b in blocks)
+        r.sources[0].delay_ns = S_NS
+        r.now += 10 * S_NS
+        hurry_timers(r.puller.words)
+        r.puller.work(r.now)
+        m.ack(one)
+        for _ in range(20):
+            r.puller.work(r.now)
+        assert m.take() == []
+        r.run(S_NS)
+        [late] = m.take()
+        assert late.payload == b"later"
+        r.sources[0].delay_ns = 0
+        m.ack(late)
+        r.run()
+        assert payloads(m.take()) == [b"1"]
 
 
 def test_nak_timeout_and_dead_letters_count_from_its_delivery() -> None:

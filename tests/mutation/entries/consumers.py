@@ -244,7 +244,7 @@ MUTATIONS = (
         _WINDOW,
         "    later = KEY_LATER if keyed else 0\n    push(",
         "    later = KEYED if keyed else 0\n    push(",
-        (_SCHEDULED + "test_a_key_waits_for_no_scheduled_record_of_it_until_that_is_due",),
+        (_SCHEDULED + "test_a_key_waits_for_a_record_that_is_due_and_has_to_be_read_first",),
         "A record that is due breaks the order of its key.",
     ),
     Mutation(
