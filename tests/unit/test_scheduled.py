@@ -265,6 +265,26 @@ def test_what_waits_is_bounded_by_the_window() -> None:
         assert r.position(cursor) == (len(got), len(got))
 
 
+def test_many_times_cost_few_looks_and_are_met_within_milliseconds() -> None:
+    with timed() as r:
+        q, m = r.queue(), r.member(in_flight_max=WINDOW_MAX, deliveries_bytes=1 << 23)
+        cursor = r.cursor(q, m)
+        n, ms = 100_000, 1_000_000
+        for k in range(0, n, 5000):
+            put(r, q, *[Put(b"", 1.0 + i / n) for i in range(k, k + 5000)])
+        r.run()
+        begun, looks, left = r.now, 0, n
+        while left > n // 2:
+            r.now += ms // 2
+            r.puller.work(r.now)
+            now_left = int(r.cursor_record(cursor)["scheduled"])
+            looks += now_left < left
+            left = now_left
+            due = n * (r.now - begun - S_NS) // S_NS
+            assert n - left >= due - 5 * n // 1000, "later than 5 ms"
+        assert 50 < looks < 160, "a walk over 100,000 entries at most each 3 ms"
+
+
 def test_others_pass_a_window_that_is_nearly_full_of_records_that_wait() -> None:
     with timed() as r:
         q, m = r.queue(), r.member()

@@ -267,6 +267,14 @@ MUTATIONS = (
         "A record that waits stops its queue once a window of others has passed it.",
     ),
     Mutation(
+        "consume-looks-at-all-each-time",
+        _CYCLE,
+        "            S.misc[P_TIMER_NS] += (C.w_next - C.w_first) * TIMER_ENTRY_NS\n",
+        "            S.misc[P_TIMER_NS] += (C.w_next - C.w_first) // TIMER_ENTRY_NS\n",
+        (_SCHEDULED + "test_many_times_cost_few_looks_and_are_met_within_milliseconds",),
+        "A puller with many waiting records does nothing but look at them.",
+    ),
+    Mutation(
         "consume-gone-before-its-time-unreported",
         _ENTRIES,
         "            out[n, 0], out[n, 1], out[n, 2] = cursor, lost, lost + 1\n            n += 1",

@@ -77,8 +77,8 @@ def _anything(S):
 
 @inlined
 def _sleep_ns(S, now):
-    """How long until the next timer, PARK_NS_MAX at most."""
-    return max(min(PARK_NS_MAX, S.misc[P_DUE_NS] - now), 0)
+    """How long until the next look at timers, PARK_NS_MAX at most."""
+    return max(min(PARK_NS_MAX, max(S.misc[P_DUE_NS], S.misc[P_TIMER_NS]) - now), 0)
 
 
 @kernel
