@@ -19,7 +19,6 @@ from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
 from tidecast.native.packing import pack_into, unpack_from
-from tidecast.node.context import NodeContext
 from tidecast.node.durable.archiver_tables import ring_session
 from tidecast.node.durable.owner_side import Openings
 from tidecast.protocol.dedup import producer_id
@@ -76,7 +75,7 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     """Its time of day goes with its clock."""
     monkeypatch.setattr(receipts, "OPEN_TIMEOUT_S", 60.0)  # the first test may compile
     with Network(seed=1) as made:
-        monkeypatch.setattr(NodeContext, "wall_ns", lambda self: self.clock_ns())
+        made.set_time_of_day(made.clock())
         yield made
 
 
