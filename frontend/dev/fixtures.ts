@@ -294,6 +294,7 @@ export function subscriptionLive(
     lag_trend_per_s: state === "paused" ? 6 : state === "behind" ? -900 : 0,
     drain_s: state === "behind" ? lag / 900 : 0,
     outstanding: String(state === "paused" ? 0 : 240),
+    scheduled: state === "behind" ? "12" : "0",
     delivered_per_s: speed,
     pressure: state === "behind" ? "members too slow" : "",
   };

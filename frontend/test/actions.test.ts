@@ -5,7 +5,7 @@ import { asCurl, asPython } from "@/lib/copy-as";
 import { nanosOf, parsePlace } from "@/pages/messages/place";
 import { parseHeaders, payloadError } from "@/pages/messages/publish-body";
 import { stagesOf } from "@/pages/reliability/rings";
-import { cursorShares } from "@/pages/subscriptions/state";
+import { cursorShares, lagNote } from "@/pages/subscriptions/state";
 import { liveFirst } from "@/pages/topics/rows";
 
 describe("copy as", () => {
@@ -64,6 +64,11 @@ describe("positions", () => {
     expect(cursorShares(cursor)).toEqual({ acked: 0.5, delivered: 0.25 });
     const empty = { earliest: "5", acked: "5", delivered: "5", latest: "5" };
     expect(cursorShares(empty)).toEqual({ acked: 1, delivered: 0 });
+  });
+  it("say how much of the lag is scheduled", () => {
+    expect(lagNote("1000", "12")).toBe("1,000, of these 12 scheduled");
+    expect([lagNote("1000", "0"), lagNote("1000", null)]).toEqual(["1,000", "1,000"]);
+    expect(lagNote(null, "1")).toBe("");
   });
   it("become stages of a ring", () => {
     const ring = { slots: "100", head: "1000", sent: "990", slowest_consumed: "950" };

@@ -43,9 +43,10 @@ def test_a_subscription_is_the_sum_of_what_engines_say() -> None:
     busy = Source(
         "a",
         _sample(1, state="active", members=1, lag_messages=90, delivered=10, dead=1, dead_open=1),
-        _sample(2, state="active", members=1, lag_messages=60, delivered=50, dead=3, dead_open=2),
-    )
-    quiet = Source("b", _sample(1), _sample(2))
+        _sample(2, state="active", members=1, lag_messages=60, delivered=50, dead=3, dead_open=2,
+                scheduled=7),
+    )  # fmt: skip
+    quiet = Source("b", _sample(1), _sample(2, scheduled=2))
     for order in ((busy, quiet), (quiet, busy)):
         found = build(order).subscriptions["billing"]
         assert found["state"] == "active"
@@ -55,6 +56,7 @@ def test_a_subscription_is_the_sum_of_what_engines_say() -> None:
         assert found["delivered_per_s"] == 40.0
         assert found["drain_s"] == 2.0
         assert (found["dead_letters"], found["given_up"]) == ("2", "3")
+        assert found["scheduled"] == "9"
 
 
 def test_forged_packets_are_a_rate_of_their_node_that_rules_can_watch() -> None:

@@ -37,6 +37,7 @@ from tidecast.layout.header_names import DELIVER_AT
 from tidecast.queues.cache import cursors
 from tidecast.queues.cache.window import WINDOW_MAX, WINDOW_MIN
 from tidecast.queues.mapper import hash_of
+from tidecast.telemetry.queues import Times, samples
 
 EPOCH_NS = 1_900_000_000 * S_NS
 YEAR_2100_NS = 4_102_444_800 * S_NS
@@ -422,6 +423,9 @@ def test_a_client_schedules_and_tests_in_virtual_time() -> None:
         assert len(consumer.fetch(1, max_wait=0.2)) == 0
         info = consumer.info()
         assert (info["lag"], info["lag_s"], info["lanes"][0]["scheduled"]) == (1, 0.0, 1)
+        [row] = samples(network.find("a").engine, Times())["durable_subscriptions"]
+        assert (row["lag_messages"], row["lag_s"], row["scheduled"]) == (1, 0.0, 1)
+        assert row["cursors"]["orders:0"]["scheduled"] == 1
         network.advance(2.0)
         two = consumer.next(timeout=1.0)
         assert (bytes(two.data), two.key, two.headers) == (b"in", b"k", {"n": 1})

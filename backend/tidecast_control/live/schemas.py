@@ -323,6 +323,9 @@ class QueuesLive(Heard):
     queues: dict[str, QueueLive]
 
 
+SCHEDULED = "Messages that wait for their delivery time; the lag counts them, too"
+
+
 class CursorLive(View):
     """A subscription's place in one queue."""
 
@@ -333,6 +336,7 @@ class CursorLive(View):
     lag_messages: Int64
     lag_s: float | None = None
     outstanding: Int64 = 0
+    scheduled: Int64 = Field(0, description=SCHEDULED)
     pressure: str = ""
 
 
@@ -352,6 +356,7 @@ class SubscriptionLive(View):
     lag_trend_per_s: float | None = None
     drain_s: float | None = None
     outstanding: Int64 | None = None
+    scheduled: Int64 | None = Field(None, description=SCHEDULED)
     delivered_per_s: float | None = None
     dead_letters: Int64 | None = Field(None, description=LETTERS)
     given_up: Int64 | None = Field(None, description=GIVEN_UP)

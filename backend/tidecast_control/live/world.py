@@ -159,6 +159,7 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
         "members": row["members"] + (seen["members"] if seen else 0),
         "lag_messages": str(lag),
         "outstanding": str(int(row["outstanding"]) + int(seen["outstanding"] if seen else 0)),
+        "scheduled": str(int(row.get("scheduled", 0)) + int(seen["scheduled"] if seen else 0)),
         "dead_letters": str(row.get("dead_open", 0) + int(seen["dead_letters"] if seen else 0)),
         "given_up": str(row["dead"] + int(seen["given_up"] if seen else 0)),
         "pressure": row.get("pressure", "") or (seen["pressure"] if seen else ""),
@@ -185,7 +186,7 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
 INT64 = frozenset(
     (
         "owner_epoch", "earliest", "latest", "durable", "bytes", "cache_bytes", "cache_max",
-        "lag_messages", "cursor", "acked", "delivered", "outstanding",
+        "lag_messages", "cursor", "acked", "delivered", "outstanding", "scheduled",
     )
 )  # fmt: skip
 

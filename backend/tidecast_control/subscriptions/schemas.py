@@ -60,6 +60,7 @@ class QueueCursor(View):
     lag_messages: Int64 = 0
     lag_s: float | None = Field(None, description="Age of the oldest message not settled")
     outstanding: Int64 = 0
+    scheduled: Int64 = Field(0, description="Messages that wait for their delivery time")
     pressure: str = Field("", description="Why it waits; empty = it does not")
 
 
@@ -72,6 +73,9 @@ class SubscriptionStatus(Status):
     lag_s: float | None = None
     drain_s: float | None = Field(None, description="Time to drain at the present rate")
     outstanding: Int64 | None = None
+    scheduled: Int64 | None = Field(
+        None, description="Messages that wait for their delivery time; the lag counts them, too"
+    )
     dead_letters: Int64 | None = Field(None, description="Stored, and not sent again since")
     given_up: Int64 | None = Field(None, description="Messages, since its engines started")
     pressure: str = Field("", description="Why it is slow; empty = it is not")

@@ -77,7 +77,8 @@ def _status_of(row: Row, facts: dict[str, Any], live: dict[str, Any] | None) -> 
     shown = {
         "state": live["state"], "members": live["members"], "lag_messages": live["lag_messages"],
         "lag_s": live.get("lag_s"), "drain_s": live.get("drain_s"),
-        "outstanding": live["outstanding"], "dead_letters": live["dead_letters"],
+        "outstanding": live["outstanding"], "scheduled": live["scheduled"],
+        "dead_letters": live["dead_letters"],
         "given_up": live["given_up"],
         "pressure": live["pressure"],
         "cursors": [{"queue": queue} | each for queue, each in live["cursors"].items()],

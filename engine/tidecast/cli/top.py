@@ -459,12 +459,13 @@ def _kafka_apis(found: list[dict[str, Any]]) -> RenderableType:
 def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:
     rows = [
         [s["topic"], s["subscription"], human_count(s["lag"]), human_count(s["settled_per_s"]),
-         human_count(s["outstanding"]), human_count(s["redelivered"]), human_count(s["dead"]),
+         human_count(s["outstanding"]), human_count(s.get("scheduled", 0)),
+         human_count(s["redelivered"]), human_count(s["dead"]),
          str(s["members"])]
         for s in sorted(found, key=lambda s: -int(s["lag"]))
     ]  # fmt: skip
-    columns = ["topic", "subscription", "lag", "acked/s", "outstanding", "again", "dead",
-               "members"]  # fmt: skip
+    columns = ["topic", "subscription", "lag", "acked/s", "outstanding", "scheduled", "again",
+               "dead", "members"]  # fmt: skip
     return _table("Durable subscriptions", columns, rows, 2)
 
 

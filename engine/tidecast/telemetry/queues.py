@@ -58,6 +58,7 @@ class _Cursor:
     """See `Lag`."""
     reason: str
     out: int
+    scheduled: int
     counts: Json
     age_s: float | None = None
 
@@ -122,12 +123,13 @@ def _cursors(
 
 def _cursor(puller: Puller, cursor: CursorState) -> _Cursor:
     record = puller.state.cursors[cursor.number]
-    found = lag_here(puller, cursor, _COUNTS)
+    found = lag_here(puller, cursor, (*_COUNTS, "scheduled"))
     return _Cursor(
         position=found.position, next_token=found.next_token, end=found.end, lag=found.records,
         oldest=found.oldest, late=found.late,
         earliest=cursor.here.log.earliest_token, reason=reason_of(cursor, record),
-        out=found.figures["out"], counts={name: found.figures[name] for name in _COUNTS},
+        out=found.figures["out"], scheduled=found.figures["scheduled"],
+        counts={name: found.figures[name] for name in _COUNTS},
     )  # fmt: skip
 
 
@@ -177,6 +179,7 @@ def _subscription(
         "lag_messages": sum(cursor.lag for _, cursor in mine),
         "lag_s": _oldest([cursor for _, cursor in mine]),
         "outstanding": sum(cursor.out for _, cursor in mine),
+        "scheduled": sum(cursor.scheduled for _, cursor in mine),
         "dead_open": state.dead_open(saved),
         "pressure": _pressure([cursor for _, cursor in worst]),
         "cursors": {f"{topic}:{queue}": _cursor_row(cursor) for (topic, queue), cursor in worst},
@@ -188,7 +191,8 @@ def _cursor_row(cursor: _Cursor) -> Json:
     return {
         "earliest": cursor.earliest, "acked": cursor.position, "delivered": cursor.next_token,
         "latest": cursor.end, "lag_messages": cursor.lag, "lag_s": cursor.age_s,
-        "outstanding": cursor.out, "pressure": "" if cursor.reason in CALM else cursor.reason,
+        "outstanding": cursor.out, "scheduled": cursor.scheduled,
+        "pressure": "" if cursor.reason in CALM else cursor.reason,
     }  # fmt: skip
 
 

@@ -23,7 +23,15 @@ import { type Column, Table } from "@/ui/table";
 import { SubscriptionEditor } from "./editor";
 import { Redrive } from "./redrive";
 import { Seek } from "./seek";
-import { cursorShares, drainNote, exactOr, lostOf, reasonOf, SubscriptionState } from "./state";
+import {
+  cursorShares,
+  drainNote,
+  exactOr,
+  lagNote,
+  lostOf,
+  reasonOf,
+  SubscriptionState,
+} from "./state";
 
 const route = getRouteApi("/app/subscriptions/$name");
 type Cursor = Schemas["QueueCursor"];
@@ -169,7 +177,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
           <Stat
             label="Lag"
             value={lag == null ? "–" : `${compact(Number(lag))} msg`}
-            note={lag == null ? "" : exact(lag)}
+            note={lagNote(lag, live?.scheduled ?? status.scheduled)}
             spark={spark("lag_messages", 4)}
           />
           <Stat

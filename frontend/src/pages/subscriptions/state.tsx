@@ -49,6 +49,17 @@ export function drainNote(live: SubscriptionLive | undefined): string {
   return live?.lag_messages === "0" ? "no backlog" : "lag is stable";
 }
 
+/** The exact lag, and how many of it wait for their delivery time. */
+export function lagNote(
+  lag: string | null | undefined,
+  scheduled: string | null | undefined,
+): string {
+  if (lag == null) return "";
+  return scheduled && scheduled !== "0"
+    ? `${exact(lag)}, of these ${exact(scheduled)} scheduled`
+    : exact(lag);
+}
+
 /** How far along its queue a cursor stands, as shares for a bar. */
 export function cursorShares(cursor: {
   earliest: string;
