@@ -58,10 +58,11 @@ class Platform:
         """One request of the admin; what it answered."""
         raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
         request = urllib.request.Request(
-            f"{self.url}/api/v1{path}", method=method,
+            f"{self.url}/api/v1{path}",
+            method=method,
             data=raw.encode() if isinstance(raw, str) else raw,
             headers={"Cookie": self.cookie, "X-CSRF-Token": self.csrf, "Content-Type": kind},
-        )  # fmt: skip
+        )
         with urllib.request.urlopen(request, timeout=120) as answer:
             text = answer.read()
         return json.loads(text) if text else None
@@ -107,9 +108,10 @@ def _log_in(url: str, first: str) -> tuple[str, str]:
         ("login", {"user": "admin", "password": PASSWORD}),
     ):
         request = urllib.request.Request(
-            f"{url}/api/v1/auth/{path}", json.dumps(body).encode(),
+            f"{url}/api/v1/auth/{path}",
+            json.dumps(body).encode(),
             {"Content-Type": "application/json", "Cookie": cookie, "X-CSRF-Token": csrf},
-        )  # fmt: skip
+        )
         with urllib.request.urlopen(request) as answer:
             text = answer.read()
             if path == "login":
@@ -174,8 +176,9 @@ def measure_apply(made: Platform, sizes: Sizes) -> dict[str, float]:
         made.call("POST", "/apply", raw, "application/yaml")
         spent.append(time.monotonic() - began)
     began = time.monotonic()
-    made.call("POST", "/apply", _documents(0, min(sizes.documents, sizes.topics)),
-              "application/yaml")  # fmt: skip
+    made.call(
+        "POST", "/apply", _documents(0, min(sizes.documents, sizes.topics)), "application/yaml"
+    )
     return {
         "apply_s": round(max(spent), 3),
         "apply_documents_per_s": round(sizes.topics / sum(spent), 1),
@@ -237,9 +240,10 @@ async def measure_viewers(made: Platform, sizes: Sizes, viewers: int) -> dict[st
         "service_cores": round((after[0] - before[0]) / spent_s, 4),
         "engine_cores": round((after[1] - before[1]) / spent_s, 4),
         "frames_per_s": round(len(seen) / spent_s, 1),
-        "client_cores": round((client.ru_utime + client.ru_stime - own.ru_utime - own.ru_stime)
-                              / spent_s, 4),
-    }  # fmt: skip
+        "client_cores": round(
+            (client.ru_utime + client.ru_stime - own.ru_utime - own.ru_stime) / spent_s, 4
+        ),
+    }
     if late:
         found["frame_late_p50_ms"] = round(late[len(late) // 2] * 1e3, 1)
         found["frame_late_p99_ms"] = round(late[int(len(late) * 0.99)] * 1e3, 1)
@@ -252,8 +256,9 @@ def measure(sizes: Sizes, directory: Path, note: Any) -> dict[str, Any]:
         note("idle")
         time.sleep(2.0)
         metrics: dict[str, Any] = {
-            "idle_service_mb": resident_mb(made.service), "idle_cores": cores(made.service, 3.0),
-        }  # fmt: skip
+            "idle_service_mb": resident_mb(made.service),
+            "idle_cores": cores(made.service, 3.0),
+        }
         note("apply")
         metrics |= measure_apply(made, sizes)
         metrics["engine_applied_after_s"] = wait_applied(made)
@@ -262,8 +267,9 @@ def measure(sizes: Sizes, directory: Path, note: Any) -> dict[str, Any]:
         metrics |= {f"read_{k}": v for k, v in reads.items()}
         metrics["service_mb"] = resident_mb(made.service)
         note("viewers")
-        body = {"spec": {"topic": "md.0.s0", "messages_per_s": sizes.traffic_per_s,
-                         "running": True}}  # fmt: skip
+        body = {
+            "spec": {"topic": "md.0.s0", "messages_per_s": sizes.traffic_per_s, "running": True}
+        }
         made.call("PUT", "/traffic/bench", body)
         time.sleep(12.0)
         for viewers in (0, 1, 20, sizes.viewers):

@@ -91,16 +91,23 @@ README_FIGURES = (
     ("consume", "batches_msgs_per_s", "messages/s, consumed in batches and acked"),
 )
 PEER_NAMES = {
-    "ipc_two_one_msgs_per_s": "msgs_per_s", "ipc_two_batch_list_msgs_per_s": "msgs_per_s",
-    "ipc_two_batch_array_msgs_per_s": "msgs_per_s", "udp_batch_array_msgs_per_s": "msgs_per_s",
+    "ipc_two_one_msgs_per_s": "msgs_per_s",
+    "ipc_two_batch_list_msgs_per_s": "msgs_per_s",
+    "ipc_two_batch_array_msgs_per_s": "msgs_per_s",
+    "udp_batch_array_msgs_per_s": "msgs_per_s",
     "ipc_two_batch_in_place_msgs_per_s": "msgs_per_s",
     "at_1_percent_rtt_p999_us": "rtt_p999_us",
-    "publish_batched_msgs_per_s": "msgs_per_s", "batches_msgs_per_s": "msgs_per_s",
-}  # fmt: skip
+    "publish_batched_msgs_per_s": "msgs_per_s",
+    "batches_msgs_per_s": "msgs_per_s",
+}
 HEAD_FIGURES = (
-    "msgs_per_s", "rtt_p50_us", "rtt_p99_us", "rtt_p999_us", "source_rows_per_s",
+    "msgs_per_s",
+    "rtt_p50_us",
+    "rtt_p99_us",
+    "rtt_p999_us",
+    "source_rows_per_s",
     "sink_rows_per_s",
-)  # fmt: skip
+)
 
 
 def run(names: list[str]) -> None:
@@ -130,9 +137,13 @@ def run(names: list[str]) -> None:
 def _bounded(command: list[str], limit_s: float) -> tuple[int, str, str]:
     """(exit code, output, errors); after ``limit_s`` it and what it has started is ended."""
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=HERE.parent,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=HERE.parent,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         said, problem = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:

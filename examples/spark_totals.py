@@ -73,9 +73,12 @@ def run(spark: Any, data_dir: str, count: int) -> dict[str, dict[str, int]]:
         second = stream_totals(spark, options, checkpoint, "second")
         batch = collected(totals(spark.read.format("tidecast").options(**options).load()))
     return {
-        "true_first_half": true_totals(count // 2), "stream_first_half": first,
-        "true": true_totals(count), "stream": second, "batch": batch,
-    }  # fmt: skip
+        "true_first_half": true_totals(count // 2),
+        "stream_first_half": first,
+        "true": true_totals(count),
+        "stream": second,
+        "batch": batch,
+    }
 
 
 def holds(ledger: dict[str, dict[str, int]]) -> bool:

@@ -28,16 +28,24 @@ _DURABLE = (
     f"{ENGINE}node/durable/", f"{ENGINE}protocol/dedup.py", f"{ENGINE}client/flows/",
 )  # fmt: skip
 _CONSUMING = (
-    *_BASE, f"{ENGINE}agents/puller/", f"{ENGINE}node/consumers/", f"{ENGINE}queues/",
+    *_BASE,
+    f"{ENGINE}agents/puller/",
+    f"{ENGINE}node/consumers/",
+    f"{ENGINE}queues/",
     f"{ENGINE}client/consumer/",
-)  # fmt: skip
+)
 _LEASES = (
-    f"{ENGINE}log/takeover.py", f"{ENGINE}node/durable/leases.py", f"{ENGINE}queues/leases/",
-)  # fmt: skip
+    f"{ENGINE}log/takeover.py",
+    f"{ENGINE}node/durable/leases.py",
+    f"{ENGINE}queues/leases/",
+)
 _GATEWAY = (
     f"{ENGINE}config/certificate.py",
-    f"{ENGINE}gateway/", f"{ENGINE}access.py", f"{ENGINE}node/access/", f"{ENGINE}client/remote/",
-)  # fmt: skip
+    f"{ENGINE}gateway/",
+    f"{ENGINE}access.py",
+    f"{ENGINE}node/access/",
+    f"{ENGINE}client/remote/",
+)
 _PROCESSES = (
     f"{ENGINE}engine/", f"{ENGINE}client/", f"{ENGINE}api/", f"{ENGINE}config/", f"{ENGINE}sync.py",
     f"{ENGINE}embedded.py", f"{ENGINE}scratch.py", f"{ENGINE}events.py", f"{ENGINE}errors.py",
@@ -45,8 +53,12 @@ _PROCESSES = (
 )  # fmt: skip
 _COMMANDS = (f"{ENGINE}cli/", f"{ENGINE}doctor.py", f"{ENGINE}rest/")
 _PAGE = (
-    "frontend/", SERVICE, f"{ENGINE}control_link/", f"{ENGINE}telemetry/", "backend/openapi.json",
-)  # fmt: skip
+    "frontend/",
+    SERVICE,
+    f"{ENGINE}control_link/",
+    f"{ENGINE}telemetry/",
+    "backend/openapi.json",
+)
 _SPARK = ("backend/tidecast_spark/", "backend/pyspark_tidecast/")
 _DOCS = ("README.md", "docs/", "mkdocs.yml")
 
@@ -137,18 +149,20 @@ NO_LONG_TESTS = {
 def long_tests(files: Collection[str]) -> list[str]:
     """Files with long tests that a change of ``files`` touches."""
     return [
-        test for test, touched_by in TOUCHED_BY.items()
+        test
+        for test, touched_by in TOUCHED_BY.items()
         if test in files or any(each.startswith(touched_by) for each in files)
-    ]  # fmt: skip
+    ]
 
 
 def mutations(files: Collection[str]) -> list[str]:
     """Names of the mutations of changed files, or of which a test changed."""
     tested = {one.name: {test.partition("::")[0] for test in one.tests} for one in MUTATIONS}
     return [
-        one.name for one in MUTATIONS
+        one.name
+        for one in MUTATIONS
         if not one.equivalent and (one.file in files or tested[one.name] & set(files))
-    ]  # fmt: skip
+    ]
 
 
 def changed_since(revision: str) -> Iterator[str]:
@@ -171,8 +185,9 @@ def main(since: str, listed: bool, pytest_args: tuple[str, ...]) -> None:
     """Run what a change touches."""
     console, files = Console(soft_wrap=True, highlight=False), set(changed_since(since))
     tests, names = long_tests(files), mutations(files)
-    console.print(f"{len(files)} files changed: {len(tests)} files of long tests, "
-                  f"{len(names)} mutations")  # fmt: skip
+    console.print(
+        f"{len(files)} files changed: {len(tests)} files of long tests, {len(names)} mutations"
+    )
     if listed:
         for each in (*tests, *names):
             console.print(f"  {each}")

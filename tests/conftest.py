@@ -26,9 +26,12 @@ from tests.support.patience import Patience
 # A checked build repeats tests that the release build passed: it needs inputs, not all of them.
 CHECKED = os.environ.get("TIDECAST_BOUNDSCHECK", "0") not in ("", "0")
 hypothesis.settings.register_profile(
-    "tidecast", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")),
+    "tidecast",
+    deadline=None,
+    print_blob=True,
+    derandomize=bool(os.environ.get("CI")),
     max_examples=30 if CHECKED else 100,
-)  # fmt: skip
+)
 hypothesis.settings.load_profile("tidecast")
 
 

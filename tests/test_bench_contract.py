@@ -121,8 +121,9 @@ def problems_of(name: str, outcome: dict[str, Any]) -> list[str]:
         found.append(f"config lacks {sorted(MACHINE - set(outcome['config']))}")
     printed = {
         f"{area}.{key}": value
-        for area in ("metrics", "floor", "ratio") for key, value in outcome[area].items()
-    }  # fmt: skip
+        for area in ("metrics", "floor", "ratio")
+        for key, value in outcome[area].items()
+    }
     found += [f"{key} is not documented" for key in printed.keys() - contract.units.keys()]
     found += [f"{key} is not printed" for key in contract.units.keys() - printed.keys()]
     for key, value in printed.items():
@@ -146,9 +147,12 @@ def test_a_bench_prints_what_is_documented(name: str, monkeypatch: pytest.Monkey
     if name == "spark":
         pytest.importorskip("pyspark")
     for module, setting, n in (
-        (benches, "TURNS", 1), (benches, "IPC_TURNS", 1), (benches, "LOSS_ROUNDS", 500),
-        (consuming, "TURNS", 1), (pulling, "TURNS", 1),
-    ):  # fmt: skip
+        (benches, "TURNS", 1),
+        (benches, "IPC_TURNS", 1),
+        (benches, "LOSS_ROUNDS", 500),
+        (consuming, "TURNS", 1),
+        (pulling, "TURNS", 1),
+    ):
         monkeypatch.setattr(module, setting, n)
     run = CliRunner().invoke(cli, [name, "--json", *QUICK[name]])
     assert run.exit_code == 0, run.output
@@ -158,9 +162,12 @@ def test_a_bench_prints_what_is_documented(name: str, monkeypatch: pytest.Monkey
 
 def test_a_difference_is_found() -> None:
     outcome: dict[str, Any] = {
-        "bench": "floor", "config": dict.fromkeys(MACHINE), "ratio": {}, "peers": {},
+        "bench": "floor",
+        "config": dict.fromkeys(MACHINE),
+        "ratio": {},
+        "peers": {},
         "metrics": dict.fromkeys(k.partition(".")[2] for k in contracts()["floor"].units),
-    }  # fmt: skip
+    }
     outcome["metrics"] = dict.fromkeys(outcome["metrics"], 1)
     outcome["floor"] = dict(outcome["metrics"])
     assert problems_of("floor", outcome) == []
@@ -168,9 +175,10 @@ def test_a_difference_is_found() -> None:
     outcome["floor"]["new"] = 1
     del outcome["config"]["load"]
     assert problems_of("floor", outcome) == [
-        "config lacks ['load']", "floor.new is not documented",
+        "config lacks ['load']",
+        "floor.new is not documented",
         "metrics.msgs_per_s: '1' is no plain number",
-    ]  # fmt: skip
+    ]
 
 
 # --- claims -----------------------------------------------------------------------------------

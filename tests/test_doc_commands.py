@@ -111,13 +111,20 @@ def platform(*, control: bool) -> Iterator[dict[str, str]]:
     """An engine; on request with its service, and a key of that. What its commands find set."""
     with tempfile.TemporaryDirectory(prefix="tc-docs-") as data_dir:
         tools = Path(sys.executable).parent
-        variables = {**os.environ, "TIDECAST_DATA_DIR": data_dir,
-                     "PATH": f"{tools}:{os.environ['PATH']}"}  # fmt: skip
+        variables = {
+            **os.environ,
+            "TIDECAST_DATA_DIR": data_dir,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+        }
         options = ["--port", "0"] if control else ["--no-control"]
         done = subprocess.run(
             ["tidecast", "up", "--detach", *options],
-            env=variables, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         try:
             yield variables | (_key(done.stdout) if control else {})
@@ -148,9 +155,13 @@ class Shell:
         """One command, as a shell reads it."""
         return subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", f"exec {text}" if "|" not in text else text],
-            cwd=self._directory, env=self._environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            cwd=self._directory,
+            env=self._environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def run(self, text: str) -> tuple[int, str]:
         """Its exit code and what it said."""

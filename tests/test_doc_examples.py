@@ -85,9 +85,13 @@ def database_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize(("path", "line", "code"), EXAMPLES)
 def test_example(
-    path: str, line: int, code: str, engine_dir: Path, monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    line: int,
+    code: str,
+    engine_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("TIDECAST_DATA_DIR", str(engine_dir))
     if "DATABASE_URL" in code:
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database_url"))

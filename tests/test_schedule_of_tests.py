@@ -56,9 +56,13 @@ def test_long_groups_begin_first() -> None:
         order.append(scheduling.next_of(groups))
         groups.pop(order[-1])
     assert order == [
-        "tests/e2e/", "tests/spark/", "tests/system/test_up.py", "tests/test_tidy.py",
-        "tests/unit/test_large.py", "tests/unit/test_small.py",
-    ]  # fmt: skip
+        "tests/e2e/",
+        "tests/spark/",
+        "tests/system/test_up.py",
+        "tests/test_tidy.py",
+        "tests/unit/test_large.py",
+        "tests/unit/test_small.py",
+    ]
 
 
 def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
@@ -71,8 +75,12 @@ def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
     options = ["-n", "2", "--dist", fast, "-v", "-p", "no:cacheprovider", "--rootdir", "."]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "-o", f"pythonpath={ROOT}", "tests"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
     assert "18 passed" in done.stdout, done.stdout + done.stderr
     assert len(set(re.findall(r"\[(gw\d)\]", done.stdout))) == 1
 
@@ -123,9 +131,10 @@ def test_every_file_with_long_tests_is_chosen_by_some_change() -> None:
 def test_every_source_has_long_tests_or_a_reason() -> None:
     parts = tuple({part for touched_by in changed.TOUCHED_BY.values() for part in touched_by})
     sources = [
-        path for path in files()
+        path
+        for path in files()
         if path.startswith(("engine/", "backend/", "frontend/")) and path.endswith((".py", ".tsx"))
-    ]  # fmt: skip
+    ]
     without = {path for path in sources if not path.startswith(parts)}
     assert without == set(changed.NO_LONG_TESTS)
 

@@ -7,7 +7,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -446,6 +446,25 @@ def test_import_contracts_hold() -> None:
     kept = re.search(r"Contracts: (\d+) kept, 0 broken", run.stdout)
     assert kept, run.stdout
     assert int(kept.group(1)) >= 4
+
+
+HAND_FORMATTED = re.compile(r"# fmt: (?:skip|off)$", re.MULTILINE)
+HAND_FORMATTED_MAX = 750
+"""Statements that the formatter leaves alone: calls of kernels and long tables. Only lower it."""
+
+
+def hand_formatted(texts: Iterable[str]) -> int:
+    return sum(len(HAND_FORMATTED.findall(text)) for text in texts)
+
+
+def test_few_statements_are_formatted_by_hand() -> None:
+    count = hand_formatted(text for _, text in select(".py"))
+    assert HAND_FORMATTED_MAX / 2 < count <= HAND_FORMATTED_MAX, "let `make format` do it"
+
+
+def test_statements_formatted_by_hand_are_counted() -> None:
+    skipped, off = "f(\n  1,\n)  # fmt: " + "skip\n", "# fmt: " + "off\nx = 1\n"
+    assert hand_formatted([skipped, off, "x = 1\n", "# about fmt: " + "skip\n"]) == 2
 
 
 PARENTS_ALLOWED: set[str] = set()

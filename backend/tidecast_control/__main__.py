@@ -67,19 +67,30 @@ def run(settings: Settings, *, local_token: bool) -> None:
 
 
 @click.command("tidecast control")
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False),
-              envvar="TIDECAST_DATA_DIR", help="Where this platform keeps its files.")  # fmt: skip
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="TIDECAST_DATA_DIR",
+    help="Where this platform keeps its files.",
+)
 @click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), help=f"[default: {PORT_DEFAULT}]")
 @click.option("--tls-certificate", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--allow-faults/--no-allow-faults", default=None, help="Let admins inject faults.")
-@click.option("--example/--no-example", "example_topic", default=None,
-              help="Make an example topic on the first run.")  # fmt: skip
+@click.option(
+    "--example/--no-example",
+    "example_topic",
+    default=None,
+    help="Make an example topic on the first run.",
+)
 @click.option("--local-token", is_flag=True, help="Write an enrolment token for engines here.")
-@click.option("--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False),
-              help="What a new platform begins with [default: topology.yaml in the data "
-              "directory].")  # fmt: skip
+@click.option(
+    "--topology",
+    "topology_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="What a new platform begins with [default: topology.yaml in the data directory].",
+)
 def main(local_token: bool, **options: Any) -> None:
     """Run the control service: REST API, live feed, dashboard.
 

@@ -91,8 +91,12 @@ def prepare(session: Session, settings: Settings) -> Secrets:
             resources.ensure(session, KINDS["pipeline"], spec.job, spec, SERVICE, description)
     if settings.example_topic and password is not None:
         resources.ensure(
-            session, KINDS["topic"], EXAMPLE, TopicSpec(), SERVICE,
+            session,
+            KINDS["topic"],
+            EXAMPLE,
+            TopicSpec(),
+            SERVICE,
             "An example: switch its traffic on and off.",
-        )  # fmt: skip
+        )
         resources.ensure(session, KINDS["traffic"], EXAMPLE, TrafficSpec(), SERVICE)
     return Secrets(password)

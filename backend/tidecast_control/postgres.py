@@ -163,9 +163,14 @@ class EmbeddedPostgres:
             )
         uid, gid = _nobody()
         return [
-            setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--inh-caps=-all",
-            "--ambient-caps=-all", "--no-new-privs",
-        ]  # fmt: skip
+            setpriv,
+            f"--reuid={uid}",
+            f"--regid={gid}",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--ambient-caps=-all",
+            "--no-new-privs",
+        ]
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._as_user(), str(self._bin / program), *arguments]

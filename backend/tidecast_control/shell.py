@@ -148,10 +148,15 @@ async def _refuse(scope: Scope, send: Send, problem: ProblemError, prefix: str) 
     """Answer without reading the body, and close: what is still on its way is nobody's."""
     entry = CATALOGUE[problem.problem]
     body: dict[str, Any] = Problem(
-        type=f"{prefix}/problems/{problem.problem}", title=entry.title, status=entry.status,
-        code=problem.problem, detail=problem.detail, instance=str(scope["path"]),
-        request_id=scope["state"]["request_id"], retry_after_s=problem.retry_after_s,
-    ).model_dump(mode="json", exclude_none=True)  # fmt: skip
+        type=f"{prefix}/problems/{problem.problem}",
+        title=entry.title,
+        status=entry.status,
+        code=problem.problem,
+        detail=problem.detail,
+        instance=str(scope["path"]),
+        request_id=scope["state"]["request_id"],
+        retry_after_s=problem.retry_after_s,
+    ).model_dump(mode="json", exclude_none=True)
     headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": entry.status, "headers": headers})
     await send({"type": "http.response.body", "body": msgspec.json.encode(body)})

@@ -108,8 +108,12 @@ class Statements:
 
     async def _connect(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         made = await psycopg.AsyncConnection.connect(
-            self._url, autocommit=True, connect_timeout=5, options=self._options,
-            application_name="tidecast-control-reads", prepare_threshold=PREPARE_AFTER,
-        )  # fmt: skip
+            self._url,
+            autocommit=True,
+            connect_timeout=5,
+            options=self._options,
+            application_name="tidecast-control-reads",
+            prepare_threshold=PREPARE_AFTER,
+        )
         set_json_loads(msgspec.json.decode, made)
         return made

@@ -83,13 +83,17 @@ def telemetry(n: int) -> list[bytes]:
     return [
         json.dumps(
             {
-                "time_us": START_NS // 1000 + i * 1_000_000, "node": "n1", "topic": f"t{i % 40}",
-                "queue": i % 4, "interval_ms": 1000, "cache_max": 1 << 20,
+                "time_us": START_NS // 1000 + i * 1_000_000,
+                "node": "n1",
+                "topic": f"t{i % 40}",
+                "queue": i % 4,
+                "interval_ms": 1000,
+                "cache_max": 1 << 20,
                 **dict(zip(names, values, strict=True)),
             }
         ).encode()
         for i, values in enumerate(some)
-    ]  # fmt: skip
+    ]
 
 
 @contextmanager
@@ -129,10 +133,13 @@ def _noop(frame: Any) -> Callable[[], object]:
 def _stream(spark: Any, data_dir: Path, rows: int) -> float:
     """Rows a second of a stream, without its first trigger."""
     frame = (
-        spark.readStream.format("tidecast").option("dataDir", str(data_dir)).option("topic", "in")
-        .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", str(rows // 3))
+        spark.readStream.format("tidecast")
+        .option("dataDir", str(data_dir))
+        .option("topic", "in")
+        .option("startingOffsets", "earliest")
+        .option("maxRecordsPerTrigger", str(rows // 3))
         .load()
-    )  # fmt: skip
+    )
     query = frame.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()
     done = [p for p in query.recentProgress if p["numInputRows"]][1:]
@@ -147,9 +154,12 @@ def _sink(spark: Any, data_dir: Path) -> list[float]:
 
     def write() -> None:
         (
-            frame.write.format("tidecast").mode("append")
-            .option("dataDir", str(data_dir)).option("topic", "out").save()
-        )  # fmt: skip
+            frame.write.format("tidecast")
+            .mode("append")
+            .option("dataDir", str(data_dir))
+            .option("topic", "out")
+            .save()
+        )
 
     with _engine(data_dir):
         return [_seconds(write) for _ in range(2)]
@@ -256,9 +266,12 @@ class Bench:
 
 
 def run(
-    rows: int, rollup_rows: int, kafka: Path | None, only: Collection[str],
+    rows: int,
+    rollup_rows: int,
+    kafka: Path | None,
+    only: Collection[str],
     note: Callable[[str], None],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The figures in the shape of the other benches. ``kafka``: jars to compare with.
 
     ``only``: some of `PARTS`; empty: all.
@@ -291,9 +304,13 @@ def run(
             peers["kafka"] = [found]
     return {
         "bench": "spark",
-        "config": bench.machine | {
-            "rows": bench.kept, "value_bytes": VALUE_BYTES, "master": MASTER,
-            "rows_per_trigger": rows // 3, "rollup_rows": rollup_rows,
+        "config": bench.machine
+        | {
+            "rows": bench.kept,
+            "value_bytes": VALUE_BYTES,
+            "master": MASTER,
+            "rows_per_trigger": rows // 3,
+            "rollup_rows": rollup_rows,
         },
         "metrics": {
             name: round(n) if name.endswith("_per_s") else round(n, 2)
@@ -302,4 +319,4 @@ def run(
         "floor": {name: round(n) for name, n in bench.floor.items()},
         "ratio": bench.ratios(),
         "peers": peers,
-    }  # fmt: skip
+    }

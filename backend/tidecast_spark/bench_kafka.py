@@ -54,8 +54,11 @@ def broker(jars: Path, directory: Path) -> Iterator[str]:
     with log.open("wb") as output:
         subprocess.run(
             _run_java(jars, "kafka.tools.StorageTool", "format", "-c", str(settings), *cluster),
-            check=True, stdout=output, stderr=output, timeout=START_S,
-        )  # fmt: skip
+            check=True,
+            stdout=output,
+            stderr=output,
+            timeout=START_S,
+        )
         process = subprocess.Popen(
             _run_java(jars, "kafka.Kafka", str(settings)), stdout=output, stderr=output
         )
@@ -95,22 +98,28 @@ def run_kafka(
             frame.write.format("kafka").options(**options).option("topic", "in").save()
             sink_s = time.perf_counter() - begun
             source = (
-                spark.read.format("kafka").options(**options).option("subscribe", "in")
-                .option("startingOffsets", "earliest").load()
-            )  # fmt: skip
+                spark.read.format("kafka")
+                .options(**options)
+                .option("subscribe", "in")
+                .option("startingOffsets", "earliest")
+                .load()
+            )
             times = []
             for _ in range(3):
                 begun = time.perf_counter()
                 source.write.format("noop").mode("overwrite").save()
                 times.append(time.perf_counter() - begun)
             return {
-                "config": {"rows": rows, "broker": _version(jars / "broker", "kafka_"),
-                           "connector": _version(jars / "spark", CONNECTOR[0])},
+                "config": {
+                    "rows": rows,
+                    "broker": _version(jars / "broker", "kafka_"),
+                    "connector": _version(jars / "spark", CONNECTOR[0]),
+                },
                 "metrics": {
                     "source_rows_per_s": round(rows / min(times)),
                     "sink_rows_per_s": round(rows / sink_s),
                 },
-            }  # fmt: skip
+            }
         finally:
             spark.stop()
 
@@ -120,8 +129,10 @@ def in_its_own_process(jars: Path, directory: Path, rows: int, keys: int, size: 
     words = [str(jars), str(directory), str(rows), str(keys), str(size)]
     ran = subprocess.run(
         [sys.executable, "-m", "tidecast_spark.bench_kafka", *words],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if ran.returncode:
         last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
         return {"error": f"exit code {ran.returncode}: {last}"}

@@ -56,8 +56,11 @@ def java_version(java: Path) -> int | str:
     try:
         ran = subprocess.run(
             [str(java), "-version"],
-            capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as problem:
         return f"does not run: {problem}"
     found = _VERSION.search(ran.stderr + ran.stdout)

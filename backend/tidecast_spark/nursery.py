@@ -72,9 +72,11 @@ def start() -> None:
         listening.listen(CLIENTS_MAX)  # who comes early waits
         _started = subprocess.Popen(
             [sys.executable, "-m", "tidecast_spark.nursery", str(listening.fileno())],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=environment,
             pass_fds=[listening.fileno()],
-        )  # fmt: skip
+        )
     os.environ[VARIABLE] = name
     atexit.register(stop)
 

@@ -22,9 +22,10 @@ REPEAT_S = 1.0
 def ask(nursery: socket.socket) -> int:
     """The daemon's process id. Raises OSError."""
     request = {
-        "environment": dict(os.environ), "directory": os.getcwd(),  # noqa: PTH109 - imports little
+        "environment": dict(os.environ),
+        "directory": os.getcwd(),  # noqa: PTH109 - imports little
         "arguments": sys.argv[1:],
-    }  # fmt: skip
+    }
     raw = json.dumps(request).encode()
     nursery.connect("\0" + os.environ[VARIABLE])
     socket.send_fds(nursery, [struct.pack("<I", len(raw))], [0, 1, 2])

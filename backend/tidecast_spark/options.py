@@ -267,9 +267,11 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     if named == bool(pattern):
         raise ConfigError("option topic: give exactly one of topic and topicPattern")
     topics = _topics(catalogue, found["topic"][1]) if named else ()
-    if pattern and not streaming and not any(
-        fnmatch.fnmatchcase(t, pattern) for t in catalogue.topics()
-    ):  # fmt: skip
+    if (
+        pattern
+        and not streaming
+        and not any(fnmatch.fnmatchcase(t, pattern) for t in catalogue.topics())
+    ):
         raise NotFound(
             f"option topicPattern: {pattern!r}: no durable topic {catalogue.whose} matches"
         )
@@ -281,7 +283,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         topics=topics,
         pattern=pattern,
         starting=get(
-            "startingOffsets", lambda n, v: parse_where(n, v, topics, first),
+            "startingOffsets",
+            lambda n, v: parse_where(n, v, topics, first),
             Where("earliest"),
         ),
         ending=get(
@@ -292,7 +295,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         fail_on_data_loss=get("failOnDataLoss", lambda n, v: _choice(n, v, _BOOL), True),
         headers=get(
             "includeHeaders",
-            lambda n, v: _choice(n, v, {"false": "no", "true": "map", "raw": "raw"}), "no",
+            lambda n, v: _choice(n, v, {"false": "no", "true": "map", "raw": "raw"}),
+            "no",
         ),
         skip_corrupt=get(
             "mode", lambda n, v: _choice(n, v, {"failfast": False, "skip": True}), False
@@ -305,7 +309,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         ),
         queues=get("queues", _queues, None),
         push_filters=get("pushFilters", lambda n, v: _choice(n, v, _BOOL), False),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

@@ -97,12 +97,9 @@ class Planner:
             shares[key] += more
             left -= more
         return {
-            t: {
-                q: token - waiting[t, q] + shares[t, q]
-                for q, token in queues.items()
-            }
+            t: {q: token - waiting[t, q] + shares[t, q] for q, token in queues.items()}
             for t, queues in end.items()
-        }  # fmt: skip
+        }
 
     def _earliest(self, topic: str, queue: str, start: Positions) -> int:
         if queue in start.get(topic, {}):
@@ -156,8 +153,9 @@ def check_forward(start: Positions, end: Positions) -> None:
                 raise GapError(
                     f"{topic}/{queue} {what}, the read stands at token {token}: it was deleted, "
                     "replaced or cut. Begin anew with another checkpoint, or set "
-                    "failOnDataLoss=false to go on with what is there", (max(stop, 0), token),
-                )  # fmt: skip
+                    "failOnDataLoss=false to go on with what is there",
+                    (max(stop, 0), token),
+                )
 
 
 def _start_of(start: Positions, topic: str, queue: str, default: int) -> int:

@@ -86,9 +86,7 @@ class BlockDecoder:
             yield self.batch(block, rows, first, end)
             first = end
 
-    def batch(
-        self, block: np.ndarray, rows: np.ndarray, first: int, end: int
-    ) -> pa.RecordBatch:  # fmt: skip
+    def batch(self, block: np.ndarray, rows: np.ndarray, first: int, end: int) -> pa.RecordBatch:
         """One record batch of the listed rows [first, end); `measure` has set the sums."""
         n = end - first
         key_bytes, header_bytes, value_bytes = self._sums.tolist()
@@ -228,7 +226,7 @@ def read_files(
 
 def read_gateway(
     part: QueueRange, settings: ReadSettings, report: Report
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+) -> Iterator[pa.RecordBatch]:
     """The same over a gateway; what arrives is checked as what is read from a disk."""
     selector = Selector(wanted_of(part, settings), holes=True)
     decoder = BlockDecoder(part, settings, selector)

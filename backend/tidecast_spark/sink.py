@@ -139,9 +139,7 @@ class _Writer:
 
     def _stage(self, query: str, batch: int, tables: Iterator[Any]) -> Message:
         task = TaskContext.get()
-        partition, attempt = (
-            (0, 0) if task is None else (task.partitionId(), task.taskAttemptId())
-        )  # fmt: skip
+        partition, attempt = (0, 0) if task is None else (task.partitionId(), task.taskAttemptId())
         given = self._options
         rows = (normalised(one, given.topic, drop_reserved=given.drop_reserved) for one in tables)
         return Message(self._area(query).stage(batch, partition, attempt, rows))

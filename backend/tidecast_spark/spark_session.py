@@ -136,8 +136,11 @@ def warm_up(note: Callable[[str], None], *, again: bool = False) -> Path:
     try:
         ran = subprocess.run(
             [sys.executable, "-m", _TRAINING, f"{_PLAIN} -XX:AOTCacheOutput={fresh}"],
-            capture_output=True, text=True, check=False, timeout=_WARM_UP_TIMEOUT_S,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_WARM_UP_TIMEOUT_S,
+        )
     except subprocess.TimeoutExpired as problem:
         fresh.unlink(missing_ok=True)
         raise ConfigError(
@@ -171,8 +174,10 @@ def _base_archive(java: Java) -> Path | None:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             ran = subprocess.run(
                 [*command, f"-XX:SharedArchiveFile={fresh}"],
-                capture_output=True, check=False, timeout=_DUMP_TIMEOUT_S,
-            )  # fmt: skip
+                capture_output=True,
+                check=False,
+                timeout=_DUMP_TIMEOUT_S,
+            )
             if ran.returncode == 0 and fresh.exists():
                 fresh.replace(base)
         fresh.unlink(missing_ok=True)

@@ -129,9 +129,10 @@ class Parser:
         text = b"\n".join(lines)
         try:
             table = pj.read_json(
-                io.BytesIO(text), parse_options=self._options,
+                io.BytesIO(text),
+                parse_options=self._options,
                 read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            )  # fmt: skip
+            )
             sound = table.num_rows == len(lines)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             sound = False

@@ -137,9 +137,11 @@ def check_python(_: Place) -> Iterator[Finding]:
         yield Finding(check="kernel cache", status=OK, detail=str(root))
     else:
         yield Finding(
-            check="kernel cache", status=WARN, detail=f"{root} cannot be written: every start "
-            "compiles anew", mend="set TIDECAST_CACHE_DIR to a directory of yours",
-        )  # fmt: skip
+            check="kernel cache",
+            status=WARN,
+            detail=f"{root} cannot be written: every start compiles anew",
+            mend="set TIDECAST_CACHE_DIR to a directory of yours",
+        )
 
 
 def check_libcrypto(_: Place) -> Iterator[Finding]:
@@ -148,10 +150,12 @@ def check_libcrypto(_: Place) -> Iterator[Finding]:
         found = find_libcrypto()
     except NotFound as problem:
         yield Finding(
-            check="libcrypto", status=WARN, detail=f"{problem}; sealed transports need it",
+            check="libcrypto",
+            status=WARN,
+            detail=f"{problem}; sealed transports need it",
             mend="install OpenSSL 3 (Debian, Ubuntu: apt install libssl3), or "
             "pip install 'psycopg[binary]'",
-        )  # fmt: skip
+        )
     else:
         yield Finding(
             check="libcrypto", status=OK, detail=f"{found.version}, {found.path or 'linked in'}"
@@ -164,9 +168,12 @@ def check_cores(place: Place) -> Iterator[Finding]:
     busy = [t.name for t in place.topology.transports if t.idle == "busy"]
     if busy and cores < 3:
         yield Finding(
-            check="cores", status=WARN, detail=f"{cores} cores, and transport {', '.join(busy)} "
-            "spins: spinning agents starve each other", mend="set idle: backoff in the topology",
-        )  # fmt: skip
+            check="cores",
+            status=WARN,
+            detail=f"{cores} cores, and transport {', '.join(busy)} "
+            "spins: spinning agents starve each other",
+            mend="set idle: backoff in the topology",
+        )
     else:
         yield Finding(check="cores", status=OK, detail=f"{cores} usable")
 
@@ -180,10 +187,11 @@ def check_engine(place: Place) -> Iterator[Finding]:
     if pid is None:
         if read_state(place.data_dir) is not None:
             yield Finding(
-                check="engine", status=WARN, detail=f"none runs on {place.data_dir}; the last one "
-                "did not stop cleanly", mend="tidecast recorder shows its last moments; tidecast "
-                "up starts a new one",
-            )  # fmt: skip
+                check="engine",
+                status=WARN,
+                detail=f"none runs on {place.data_dir}; the last one did not stop cleanly",
+                mend="tidecast recorder shows its last moments; tidecast up starts a new one",
+            )
         else:
             yield Finding(check="engine", status=OK, detail=f"none runs on {place.data_dir}")
         return
@@ -192,15 +200,19 @@ def check_engine(place: Place) -> Iterator[Finding]:
             engine, mine = control.welcome.version, VERSION
     except TidecastError as problem:
         yield Finding(
-            check="engine", status=FAIL, detail=f"pid {pid} does not answer: {problem}",
+            check="engine",
+            status=FAIL,
+            detail=f"pid {pid} does not answer: {problem}",
             mend="tidecast down, then tidecast up",
-        )  # fmt: skip
+        )
         return
     if engine != mine:
         yield Finding(
-            check="engine", status=WARN, detail=f"pid {pid} is version {engine}, this is {mine}",
+            check="engine",
+            status=WARN,
+            detail=f"pid {pid} is version {engine}, this is {mine}",
             mend="restart it: tidecast down, then tidecast up",
-        )  # fmt: skip
+        )
     else:
         yield Finding(check="engine", status=OK, detail=f"pid {pid} answers, version {engine}")
 
@@ -214,9 +226,11 @@ def check_data_dir(place: Place) -> Iterator[Finding]:
         yield Finding(check="data directory", status=OK, detail=str(place.data_dir))
     else:
         yield Finding(
-            check="data directory", status=FAIL, detail=f"{directory} cannot be written",
+            check="data directory",
+            status=FAIL,
+            detail=f"{directory} cannot be written",
             mend="choose another with --data-dir or TIDECAST_DATA_DIR",
-        )  # fmt: skip
+        )
 
 
 def check_shared_memory(place: Place) -> Iterator[Finding]:
@@ -224,19 +238,24 @@ def check_shared_memory(place: Place) -> Iterator[Finding]:
     directory = shm_dir(place.data_dir)
     if directory.parent != Path("/dev/shm"):
         yield Finding(
-            check="shared memory", status=WARN, detail=f"no /dev/shm: rings lie in {directory}, "
-            "on a disk perhaps", mend="mount -t tmpfs tmpfs /dev/shm",
-        )  # fmt: skip
+            check="shared memory",
+            status=WARN,
+            detail=f"no /dev/shm: rings lie in {directory}, on a disk perhaps",
+            mend="mount -t tmpfs tmpfs /dev/shm",
+        )
         return
     stats = os.statvfs(directory.parent)
     free_bytes = stats.f_bavail * stats.f_frsize
     detail = f"/dev/shm has {free_bytes >> 20} MiB free of {stats.f_blocks * stats.f_frsize >> 20}"
     status = FAIL if free_bytes < SHM_FAIL_BYTES else WARN if free_bytes < SHM_WARN_BYTES else OK
     yield Finding(
-        check="shared memory", status=status, detail=detail,
-        mend="" if status == OK else "mount -o remount,size=2G /dev/shm; containers: "
-        "docker run --shm-size=2g",
-    )  # fmt: skip
+        check="shared memory",
+        status=status,
+        detail=detail,
+        mend=""
+        if status == OK
+        else "mount -o remount,size=2G /dev/shm; containers: docker run --shm-size=2g",
+    )
 
 
 def stranded_rings(data_dir: Path, topology: Topology) -> list[UnackedRing]:
@@ -254,11 +273,13 @@ def check_stranded_rings(place: Place) -> Iterator[Finding]:
     found = stranded_rings(place.data_dir, place.topology)
     for each in found:
         yield Finding(
-            check="stranded ring", status=WARN, detail=f"{each.file} holds {each.messages} unacked "
+            check="stranded ring",
+            status=WARN,
+            detail=f"{each.file} holds {each.messages} unacked "
             f"messages ({each.bytes} bytes) of {each.topic}, which is no durable topic here",
             mend=f"tidecast topic create {each.topic} --mode durable, then start the engine again; "
             "or tidecast queue orphans --remove",
-        )  # fmt: skip
+        )
     if not found:
         yield Finding(check="stranded rings", status=OK, detail="none")
 
@@ -269,10 +290,12 @@ def check_clock(place: Place) -> Iterator[Finding]:
     source = place.read(base + "current_clocksource")
     if source in ("hpet", "acpi_pm", "jiffies", "refined-jiffies"):
         yield Finding(
-            check="clock", status=WARN, detail=f"clock source {source} is slow",
+            check="clock",
+            status=WARN,
+            detail=f"clock source {source} is slow",
             mend=f"echo tsc > /{base}current_clocksource (there are: "
             f"{place.read(base + 'available_clocksource')})",
-        )  # fmt: skip
+        )
     else:
         yield Finding(check="clock", status=OK, detail=f"clock source {source or 'unknown'}")
 
@@ -290,10 +313,12 @@ def check_socket_buffers(place: Place) -> Iterator[Finding]:
             yield Finding(check=kind, status=OK, detail=detail)
         else:
             yield Finding(
-                check=kind, status=WARN, detail=f"{have} bytes, but the topology wants {want}: "
+                check=kind,
+                status=WARN,
+                detail=f"{have} bytes, but the topology wants {want}: "
                 "bursts beyond it are lost (and repaired), unless the engine is root",
                 mend=f"sysctl -w net.core.{kind}={want}",
-            )  # fmt: skip
+            )
 
 
 def check_interfaces(place: Place) -> Iterator[Finding]:
@@ -304,11 +329,14 @@ def check_interfaces(place: Place) -> Iterator[Finding]:
         if found is None:
             known = ", ".join(f"{i.name} ({i.address})" for i in interfaces()) or "none"
             yield Finding(
-                check=check, status=FAIL, detail=f"{transport.interface}: no such interface with "
+                check=check,
+                status=FAIL,
+                detail=f"{transport.interface}: no such interface with "
                 f"an IPv4 address; there are {known}",
-                mend="ip link set lo up" if transport.is_loopback
+                mend="ip link set lo up"
+                if transport.is_loopback
                 else "set interface in the topology",
-            )  # fmt: skip
+            )
             continue
         yield _interface_finding(check, transport, found)
 
@@ -323,21 +351,27 @@ def _interface_finding(check: str, transport: TransportConfig, found: Interface)
     detail = f"{found.name} ({found.address}), MTU {found.mtu}"
     if not found.flags & IFF_UP:
         return Finding(
-            check=check, status=FAIL, detail=f"{detail}: is down",
+            check=check,
+            status=FAIL,
+            detail=f"{detail}: is down",
             mend=f"ip link set {found.name} up",
-        )  # fmt: skip
+        )
     can = found.flags & (IFF_MULTICAST | IFF_LOOPBACK)
     if transport.kind == "udp-multicast" and not can:
         return Finding(
-            check=check, status=FAIL, detail=f"{detail}: has no MULTICAST flag",
+            check=check,
+            status=FAIL,
+            detail=f"{detail}: has no MULTICAST flag",
             mend=f"ip link set {found.name} multicast on",
-        )  # fmt: skip
+        )
     if transport.packet_bytes + IP_UDP_HEADER_BYTES > found.mtu:
         return Finding(
-            check=check, status=WARN, detail=f"{detail}: packets of {transport.packet_bytes} bytes "
+            check=check,
+            status=WARN,
+            detail=f"{detail}: packets of {transport.packet_bytes} bytes "
             "are sent in IP fragments: one lost fragment loses the packet",
             mend=f"set packet_bytes to {(found.mtu - IP_UDP_HEADER_BYTES) // 8 * 8} or less",
-        )  # fmt: skip
+        )
     return Finding(check=check, status=OK, detail=detail)
 
 
@@ -349,9 +383,11 @@ def check_peers(place: Place) -> Iterator[Finding]:
         check = f"peers of {transport.name}"
         if transport.sends_to_nobody:
             yield Finding(
-                check=check, status=WARN, detail="none: it sends to nobody, and only receives",
+                check=check,
+                status=WARN,
+                detail="none: it sends to nobody, and only receives",
                 mend=f"set peers in the topology: [other-host:{transport.port}]",
-            )  # fmt: skip
+            )
             continue
         unknown = []
         for host, port in transport.peer_addresses:
@@ -361,9 +397,11 @@ def check_peers(place: Place) -> Iterator[Finding]:
                 unknown.append(host)
         if unknown:
             yield Finding(
-                check=check, status=FAIL, detail=f"{', '.join(unknown)}: no such host is known",
+                check=check,
+                status=FAIL,
+                detail=f"{', '.join(unknown)}: no such host is known",
                 mend="mend peers in the topology, or DNS, or /etc/hosts",
-            )  # fmt: skip
+            )
         else:
             yield Finding(check=check, status=OK, detail=", ".join(transport.peers))
 
@@ -382,11 +420,13 @@ def check_routes(place: Place) -> Iterator[Finding]:
             yield Finding(check=check, status=OK, detail=f"{transport.group} by {', '.join(via)}")
         else:
             yield Finding(
-                check=check, status=WARN,
+                check=check,
+                status=WARN,
                 detail=f"no route to {transport.group} by {found.name} (by {', '.join(via)})"
-                if via else f"no route to {transport.group}",
+                if via
+                else f"no route to {transport.group}",
                 mend=f"ip route add 224.0.0.0/4 dev {found.name}",
-            )  # fmt: skip
+            )
 
 
 def _routes(place: Place) -> list[tuple[str, int, int]]:
@@ -408,11 +448,13 @@ def check_rp_filter(place: Place) -> Iterator[Finding]:
         many = sum(1 for i in interfaces() if not i.flags & IFF_LOOPBACK) > 1
         if mode == 1 and many:
             yield Finding(
-                check=check, status=WARN, detail=f"strict on {found.name}, and there are several "
+                check=check,
+                status=WARN,
+                detail=f"strict on {found.name}, and there are several "
                 "interfaces: packets from nodes that are routed another way vanish",
                 mend=f"sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{found.name}."
                 "rp_filter=2",
-            )  # fmt: skip
+            )
         else:
             words = {0: "off", 1: "strict, one interface", 2: "loose"}
             yield Finding(check=check, status=OK, detail=f"{words.get(mode, mode)}")
@@ -429,11 +471,13 @@ def check_firewall(place: Place) -> Iterator[Finding]:
         return
     ports = ", ".join(f"{t.port}-{t.port + 2}" for t in outside)
     yield Finding(
-        check="firewall", status=WARN, detail=f"a packet filter is loaded ({', '.join(loaded)}); "
+        check="firewall",
+        status=WARN,
+        detail=f"a packet filter is loaded ({', '.join(loaded)}); "
         f"it must let UDP ports {ports} and IGMP pass",
         mend=f"iptables -I INPUT -p udp --dport {outside[0].port}:{outside[0].port + 2} -j ACCEPT; "
         "iptables -I INPUT -p igmp -j ACCEPT",
-    )  # fmt: skip
+    )
 
 
 def check_round_trip(place: Place) -> Iterator[Finding]:
@@ -447,11 +491,12 @@ def check_round_trip(place: Place) -> Iterator[Finding]:
             came = _multicast_round_trip(transport, found)
         except OSError as problem:
             yield Finding(
-                check=check, status=FAIL, detail=f"{transport.group} on {found.name}: "
-                f"{problem.strerror or problem}",
+                check=check,
+                status=FAIL,
+                detail=f"{transport.group} on {found.name}: {problem.strerror or problem}",
                 mend=f"ip link set {found.name} multicast on; "
                 f"ip route add 224.0.0.0/4 dev {found.name}",
-            )  # fmt: skip
+            )
             continue
         if came:
             yield Finding(
@@ -459,10 +504,12 @@ def check_round_trip(place: Place) -> Iterator[Finding]:
             )
         else:
             yield Finding(
-                check=check, status=FAIL, detail=f"{transport.group} on {found.name}: sent, but "
-                "did not come back", mend="look at the firewall, rp_filter and route findings; in "
+                check=check,
+                status=FAIL,
+                detail=f"{transport.group} on {found.name}: sent, but did not come back",
+                mend="look at the firewall, rp_filter and route findings; in "
                 "containers use --network host",
-            )  # fmt: skip
+            )
 
 
 def check_strangers(place: Place) -> Iterator[Finding]:
@@ -480,11 +527,12 @@ def check_strangers(place: Place) -> Iterator[Finding]:
         )
         if foreign:
             yield Finding(
-                check=check, status=WARN, detail=f"{transport.where} is used by another platform, "
-                f"too: {', '.join(foreign)}",
+                check=check,
+                status=WARN,
+                detail=f"{transport.where} is used by another platform, too: {', '.join(foreign)}",
                 mend="set another port or group of this transport in the topology; or the same "
                 f"platform on those nodes: platform: {transport.platform}",
-            )  # fmt: skip
+            )
         else:
             known = ", ".join(sorted({name for name, _, _ in heard})) or "nobody publishes"
             yield Finding(check=check, status=OK, detail=f"{transport.where}: {known}")

@@ -22,9 +22,10 @@ LIBRARIES: dict[str, tuple[Version, Version]] = {
 
 
 def check_python(
-    version: Version | None = None, implementation: str = sys.implementation.name,
+    version: Version | None = None,
+    implementation: str = sys.implementation.name,
     free_threaded: bool | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Raise ImportError for an interpreter that kernels cannot work with. None: this one's."""
     version = tuple(sys.version_info[:2]) if version is None else version
     if free_threaded is None:

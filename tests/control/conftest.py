@@ -23,9 +23,12 @@ from tidecast_control.settings import Settings, load_settings
 
 _numbers = itertools.count(1)
 FAST = {
-    "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
-    "max_wal_size": "64MB", "min_wal_size": "32MB",
-}  # fmt: skip
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_wal_size": "64MB",
+    "min_wal_size": "32MB",
+}
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
 """A database has 300 files: on a disk each took 0.4 s to make, all 20 s to remove at the end."""
@@ -74,8 +77,10 @@ def template(postgres: EmbeddedPostgres, cheap_hashes: None) -> Template:
     with psycopg.connect(postgres.url_of("postgres"), autocommit=True) as connection:
         # Nobody may be connected to a database that is copied; the service's last may still end.
         connection.execute("ALTER DATABASE template_tidecast ALLOW_CONNECTIONS false")
-        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-                           "WHERE datname = 'template_tidecast'")  # fmt: skip
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE datname = 'template_tidecast'"
+        )
     return made
 
 
@@ -106,9 +111,13 @@ def _database(server: EmbeddedPostgres, template: str) -> Iterator[str]:
 def settings(database_url: str, tmp_path: Path) -> Settings:
     """Settings of a service under test."""
     return load_settings(
-        database_url=database_url, data_dir=tmp_path, allow_faults=True, alert_interval_s=300,
-        port=0, webhook_networks="127.0.0.0/8",
-    )  # fmt: skip
+        database_url=database_url,
+        data_dir=tmp_path,
+        allow_faults=True,
+        alert_interval_s=300,
+        port=0,
+        webhook_networks="127.0.0.0/8",
+    )
 
 
 @pytest.fixture

@@ -85,8 +85,10 @@ def test_a_silent_connection_is_closed(control: Running, monkeypatch: pytest.Mon
     monkeypatch.setattr(server, "BODY_IDLE_S", 0.2)
     half = b"GET /health/live HTTP/1.1\r\nHost: local"
     for connection in (
-        _raw(control, b""), _raw(control, half), _head(control, "/api/v1/auth/login", 100)
-    ):  # fmt: skip
+        _raw(control, b""),
+        _raw(control, half),
+        _head(control, "/api/v1/auth/login", 100),
+    ):
         with connection, contextlib.suppress(ConnectionResetError):
             assert connection.recv(100) == b""
     assert control.api.get("/system").status_code == 200

@@ -70,9 +70,11 @@ def test_commands_and_options_exist(name: str) -> None:
         assert words[:2] == ["exec", "tidecast"]
         words = words[2:]
     shown = subprocess.run(
-        [sys.executable, "-m", "tidecast.cli", words[0], "--help"], check=True,
-        capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        [sys.executable, "-m", "tidecast.cli", words[0], "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     options = [word for word in words if word.startswith("--")]
     assert options
     assert all(option in shown for option in options), options

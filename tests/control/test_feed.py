@@ -119,8 +119,10 @@ def test_who_opens_a_topic_or_the_subscriptions_gets_the_minutes_before() -> Non
     rows = {"s": {"name": "s", "lag_messages": "9"}, "new": {"name": "new", "lag_messages": "1"}}
     seen = [data["subscriptions"] for _, data in replayed("subscriptions", {"subscriptions": rows})]
     assert [each["s"]["lag_messages"] for each in seen[-3:]] == [
-        str(newest - 2), str(newest - 1), str(newest),
-    ]  # fmt: skip
+        str(newest - 2),
+        str(newest - 1),
+        str(newest),
+    ]
     assert all(each["new"] == {"name": "new"} for each in seen)
     assert replayed("nodes", {"nodes": {}}) == []
 

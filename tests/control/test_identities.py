@@ -23,8 +23,12 @@ HELLO = {
 }  # fmt: skip
 ENGINE = "ws://localhost/api/v1/engine"
 ACQUIRE = {
-    "type": "Acquire", "serial": 1, "queue": "orders/0", "owner": "n1", "lease_ns": 10**12,
-}  # fmt: skip
+    "type": "Acquire",
+    "serial": 1,
+    "queue": "orders/0",
+    "owner": "n1",
+    "lease_ns": 10**12,
+}
 
 
 def token(service: Service, name: str = "e", **body: Any) -> str:
@@ -83,10 +87,14 @@ def assert_dismissed(link: Any, why: str) -> None:
 ENDINGS: dict[str, tuple[str, str, Any, str, str]] = {
     "deleted": ("DELETE", "/nodes/n1?if_unused=false", None, "deleted", "unauthenticated"),
     "quarantined": (
-        "PATCH", "/nodes/n1", {"spec": {"quarantined": True}}, "quarantined", "denied",
+        "PATCH",
+        "/nodes/n1",
+        {"spec": {"quarantined": True}},
+        "quarantined",
+        "denied",
     ),
     "revoked": ("POST", "/nodes/n1/revoke", None, "revoked", "unauthenticated"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("how", list(ENDINGS))

@@ -55,13 +55,15 @@ def test_the_same_answers_as_the_table_in_memory(service: Service) -> None:
     for serial in range(150):
         head = (serial, f"q{chance.randrange(2)}", f"n{chance.randrange(3)}")
         lease_ns = chance.choice((LONG_NS, LONG_NS, OVER_NS))
-        request: Request = chance.choice((
-            Acquire(*head, lease_ns, above=chance.choice((0, 0, 9))),
-            Renew(*head, lease_ns, epoch=chance.randrange(40)),
-            Renew(*head, lease_ns, epoch=_epoch(table, head[1])),
-            Release(*head, epoch=_epoch(table, head[1])),
-            ListLeases(serial),
-        ))  # fmt: skip
+        request: Request = chance.choice(
+            (
+                Acquire(*head, lease_ns, above=chance.choice((0, 0, 9))),
+                Renew(*head, lease_ns, epoch=chance.randrange(40)),
+                Renew(*head, lease_ns, epoch=_epoch(table, head[1])),
+                Release(*head, epoch=_epoch(table, head[1])),
+                ListLeases(serial),
+            )
+        )
         expected = table.handle(request, serial)
         assert _ask(service.ctx.db, request) == expected, (serial, request)
         kinds.add(type(expected))
@@ -100,8 +102,10 @@ def test_a_free_lease_goes_to_one_of_two(
             lambda: _ask(db, Acquire(3, "q", "n1", LONG_NS)),
             lambda: _ask(db, Acquire(4, "q", "n2", LONG_NS)),
         ),
-        db, monkeypatch, eventually,
-    )  # fmt: skip
+        db,
+        monkeypatch,
+        eventually,
+    )
     assert answers == (Granted(2), Refused("n1", 2))
 
 
@@ -151,8 +155,11 @@ def test_queues_and_their_subscriptions_move_between_linked_engines(
         assert queue()["owner_since"] > "2026"
         keeps = {n: control.api.get(f"/nodes/{n}").json()["status"]["keeps"] for n in engines}
         assert keeps == {first: ["orders"], after: []}
-        assert not [c for c in control.api.get("/subscriptions/billing").json()["status"][
-            "conditions"] if c["type"] == "Error"]  # fmt: skip
+        assert not [
+            c
+            for c in control.api.get("/subscriptions/billing").json()["status"]["conditions"]
+            if c["type"] == "Error"
+        ]
         store = engines[after].links[0].leases  # type: ignore[attr-defined]
         [place] = [q for q in store.handle(ListLeases(1)).owners if q.endswith("/orders")]
         assert place == f"{directory_id(short_dir / 'queues')}/orders"

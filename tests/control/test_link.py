@@ -63,9 +63,12 @@ def _engine(control: Running, directory: Path, token: str | None = None, **node:
         return made
 
     made = Engine(
-        directory, load_topology(path), topology_file=path, companions=(link,),
+        directory,
+        load_topology(path),
+        topology_file=path,
+        companions=(link,),
         node_factory=functools.partial(make_node, lease_store=leases),
-    )  # fmt: skip
+    )
     made.start()
     made.links = links  # type: ignore[attr-defined]
     return made
@@ -226,8 +229,9 @@ def test_a_changed_rate_limit_holds_on_the_wire_within_a_second(
         eventually(lambda: received[0] > 0, "the first message", timeout_s=20)
         assert rate(1.0) > 2.5 * RATE_BYTES
         changed = control.api.put(
-            "/rate-limits/slow", json={"spec": {"pattern": "metered", "priority": 1,
-                                                "rate_bytes_per_s": RATE_BYTES}})  # fmt: skip
+            "/rate-limits/slow",
+            json={"spec": {"pattern": "metered", "priority": 1, "rate_bytes_per_s": RATE_BYTES}},
+        )
         assert changed.status_code == 201
         control.api.patch("/topics/metered", json={"spec": {"rate_bytes_per_s": None}})
         stopping.wait(1.0)
@@ -439,8 +443,9 @@ def test_browse_and_publish_by_way_of_an_engine(control: Running, engine: Engine
     with client.subscribe("t") as messages:
         body = {"value": {"n": 12345678901234567890}, "key": "k", "headers": {"a": "b"}}
         for _ in range(2):
-            sent = control.api.post("/topics/t/messages", json=body,
-                                    headers={"Idempotency-Key": "once"})  # fmt: skip
+            sent = control.api.post(
+                "/topics/t/messages", json=body, headers={"Idempotency-Key": "once"}
+            )
             assert sent.status_code == 201, sent.text
         assert json.loads(bytes(messages.next(timeout=5).data)) == body["value"]
         assert not messages.poll(10)

@@ -97,9 +97,10 @@ def test_readers_and_example_traffic_survive_a_topic_that_is_made_anew(engine: E
     assert not engine.applier.apply({"topics": changed} | traffic).errors
     assert node.subs[subscription.subscription_id].pattern == "t"
     open_now = {
-        p.id for p in node.pubs.values()
+        p.id
+        for p in node.pubs.values()
         if p.topic.name == "t" and not p.closing and p.ending_s == 0.0
-    }  # fmt: skip
+    }
     assert open_now, "the generator publishes again"
     assert not open_now & before
     reader.pump()

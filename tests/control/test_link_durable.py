@@ -61,8 +61,9 @@ def test_a_subscription_is_made_seen_paused_and_moved(
     assert control.api.post("/topics/orders/pause").status_code == 200
     eventually(
         lambda: {q["state"] for q in control.api.get("/queues").json()["items"]} == {"paused"},
-        "the queues' pause", timeout_s=30,
-    )  # fmt: skip
+        "the queues' pause",
+        timeout_s=30,
+    )
     _redriving(control)
     _browsing(control)
     _purging(control)
@@ -111,8 +112,11 @@ def _statuses(control: Running) -> None:
     assert live["topic"]["lag_messages"] == str(max(int(q["lag_messages"]) for q in queues))
     flow = control.api.get("/live/flow").json()
     node = next(q["node"] for q in queues)
-    for edge in ("topic/orders>queue/orders:0", f"queue/orders:0>agent/{node}",
-                 f"agent/{node}>subscription/billing"):  # fmt: skip
+    for edge in (
+        "topic/orders>queue/orders:0",
+        f"queue/orders:0>agent/{node}",
+        f"agent/{node}>subscription/billing",
+    ):
         assert edge in flow["edges"]
     assert flow["edges"][f"agent/{node}>subscription/billing"]["lag_packets"] == "10"
     assert not [e for e in flow["edges"] if e.startswith("topic/orders>subscriber/")]

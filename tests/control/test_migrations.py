@@ -46,9 +46,13 @@ def test_alembic_from_the_shell(empty_database_url: str) -> None:
     alembic = Path(sys.executable).parent / "alembic"
     for arguments in (("upgrade", "head"), ("check",)):
         run = subprocess.run(
-            [alembic, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True,
+            [alembic, *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
         assert run.returncode == 0, run.stdout + run.stderr
     assert "resources" in _tables(empty_database_url)
 
@@ -77,9 +81,10 @@ def _insert(connection: Connection, table: str, **values: Any) -> None:
 
 
 def test_rows_of_older_versions_are_carried_over_and_back(empty_database_url: str) -> None:
-    config, engine = alembic_config(empty_database_url), create_engine(
-        psycopg_url(empty_database_url)
-    )  # fmt: skip
+    config, engine = (
+        alembic_config(empty_database_url),
+        create_engine(psycopg_url(empty_database_url)),
+    )
     rule = {"metric": "lag_s", "webhook": URL}
     plain = {"metric": "drift", "webhook": ""}
     consumer = {"topic": "orders", "deliver_max": 3, "in_flight_max": 9}

@@ -58,17 +58,22 @@ def _fuzz(client: TestClient, operation: schemathesis.APIOperation, examples: in
     failures: list[str] = []
 
     @hypothesis.settings(
-        max_examples=examples, deadline=None, database=None, derandomize=True,
-        suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
-    )  # fmt: skip
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate],
+    )
     @hypothesis.given(case=operation.as_strategy())
     def fuzz(case: schemathesis.Case) -> None:
         arguments = case.as_transport_kwargs(base_url="http://localhost")
         arguments.pop("cookies", None)
         headers = {
-            k: v for k, v in dict(arguments.pop("headers", {})).items()
+            k: v
+            for k, v in dict(arguments.pop("headers", {})).items()
             if k.lower() not in ("authorization", "x-csrf-token", "cookie")
-        }  # fmt: skip
+        }
         arguments = {k: v for k, v in arguments.items() if v is not None}
         answer = client.request(headers=headers, **arguments)
         where = f"{case.method} {answer.request.url}"

@@ -52,9 +52,12 @@ def test_it_lets_in_its_own_user_alone_and_has_no_rights_to_lend(
         psql = server._bin / "psql"
         command = [*server._as_user(), str(psql), "-h", str(server.sockets), "-U", "postgres"]
         refused = subprocess.run(
-            [*command, "-c", "SELECT 1", "postgres"], capture_output=True, text=True, check=False,
+            [*command, "-c", "SELECT 1", "postgres"],
+            capture_output=True,
+            text=True,
+            check=False,
             cwd="/",
-        )  # fmt: skip
+        )
         assert refused.returncode != 0
         assert "authentication failed" in refused.stderr
 

@@ -52,8 +52,10 @@ def test_a_query_given_twice_is_refused(api: TestClient) -> None:
     answer = api.delete("/api/v1/topics/t?dry_run=true&dry_run=false")
     assert answer.status_code == 422
     assert answer.json()["errors"][0] == {
-        "pointer": "query/dry_run", "detail": "given twice", "allowed": "once",
-    }  # fmt: skip
+        "pointer": "query/dry_run",
+        "detail": "given twice",
+        "allowed": "once",
+    }
     near = api.delete("/api/v1/topics/t?dryrun=true").json()["errors"][0]
     assert near["detail"] == "no such parameter: did you mean dry_run?"
     assert api.get("/api/v1/topics/t").status_code == 200
@@ -220,9 +222,10 @@ def test_what_engines_answer_has_no_number_beyond_53_bits() -> None:
 
     cursors = {"lanes": [{"before": 17450, "paused": True}], "tokens": [[0, 1 << 60]], "lag_s": 0.5}
     assert _result("n", cursors).value == {
-        "lanes": [{"before": "17450", "paused": True}], "tokens": [["0", str(1 << 60)]],
+        "lanes": [{"before": "17450", "paused": True}],
+        "tokens": [["0", str(1 << 60)]],
         "lag_s": 0.5,
-    }  # fmt: skip
+    }
     raw = {"topic": "t", "node": "n", "session": 1, "size": 0, "payload": "",
            "headers": {"id": 1 << 60}}  # fmt: skip
     assert shown_message(raw, withheld=False).headers == {"id": str(1 << 60)}
@@ -293,9 +296,10 @@ def test_every_list_is_read_to_its_end_by_cursors(service: Service) -> None:
                          threshold=0, state="firing", started_at=now)
             )  # fmt: skip
             session.add(
-                OperationRow(id=name, action="pause", kind="topic", name="t", state="done",
-                             created_at=now)
-            )  # fmt: skip
+                OperationRow(
+                    id=name, action="pause", kind="topic", name="t", state="done", created_at=now
+                )
+            )
     assert _walk(api, "/users", "name") == ["admin", *names]
     assert _walk(api, "/keys", "name") == names
     assert _walk(api, "/enrolments", "name") == names

@@ -100,8 +100,10 @@ class Load:
         self._stopping, self._sent_all = threading.Event(), threading.Event()
         self.sent, self.got = 0, 0
         self.problems: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True)
-                         for work in (self._send, self._read)]  # fmt: skip
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), daemon=True)
+            for work in (self._send, self._read)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -166,9 +168,10 @@ def test_both_killed_while_an_engine_carries_traffic(
             assert load.problems == []
         writer.stop()
         eventually(
-            lambda: {t.name for t in _node(engine).topics()} >= {*writer.made}, "reconciled",
+            lambda: {t.name for t in _node(engine).topics()} >= {*writer.made},
+            "reconciled",
             timeout_s=60,
-        )  # fmt: skip
+        )
         load.stop()
         assert set(writer.made) <= _names(client)
         assert len(writer.made) > 15

@@ -93,8 +93,10 @@ def test_two_patches_at_once_lose_nothing(
             lambda: service.admin.patch(path, json={"spec": {"linger_us": 7}}),
             lambda: other.patch(path, json={"spec": {"history_bytes": 1 << 20}}),
         ),
-        service.ctx.db, monkeypatch, eventually,
-    )  # fmt: skip
+        service.ctx.db,
+        monkeypatch,
+        eventually,
+    )
     assert [answer.status_code for answer in answers] == [200, 200]
     spec = service.admin.get(path).json()["spec"]
     assert (spec["linger_us"], spec["history_bytes"]) == (7, 1 << 20)
@@ -297,8 +299,10 @@ def test_which_rate_limit_holds_and_why(api: TestClient) -> None:
     told = api.get("/api/v1/effective-rates/md.new.bonds").json()
     assert (told["exists"], told["effective_rate"]["bytes_source"]) == (False, "rate_limit/all")
     assert [(p["name"], p["wins"]) for p in told["policies"]] == [
-        ("all", True), ("packets", True), ("md", False),
-    ]  # fmt: skip
+        ("all", True),
+        ("packets", True),
+        ("md", False),
+    ]
 
 
 def test_faults_are_guarded_by_the_setting(service: Service) -> None:

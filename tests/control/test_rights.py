@@ -83,9 +83,7 @@ def rows() -> Iterator[Any]:
     for side, ids in IDS.items():
         run: dict[str, Any] = {"job": "replay", "trigger": "user", "spec": {"timeout_s": 1}}
         yield PipelineRunRow(id=ids["run"], pipeline=f"{side}-p", state="done", **run)
-        yield PipelineRunRow(
-            id=f"{ids['run']}b", pipeline=f"{side}-busy", state="running", **run
-        )  # fmt: skip
+        yield PipelineRunRow(id=f"{ids['run']}b", pipeline=f"{side}-busy", state="running", **run)
         for i, (kind, name) in enumerate(
             (("topic", f"{side}.a"), ("queue", f"{side}.a:0"), ("subscription", f"{side}-s"))
         ):
@@ -198,7 +196,7 @@ def test_every_route_is_known() -> None:
     without = {name for name, right in service_rights().items() if not right}
     assert without == {
         n for n, r in ROUTES.items() if r.access in ("public", "anyone") and n != "system_info"
-    } | {"metrics"}  # fmt: skip
+    } | {"metrics"}
     for name, right in service_rights().items():
         if right and ROUTES[name].method != "GET" and name != "check_token":
             assert right.endswith((":write", ":publish")), (name, right)
@@ -265,8 +263,9 @@ def test_apply_asks_for_what_each_document_does(world: World, kind: str) -> None
     key = world.keys["scoped operator"]
     for each, status in ({IN: 403} if kind in OF_PLATFORM else {IN: 200, OUT: 403}).items():
         _path, name, spec, change = SPECS[kind]
-        document = filled({"kind": kind, "metadata": {"name": name}, "spec": spec | change},
-                          {"s": each})  # fmt: skip
+        document = filled(
+            {"kind": kind, "metadata": {"name": name}, "spec": spec | change}, {"s": each}
+        )
         for query in ("?dry_run=true", ""):
             answer = key.post(f"/api/v1/apply{query}", json={"documents": [document]})
             assert answer.status_code == status, answer.text
@@ -283,16 +282,15 @@ EFFECTS = {
     "rule about nodes": ("alert-rules", {"metric": "node_down", "target": f"{IN}.>"}),
     "rule about all": ("alert-rules", {"metric": "lag_s"}),
     "replay of a secret": (
-        "pipelines", {"job": "replay", "source": f"{OUT}.a", "topic": f"{IN}.a"}
+        "pipelines",
+        {"job": "replay", "source": f"{OUT}.a", "topic": f"{IN}.a"},
     ),
-    "replay elsewhere": (
-        "pipelines", {"job": "replay", "source": f"{IN}.a", "topic": f"{OUT}.a"}
-    ),
+    "replay elsewhere": ("pipelines", {"job": "replay", "source": f"{IN}.a", "topic": f"{OUT}.a"}),
     "archive of all": ("pipelines", {"job": "archive", "topic": ">"}),
     "rollup of a topic": ("pipelines", {"job": "rollup", "topic": f"{IN}.a"}),
     "capacity": ("pipelines", {"job": "capacity"}),
     "traffic elsewhere": ("traffic", {"topic": f"{OUT}.a"}),
-}  # fmt: skip
+}
 
 
 def test_what_reaches_beyond_the_scopes_is_refused(world: World, subtests: pytest.Subtests) -> None:
@@ -350,8 +348,9 @@ def test_scopes_that_would_not_bound_are_refused(service: Service) -> None:
     assert "an admin may do everything" in refused.text
     refused = made(role="viewer", scopes=OPERATOR_SCOPE)
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (
-        422, "/scopes/0/rights",
-    )  # fmt: skip
+        422,
+        "/scopes/0/rights",
+    )
     assert made(role="admin").status_code == 201
 
 
@@ -424,9 +423,11 @@ def test_a_live_tail_withholds_payloads(service: Service, monkeypatch: pytest.Mo
     async def end_stream(name: str, stream: str) -> None: ...
 
     for name, stands_in in (
-        ("engine", lambda name: None), ("connected", lambda: ["n1"]), ("stream", stream),
+        ("engine", lambda name: None),
+        ("connected", lambda: ["n1"]),
+        ("stream", stream),
         ("end_stream", end_stream),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(service.ctx.hub, name, stands_in)
     for client, shown in ((service.admin, True), (service.user("vera", "viewer"), False)):
         with client.websocket_connect(LIVE) as feed:

@@ -45,9 +45,11 @@ def test_what_is_no_schedule_is_refused(text: str) -> None:
 
 
 @given(
-    minute=st.integers(0, 59), step=st.integers(1, 30), hour=st.integers(0, 23),
+    minute=st.integers(0, 59),
+    step=st.integers(1, 30),
+    hour=st.integers(0, 23),
     start_s=st.integers(1_735_689_600, 1_893_456_000),
-)  # fmt: skip
+)
 def test_nothing_fits_in_between(minute: int, step: int, hour: int, start_s: int) -> None:
     start = datetime.fromtimestamp(start_s, UTC)
     found = parse(f"{minute}/{step} {hour} * * *").next_after(start)

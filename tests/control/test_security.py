@@ -158,12 +158,14 @@ def test_an_unused_session_ends(service: Service) -> None:
 def test_a_session_ends_absolutely(service: Service) -> None:
     client = service.user("vera", "viewer")
     with service.ctx.db.begin() as session:
-        found = session.execute(text('SELECT expires_at - created_at FROM sessions WHERE "user" = '
-                                     "'vera'")).scalar_one()  # fmt: skip
+        found = session.execute(
+            text("SELECT expires_at - created_at FROM sessions WHERE \"user\" = 'vera'")
+        ).scalar_one()
         hours = service.ctx.settings.session_hours
         assert abs(found - timedelta(hours=hours)) < timedelta(seconds=30)
-        session.execute(text("UPDATE sessions SET expires_at = now() - interval '1 second', "
-                             "used_at = now()"))  # fmt: skip
+        session.execute(
+            text("UPDATE sessions SET expires_at = now() - interval '1 second', used_at = now()")
+        )
     service.ctx.db.statements.recent.clear()
     refused = client.get("/api/v1/auth/me")
     assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")

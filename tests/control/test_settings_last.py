@@ -43,8 +43,12 @@ def test_the_file_of_a_first_start_seeds_the_platform(
     empty_database_url: str, tmp_path: Path
 ) -> None:
     secret, key = new_key("robot", [Scope(pattern="md.>", rights=["publish"])])
-    declared = {"id": key.id, "name": "robot", "sha256": key.sha256,
-                "scopes": [{"pattern": "md.>", "rights": ["publish"]}]}  # fmt: skip
+    declared = {
+        "id": key.id,
+        "name": "robot",
+        "sha256": key.sha256,
+        "scopes": [{"pattern": "md.>", "rights": ["publish"]}],
+    }
     topics = [
         {"name": "md.eu", "mode": "durable", "queues": 3, "transport": "shm", "labels": {"a": "b"},
          "description": "d", "rate_bytes_per_s": 1000, "id": 17},
@@ -55,8 +59,9 @@ def test_the_file_of_a_first_start_seeds_the_platform(
     settings = load_settings(database_url=empty_database_url, data_dir=tmp_path, port=0)
     with service_of(settings) as service:
         api = service.admin
-        found = {t["metadata"]["name"]: t["spec"] for t in
-                 api.get("/api/v1/transports").json()["items"]}  # fmt: skip
+        found = {
+            t["metadata"]["name"]: t["spec"] for t in api.get("/api/v1/transports").json()["items"]
+        }
         assert {name: spec["port"] for name, spec in found.items() if spec["kind"] != "ipc"} == {
             "wire": 7710
         }
@@ -112,9 +117,10 @@ def test_an_engine_that_joins_has_the_platforms_transports_before_it_starts(
     fetched = _fetch(control, directory)
     assert fetched.transport("multicast").port == 7710
     [spec] = [
-        row["spec"] for row in control.api.get("/transports").json()["items"]
+        row["spec"]
+        for row in control.api.get("/transports").json()["items"]
         if row["metadata"]["name"] == "multicast"
-    ]  # fmt: skip
+    ]
     assert fetched.transport("multicast").platform == spec["platform"] != ""
     assert fetched.transport("multicast").group == spec["group"] != "239.255.84.67"
     assert load_topology(topology_path(directory)).transport("multicast").port == 7710
@@ -175,8 +181,12 @@ def _check_drift(control: Running, directory: Path, eventually: Eventually, node
         return load_topology(topology_path(directory)).transport(name).port
 
     def raw() -> dict[str, Any]:
-        return {"kind": running.kind, "group": running.group, "interface": running.interface,
-                "allow_faults": running.allow_faults}  # fmt: skip
+        return {
+            "kind": running.kind,
+            "group": running.group,
+            "interface": running.interface,
+            "allow_faults": running.allow_faults,
+        }
 
     control.api.put(f"/transports/{name}", json={"spec": raw() | {"port": port + 10}})
 

@@ -34,9 +34,13 @@ def test_https_and_an_engine_over_wss(
     settings: Settings, template: Any, certificate: tuple[Path, Path], eventually: Eventually
 ) -> None:
     secured = load_settings(
-        database_url=settings.database_url, data_dir=settings.data_dir, port=0,
-        tls_certificate=certificate[0], tls_key=certificate[1], alert_interval_s=300,
-    )  # fmt: skip
+        database_url=settings.database_url,
+        data_dir=settings.data_dir,
+        port=0,
+        tls_certificate=certificate[0],
+        tls_key=certificate[1],
+        alert_interval_s=300,
+    )
     trust = ssl.create_default_context(cafile=str(certificate[0]))
     with running(secured, template.login, verify=trust) as control:
         assert control.url.startswith("https://")

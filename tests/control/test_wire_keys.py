@@ -45,9 +45,12 @@ def engine(control: Running, short_dir: Path) -> Iterator[Engine]:
         return ControlLink(node, store, control.url, token=control.enrol(), seed=1)
 
     made = Engine(
-        short_dir, load_topology(path), topology_file=path, companions=(link,),
+        short_dir,
+        load_topology(path),
+        topology_file=path,
+        companions=(link,),
         node_factory=make_node,
-    )  # fmt: skip
+    )
     made.start()
     yield made
     made.stop()
@@ -76,8 +79,9 @@ def test_a_secret_goes_to_engines_alone(
     [held] = load_wire_keys(short_dir / FILE_NAME).transports["multicast"]
     told = [control.api.get(path).text for path in (KEYS, "/audit", "/export", "/transports")]
     assert held.secret_hex[:16] not in "".join(told)
-    assert [entry["action"] for entry in json.loads(told[1])["items"]
-            if entry["kind"] == "wire_key"] == ["rotate", "rotate"]  # fmt: skip
+    assert [
+        entry["action"] for entry in json.loads(told[1])["items"] if entry["kind"] == "wire_key"
+    ] == ["rotate", "rotate"]
     [shown] = control.api.get(KEYS).json()["epochs"]
     assert (shown["epoch"], shown["state"]) == (2, "waiting")
     assert control.api.post(f"{KEYS}/rotate?at_once=true").status_code == 200
@@ -93,9 +97,13 @@ def test_a_new_engine_has_the_secret_before_it_opens_its_transport(
     control.api.post(f"{KEYS}/rotate?at_once=true")
     path = short_dir / "topology.yaml"
     fetched = fetch_topology(
-        topology_from({"transports": [multicast()]}), short_dir, path, control.url,
-        control.enrol(), None,
-    )  # fmt: skip
+        topology_from({"transports": [multicast()]}),
+        short_dir,
+        path,
+        control.url,
+        control.enrol(),
+        None,
+    )
     assert fetched.transports[0].name == "multicast"
     assert epochs_at(short_dir) == [1]
     assert (short_dir / FILE_NAME).stat().st_mode & 0o777 == 0o600

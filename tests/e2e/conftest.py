@@ -52,8 +52,12 @@ class Platform:
 def _tidecast(*arguments: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tidecast.cli", *arguments],
-        capture_output=True, text=True, timeout=110, check=False, env={**os.environ, **env},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env={**os.environ, **env},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -173,10 +177,13 @@ def another_engine(
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
     log = (data_dir / "engine.log").open("w+")
     engine = subprocess.Popen(
-        [*command, "--control", platform.url], stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=log, text=True,
+        [*command, "--control", platform.url],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
         env={**os.environ, "TIDECAST_ENROL_TOKEN": token},
-    )  # fmt: skip
+    )
     try:
         assert engine.stdout is not None
         line = engine.stdout.readline()

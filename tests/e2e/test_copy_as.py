@@ -119,9 +119,7 @@ def _is(path: str, wanted: dict[str, Any] | None = None) -> Callable[[Api], bool
     def there(api: Api) -> bool:
         kind, _, name = path.rpartition("/")
         answer = api.ask("GET", f"{kind}?limit=500" if kind != "/users" else kind)
-        found = [
-            one for one in answer["items"] if (one.get("metadata") or one)["name"] == name
-        ]  # fmt: skip
+        found = [one for one in answer["items"] if (one.get("metadata") or one)["name"] == name]
         if not found:
             return False
         one = found[0] | found[0].get("metadata", {}) | found[0].get("spec", {})
@@ -147,9 +145,12 @@ def _ask(method: str, path: str) -> Callable[[Api], Any]:
 
 
 def _creating(
-    name: str, path: str, at: str, opened: Callable[[Page], Locator],
+    name: str,
+    path: str,
+    at: str,
+    opened: Callable[[Page], Locator],
     wanted: dict[str, Any] | None = None,
-) -> Action:  # fmt: skip
+) -> Action:
     """Something is made at ``at``, where nothing was."""
     return Action(name, path, opened, _none(at), _is(at, wanted))
 
@@ -317,9 +318,12 @@ def _rules() -> Iterator[Action]:
         reason="to be ended",
     )
     yield Action(
-        "stop loss", "/reliability", _region("Fault injection"),
-        _put("/faults/multicast", drop=0.02, seed=1, expires_s=300), _is_not("/faults/multicast"),
-    )  # fmt: skip
+        "stop loss",
+        "/reliability",
+        _region("Fault injection"),
+        _put("/faults/multicast", drop=0.02, seed=1, expires_s=300),
+        _is_not("/faults/multicast"),
+    )
     yield _creating(
         "inject loss",
         "/reliability",
@@ -351,9 +355,12 @@ def _pipelines() -> Iterator[Action]:
         _is("/topics/copied", {"history_bytes": 2 << 20}),
     )
     yield Action(
-        "start a pipeline", "/pipelines", _row("copied-run"), _stopped,
+        "start a pipeline",
+        "/pipelines",
+        _row("copied-run"),
+        _stopped,
         lambda api: api.ask("GET", "/pipelines/copied-run")["status"]["last_run"] is not None,
-    )  # fmt: skip
+    )
 
 
 def _stopped(api: Api) -> None:
@@ -412,9 +419,13 @@ def _there_before(api: Api, platform: Platform) -> None:
 
 @pytest.mark.parametrize("part", [_topics, _subscriptions, _rules, _pipelines, _people])
 def test_what_is_copied_does_the_same(
-    part: Callable[[], Iterator[Action]], page: Page, platform: Platform, api: Api,
-    tmp_path: Path, eventually: Eventually,
-) -> None:  # fmt: skip
+    part: Callable[[], Iterator[Action]],
+    page: Page,
+    platform: Platform,
+    api: Api,
+    tmp_path: Path,
+    eventually: Eventually,
+) -> None:
     if not _is("/subscriptions/copier")(api):
         _there_before(api, platform)
         copier = _ask("GET", "/subscriptions/copier")
@@ -424,16 +435,21 @@ def test_what_is_copied_does_the_same(
         ):
             eventually(
                 lambda: int(copier(api)["status"]["dead_letters"] or 0) > 5,
-                "dead letters", timeout_s=20,
-            )  # fmt: skip
+                "dead letters",
+                timeout_s=20,
+            )
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=platform.url)
-    key = {"name": f"copies{part.__name__}".replace("_", "-"), "role": "admin",
-           "scopes": [{"pattern": ">", "rights": RIGHTS}]}  # fmt: skip
+    key = {
+        "name": f"copies{part.__name__}".replace("_", "-"),
+        "role": "admin",
+        "scopes": [{"pattern": ">", "rights": RIGHTS}],
+    }
     environment = {
-        **os.environ, "TIDECAST_KEY": api.ask("POST", "/keys", key)["secret"],
+        **os.environ,
+        "TIDECAST_KEY": api.ask("POST", "/keys", key)["secret"],
         "TIDECAST_DATA_DIR": str(platform.data_dir),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }  # fmt: skip
+    }
     failures = []
     for action in part():
         action.prepared(api)

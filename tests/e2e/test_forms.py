@@ -31,14 +31,21 @@ TOPIC = {
     "reliability": "reliable", "wire_id": 4711,
 }  # fmt: skip
 SUBSCRIPTION = {
-    "topic": "forms.source", "filter": "size < 1000",
-    "ack_wait_s": 17.5, "max_deliver": 7, "max_in_flight": 321, "dead_letter": "forms.dead",
+    "topic": "forms.source",
+    "filter": "size < 1000",
+    "ack_wait_s": 17.5,
+    "max_deliver": 7,
+    "max_in_flight": 321,
+    "dead_letter": "forms.dead",
     "paused": True,
-}  # fmt: skip
+}
 POLICY = {
-    "pattern": "forms.policy.>", "priority": 5, "rate_packets_per_s": 1_234_567,
-    "rate_bytes_per_s": 10_000_000, "publisher": "some-node",
-}  # fmt: skip
+    "pattern": "forms.policy.>",
+    "priority": 5,
+    "rate_packets_per_s": 1_234_567,
+    "rate_bytes_per_s": 10_000_000,
+    "publisher": "some-node",
+}
 RULE = {
     "metric": "bytes_out_per_s", "target": "forms.none", "comparison": "above",
     "threshold": 123_456_789.25, "for_s": 12.5, "severity": "critical", "webhook": "",
@@ -184,9 +191,10 @@ def test_a_form_edits_what_every_resource_has(
     expect(dialog).to_have_count(0)
     after = copy.deepcopy(before)
     after["metadata"] |= {
-        "description": "Another text", "owner": "bob",
+        "description": "Another text",
+        "owner": "bob",
         "labels": {"team": "risk", "zone": "eu"},
-    }  # fmt: skip
+    }
     assert whole(api, form.path) == after
 
 
@@ -239,7 +247,9 @@ def test_editing_a_user_keeps_the_forced_password_change(
     expect(dialog).to_have_count(0)
     after = api.ask("GET", "/users/vera")
     assert {k for k in after if after[k] != before[k]} == {
-        "display_name", "generation", "updated_at"
-    }  # fmt: skip
+        "display_name",
+        "generation",
+        "updated_at",
+    }
     assert after["must_change_password"] is True
     api.ask("DELETE", "/users/vera")

@@ -83,9 +83,11 @@ def test_a_seek_is_in_the_zone_of_the_header(
 ) -> None:
     page = new_york
     api.topic("numbers.time", mode="durable")
-    api.ask("PUT", "/subscriptions/timed", {
-        "spec": {"topic": "numbers.time", "start": {"at": "earliest"}}
-    })  # fmt: skip
+    api.ask(
+        "PUT",
+        "/subscriptions/timed",
+        {"spec": {"topic": "numbers.time", "start": {"at": "earliest"}}},
+    )
     with publishing(platform.data_dir, "numbers.time", 50) as source:
         page.goto(platform.url + "/subscriptions/timed")
         expect(page.get_by_label("Positions").get_by_role("row")).to_have_count(2)

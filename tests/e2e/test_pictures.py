@@ -26,9 +26,12 @@ WIDTH, HEIGHT, TALL = 1440, 900, 1250
 CHART_MS = 25_000
 """How long the charts gather before the first picture, and on pages with charts of their own."""
 GATHERS_MS = {
-    "topic": 20_000, "topics": 10_000, "reliability": 15_000, "subscriptions": 10_000,
+    "topic": 20_000,
+    "topics": 10_000,
+    "reliability": 15_000,
+    "subscriptions": 10_000,
     "subscription": 20_000,
-}  # fmt: skip
+}
 LABELS = {"team": "shop"}
 PAST = """insert into rollup_minute (at, node, topic, queue, subscription, in_per_s, out_per_s,
     messages_in, messages_out, bytes_in, bytes_out)
@@ -66,18 +69,24 @@ def _made(api: Api) -> None:
     _put(api, "subscriptions", "shipping", {"topic": "orders.eu"})
     _put(api, "subscriptions", "workers", {"topic": "jobs", "dead_letter": "jobs.dead"})
     _put(
-        api, "rate-limits", "market-data",
+        api,
+        "rate-limits",
+        "market-data",
         {"pattern": "md.*", "priority": 10, "rate_packets_per_s": 400},
-    )  # fmt: skip
+    )
     _put(api, "rate-limits", "everything", {"pattern": ">", "rate_bytes_per_s": 50_000_000})
     _put(
-        api, "alert-rules", "consumer-lag",
+        api,
+        "alert-rules",
+        "consumer-lag",
         {"metric": "lag_s", "target": ">", "threshold": 5, "for_s": 1, "severity": "warning"},
-    )  # fmt: skip
+    )
     _put(
-        api, "alert-rules", "node-down",
+        api,
+        "alert-rules",
+        "node-down",
         {"metric": "node_down", "target": ">", "threshold": 0, "for_s": 10, "severity": "critical"},
-    )  # fmt: skip
+    )
     api.ask("POST", "/keys", {"name": "deploy", "role": "operator"})
     api.ask("POST", "/keys", {"name": "wall-display", "role": "viewer"})
     api.ask("PUT", "/users/mia", {"role": "operator", "password": "correct horse battery"})

@@ -24,8 +24,9 @@ def test_the_page_says_who_has_the_queues_and_consumers_go_on(
 ) -> None:
     topology = yaml.safe_load((platform.data_dir / "topology.yaml").read_text())
     topology["node"] = {
-        "name": FIRST, "leases": {"directory": str(platform.data_dir), "lease_s": 2.0}
-    }  # fmt: skip
+        "name": FIRST,
+        "leases": {"directory": str(platform.data_dir), "lease_s": 2.0},
+    }
     [mine] = [n["metadata"]["name"] for n in api.ask("GET", "/nodes")["items"]]
     with another_engine(platform, api, FIRST, yaml.safe_dump(topology)) as (data_dir, engine):
         api.topic("shared", mode="durable", owner="*", fsync_interval_ms=5)

@@ -71,8 +71,10 @@ def test_a_minute_of_traffic_leaves_nothing_behind(
         page.wait_for_timeout(SOAK_MS)
         walked()
         after = measured()
-    grown = {name: (before[name], after[name]) for name in
-             ("JSHeapUsedSize", "Nodes", "JSEventListeners", "Documents")}  # fmt: skip
+    grown = {
+        name: (before[name], after[name])
+        for name in ("JSHeapUsedSize", "Nodes", "JSEventListeners", "Documents")
+    }
     assert (
         after["JSHeapUsedSize"] < before["JSHeapUsedSize"] * HEAP_GROWTH_MAX + HEAP_SLACK_BYTES
     ), grown

@@ -45,9 +45,11 @@ def _bombs() -> list[bytes]:
     """Record batches of some KiB that decompress to more than is allowed."""
     plain = bytes(BYTES_MAX + 1)
     packed = {
-        1: gzip.compress(plain, 1), 2: bytes(cramjam.snappy.compress_raw(plain)),
-        3: bytes(cramjam.lz4.compress(plain)), 4: bytes(cramjam.zstd.compress(plain)),
-    }  # fmt: skip
+        1: gzip.compress(plain, 1),
+        2: bytes(cramjam.snappy.compress_raw(plain)),
+        3: bytes(cramjam.lz4.compress(plain)),
+        4: bytes(cramjam.zstd.compress(plain)),
+    }
     return [batch(each, 1, attributes=codec) for codec, each in packed.items()]
 
 
@@ -189,9 +191,10 @@ class KafkaFuzz:
         while not self.is_settled():
             self.sound.ask(tables.API_VERSIONS, 0, {})
             assert time.monotonic() < ends_s, (
-                endpoint.counters.of(KafkaCounter.OPEN.name.lower()), endpoint.answers.used,
+                endpoint.counters.of(KafkaCounter.OPEN.name.lower()),
+                endpoint.answers.used,
                 endpoint.producing.waiting_bytes,
-            )  # fmt: skip
+            )
 
     def is_settled(self) -> bool:
         """The sound client's connection is the only one, and no room is held."""

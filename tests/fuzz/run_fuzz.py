@@ -100,8 +100,10 @@ class Fuzz:
         self.net = Network(seed=seed, packet_bytes=PACKET_BYTES, step_us=50)
         # A receiver that does not exist may hold `min` flow back, until its time-out.
         small: dict[str, Any] = {
-            "history_bytes": 64 << 10, "receive_bytes": 64 << 10, "receiver_timeout_s": 0.5,
-        }  # fmt: skip
+            "history_bytes": 64 << 10,
+            "receive_bytes": 64 << 10,
+            "receiver_timeout_s": 0.5,
+        }
         node = partial(sealed_node, self.net) if sealed else self.net.node
         self.a = node("a", topics=["t"], **small)
         self.b = node("b", topics=["t", "unused"], **small)

@@ -15,9 +15,13 @@ def test_cursors_have_the_name_of_version_1_in_frames_and_files() -> None:
         ack_wait_s=30.0, max_deliver=5, dead_letter="", cursors=[(1 << 32, "t", 0)],
     )  # fmt: skip
     opened = ConsumerOpened(
-        deliveries_bytes=1, acks_bytes=1, ack_wait_s=30.0, max_deliver=5, dead_letter="",
+        deliveries_bytes=1,
+        acks_bytes=1,
+        ack_wait_s=30.0,
+        max_deliver=5,
+        dead_letter="",
         cursors=[(1 << 32, "t", 0)],
-    )  # fmt: skip
+    )
     saved = SavedSubscription(
         pattern="t", name="n", created_ns=1, cursors=[SavedCursor("t", 0, 7, [(9, 10)], [(8, 2)])]
     )

@@ -87,9 +87,13 @@ def workshop(root: Path = ROOT) -> Iterator[Workshop]:
         shutil.copytree(root, place.project, symlinks=True, ignore=ignored)
         ask = [sys.executable, "-c", "import tidecast; print(tidecast.__file__)"]
         found = subprocess.run(
-            ask, cwd=place.folder, env=place.environment(cache_root()), text=True,
-            capture_output=True, check=True,
-        ).stdout.strip()  # fmt: skip
+            ask,
+            cwd=place.folder,
+            env=place.environment(cache_root()),
+            text=True,
+            capture_output=True,
+            check=True,
+        ).stdout.strip()
         if not Path(found).is_relative_to(place.project):
             raise RuntimeError(f"the copy is not imported, but {found}")
         yield place

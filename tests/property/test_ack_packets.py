@@ -50,9 +50,13 @@ def test_an_ack_is_taken_when_every_field_is_in_range(
         state=state, owner=owner,
     )  # fmt: skip
     sound = (
-        producer > 0 and 0 < epoch <= EPOCH_MAX and 0 < first_seq <= SEQ_MAX
-        and 0 <= count <= SEQ_MAX and 32 <= offset <= 65_000 and 0 <= owner <= EPOCH_MAX
-    )  # fmt: skip
+        producer > 0
+        and 0 < epoch <= EPOCH_MAX
+        and 0 < first_seq <= SEQ_MAX
+        and 0 <= count <= SEQ_MAX
+        and 32 <= offset <= 65_000
+        and 0 <= owner <= EPOCH_MAX
+    )
     assert verdict(raw) == (0 if sound else Counter.INVALID_FIELD)
 
 
@@ -63,9 +67,13 @@ def test_a_producers_block_is_taken_when_every_field_is_in_range(
 ) -> None:
     raw = packets.durable_setup(packets.block(producer, epoch, first_seq, packet, offset, count))
     sound = (
-        producer > 0 and 0 <= epoch <= EPOCH_MAX and 0 <= first_seq <= SEQ_MAX
-        and 0 <= packet <= 1 << 60 and 32 <= offset <= 65_000 and 0 <= count <= SEQ_MAX
-    )  # fmt: skip
+        producer > 0
+        and 0 <= epoch <= EPOCH_MAX
+        and 0 <= first_seq <= SEQ_MAX
+        and 0 <= packet <= 1 << 60
+        and 32 <= offset <= 65_000
+        and 0 <= count <= SEQ_MAX
+    )
     assert verdict(raw) == (0 if sound else Counter.INVALID_FIELD)
 
 
@@ -110,9 +118,12 @@ def test_an_ack_that_cannot_be_moves_nothing() -> None:
         mine = {"session": publisher.session, "topic": topic.wire_id, "source": 1, "seq": 2}
         own = {"producer": session.producer_id, "epoch": session.epoch, "count": 2}
         cannot = [
-            own | {"producer": 5}, own | {"epoch": 7}, own | {"count": 0}, own | {"count": 5000},
+            own | {"producer": 5},
+            own | {"epoch": 7},
+            own | {"count": 0},
+            own | {"count": 5000},
             own | {"offset": 5000},
-        ]  # fmt: skip
+        ]
         for fields in cannot:
             net.switch.inject(b.id, packets.ack(**fields, **mine), control=True, source=1)
         net.switch.inject(b.id, packets.ack(**own, **mine | {"seq": 900}), control=True, source=1)

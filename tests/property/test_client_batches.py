@@ -150,8 +150,10 @@ def test_what_goes_in_comes_out(
         run.drain()
         assert run.found == run.sent
         assert run.keys_found == run.keys
-        for port, counts in ((run.r, (reader.R_MESSAGES, reader.R_BYTES)),
-                             (run.port, (writer.W_MESSAGES, writer.W_BYTES))):  # fmt: skip
+        for port, counts in (
+            (run.r, (reader.R_MESSAGES, reader.R_BYTES)),
+            (run.port, (writer.W_MESSAGES, writer.W_BYTES)),
+        ):
             counted = [int(port[each]) for each in counts]
             assert counted == [len(run.sent), sum(map(len, run.sent))]
 

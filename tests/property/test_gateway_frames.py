@@ -23,14 +23,17 @@ Message = tuple[bytes, bytes, int]
 messages = st.lists(
     st.builds(
         lambda payload, key, headers, time: (
-            payload, *metadata.encode(key, headers, time, None),
+            payload,
+            *metadata.encode(key, headers, time, None),
         ),
-        st.binary(max_size=50), st.none() | st.binary(max_size=9),
+        st.binary(max_size=50),
+        st.none() | st.binary(max_size=9),
         st.none() | st.dictionaries(st.text(max_size=3), st.integers(-9, 9), max_size=2),
         st.none() | st.integers(0, 1 << 40),
     ),
-    min_size=1, max_size=20,
-)  # fmt: skip
+    min_size=1,
+    max_size=20,
+)
 
 
 def memory_of(given: list[Message]) -> tuple[memoryview, np.ndarray]:
@@ -182,10 +185,11 @@ def test_any_damage_to_any_frame(given: tuple[Frame, bytes], data: st.DataObject
     [
         (frames.Acks(number=1, taken=0, released=0), frames.ACKS_FRAME_BYTES_MAX + 8),
         (frames.Delivered(number=1, position=0, acks_read=0), frames.DELIVERED_BYTES + 8),
-        (frames.Durable(number=1, seq=1), 1), (frames.ResumeConsumer(id=1, number=1), 1),
+        (frames.Durable(number=1, seq=1), 1),
+        (frames.ResumeConsumer(id=1, number=1), 1),
     ],
     ids=["settle", "delivered", "durable", "resume"],
-)  # fmt: skip
+)
 def test_bodies_that_are_too_long(frame: Frame, n: int) -> None:
     parse = frames.from_client if isinstance(frame, frames.FromClient) else frames.from_gateway
     with pytest.raises(BadFrame, match="at most"):

@@ -40,15 +40,20 @@ def taken(r: Rig, m: TestMember) -> list[Got]:
 
 
 @given(
-    begun=_BATCHES, more=_BATCHES, blocks_max=st.integers(2, 4), block_bytes=st.sampled_from(
-        [1 << 10, 1 << 12, 1 << 16]
-    ), data=st.data(),
-)  # fmt: skip
+    begun=_BATCHES,
+    more=_BATCHES,
+    blocks_max=st.integers(2, 4),
+    block_bytes=st.sampled_from([1 << 10, 1 << 12, 1 << 16]),
+    data=st.data(),
+)
 @settings(max_examples=60)
 def test_each_record_comes_once_whatever_holes_there_are(
-    begun: list[tuple[int, int]], more: list[tuple[int, int]], blocks_max: int, block_bytes: int,
+    begun: list[tuple[int, int]],
+    more: list[tuple[int, int]],
+    blocks_max: int,
+    block_bytes: int,
     data: st.DataObject,
-) -> None:  # fmt: skip
+) -> None:
     queue = Punched()
     for hole, records in begun:
         queue.add(hole, records)
@@ -57,9 +62,10 @@ def test_each_record_comes_once_whatever_holes_there_are(
         q = r.puller.add_queue(source, blocks_max)
         every, one, slow = r.member(0), r.member(1), r.member(2, in_flight_max=3)
         cursors = [
-            r.cursor(q, every, sub=0), r.cursor(q, one, sub=1, key_pattern=_STREAM.decode()),
+            r.cursor(q, every, sub=0),
+            r.cursor(q, one, sub=1, key_pattern=_STREAM.decode()),
             r.cursor(q, slow, sub=2),
-        ]  # fmt: skip
+        ]
         found: list[Got] = []
         streams: list[Got] = []
         slowly: list[Got] = []

@@ -58,9 +58,12 @@ def test_random_buffers(data: st.DataObject) -> None:
     try:
         if pa.types.is_map(kind):
             layout = 2
-            entries = pa.array([{"key": "k", "value": b"v"}] * 3, pa.struct([
-                pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())
-            ]))  # fmt: skip
+            entries = pa.array(
+                [{"key": "k", "value": b"v"}] * 3,
+                pa.struct(
+                    [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]
+                ),
+            )
             children = [entries]
         elif pa.types.is_dictionary(kind):
             indices = pa.Array.from_buffers(

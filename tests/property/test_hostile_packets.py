@@ -97,13 +97,16 @@ def test_many_mutations_do_no_harm(seed: int) -> None:
     st.lists(
         st.one_of(
             st.binary(max_size=200),
-            st.builds(lambda t, body: packet_builder.header(t, 32 + len(body)) + body,
-                      st.integers(0, 9), st.binary(max_size=200)),
+            st.builds(
+                lambda t, body: packet_builder.header(t, 32 + len(body)) + body,
+                st.integers(0, 9),
+                st.binary(max_size=200),
+            ),
             st.builds(lambda body: packet_builder.data(body), st.binary(max_size=300)),
         ),
         max_size=40,
     )
-)  # fmt: skip
+)
 def test_any_bytes_do_no_harm(packets: list[bytes]) -> None:
     fuzz = Fuzz(2, seeds())
     try:
@@ -255,13 +258,16 @@ def test_a_client_that_scribbles_harms_only_its_own_ring(part: str, seed: int) -
         local = Reader(a)
         evil = Stream(a, count=30, size=700, name="evil")
         transfer(net, [good, evil], [reader, local], limit_us=100_000)
-        [ring] = [p.mapped.array for p in a.engine.pubs.values()
-                  if p.session == evil.publisher.session]  # fmt: skip
+        [ring] = [
+            p.mapped.array for p in a.engine.pubs.values() if p.session == evil.publisher.session
+        ]
         slots_at = lay.slots_at(16)
         low, high = {
-            "header": (0, lay.HEADER_BYTES), "control words": (lay.HEADER_BYTES, slots_at),
-            "slots": (slots_at, ring.size), "all": (0, ring.size),
-        }[part]  # fmt: skip
+            "header": (0, lay.HEADER_BYTES),
+            "control words": (lay.HEADER_BYTES, slots_at),
+            "slots": (slots_at, ring.size),
+            "all": (0, ring.size),
+        }[part]
         for _ in range(20):
             scribble(rng, ring, low, high, 30)
             good.count += 5
@@ -298,8 +304,12 @@ def test_a_client_that_scribbles_harms_only_its_own_ring(part: str, seed: int) -
 def test_a_subscriber_that_scribbles_harms_only_that_image(seed: int) -> None:
     rng = random.Random(seed)
     with Network(seed=seed) as net:
-        nodes = [net.node(name, topics=["t", "u"], history_bytes=32 << 10, receive_bytes=32 << 10,
-                          flow="rate") for name in "ab"]  # fmt: skip
+        nodes = [
+            net.node(
+                name, topics=["t", "u"], history_bytes=32 << 10, receive_bytes=32 << 10, flow="rate"
+            )
+            for name in "ab"
+        ]
         a, b = nodes
         evil, reader = Reader(b, "t"), Reader(b, "u")
         bad, good = Stream(a, "t", count=20), Stream(a, "u", count=20)

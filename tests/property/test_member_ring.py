@@ -85,17 +85,23 @@ def test_the_engine_survives_any_acks_and_goes_on_serving_others(data: st.DataOb
             length = data.draw(st.sampled_from([40, 48, 8, 0, 7, 1 << 14, 1 << 31]))
             frame = np.zeros(40, dtype=np.uint8)
             frame[:4].view(np.uint32)[0] = length
-            frame[4:8].view(np.uint16)[:] = [data.draw(st.integers(0, 8)),
-                                             data.draw(st.integers(0, 600))]  # fmt: skip
+            frame[4:8].view(np.uint16)[:] = [
+                data.draw(st.integers(0, 8)),
+                data.draw(st.integers(0, 600)),
+            ]
             word = rig.puller.cursor_word(cursor)
             frame[8:40].view(np.int64)[:] = [
                 data.draw(st.sampled_from([word, word + 1, -1, 0, 1 << 31])),
-                data.draw(_WORDS), data.draw(_WORDS), data.draw(_WORDS),
-            ]  # fmt: skip
+                data.draw(_WORDS),
+                data.draw(_WORDS),
+                data.draw(_WORDS),
+            ]
             bad.file.array[acks + at : acks + at + 40] = frame
             at += max(8, min(length, 48)) & ~7
-        for field, word in ((lay.MEM_ACKED_AT, data.draw(st.sampled_from([at, at, 1 << 50, -8]))),
-                            (data.draw(_FIELDS), data.draw(_WORDS))):  # fmt: skip
+        for field, word in (
+            (lay.MEM_ACKED_AT, data.draw(st.sampled_from([at, at, 1 << 50, -8]))),
+            (data.draw(_FIELDS), data.draw(_WORDS)),
+        ):
             bad.file.array[field : field + 8].view(np.int64)[0] = word
         member_ring.wake_member(rig.wakes, rig.bells, bad.number)
         rig.run()

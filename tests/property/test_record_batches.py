@@ -26,10 +26,12 @@ LARGE = (bytes(3000), bytes(60), {f"{n:040d}": bytes(40) for n in range(20)}, 1)
 NAMES = ("payload", "key", "headers", "timestamp")
 RAW = pa.schema(
     [
-        ("payload", pa.large_binary()), ("key", pa.large_binary()), ("headers", pa.large_binary()),
+        ("payload", pa.large_binary()),
+        ("key", pa.large_binary()),
+        ("headers", pa.large_binary()),
         ("timestamp", pa.timestamp("ns", "UTC")),
     ]
-)  # fmt: skip
+)
 
 
 def through(client: Any, frame: Any, headers: str) -> Any:

@@ -49,9 +49,11 @@ def send_many(words, packet, n, target, sends, seed, out, log):  # type: ignore[
 
 def pairs_of(node: Node, target: int, sends: int, seed: int) -> set[tuple[bytes, bytes]]:
     """(key, nonce) of each packet that is sealed now; all differ."""
-    packet = packets.nak([(1, 1)], source=node.node) if target else packets.data(
-        packets.message(b"x" * 20), source=node.node
-    )  # fmt: skip
+    packet = (
+        packets.nak([(1, 1)], source=node.node)
+        if target
+        else packets.data(packets.message(b"x" * 20), source=node.node)
+    )
     log = np.zeros(sends * 24, dtype=np.uint8)
     random = np.array([seed], dtype=np.int64)
     out = np.zeros(200, dtype=np.uint8)

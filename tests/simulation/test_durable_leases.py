@@ -385,9 +385,11 @@ def test_plans_share_topics_out(tmp_path: Path) -> None:
     with cluster(tmp_path, balancer="best-fit", owners=["a", "b"]) as one:
         nodes = [one.node(name, *topics) for name in ("a", "b")]
         assert one.net.run(
-            60e6, until=lambda: [sorted(n.engine.durable.topics) for n in nodes]
-            == [["t0", "t1"], ["t2", "t3"]],
-        )  # fmt: skip
+            60e6,
+            until=lambda: (
+                [sorted(n.engine.durable.topics) for n in nodes] == [["t0", "t1"], ["t2", "t3"]]
+            ),
+        )
         one.net.kill(nodes[1])
         assert one.net.run(60e6, until=lambda: len(nodes[0].engine.durable.topics) == 4)
 

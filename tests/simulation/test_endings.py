@@ -82,8 +82,11 @@ def test_a_writer_that_does_not_stop_is_cut_off_and_its_messages_are_counted() -
         assert reader.found == stream.messages[:20], "what was counted as lost was delivered"
         size = 10 * 1000
         assert cut_of(a) == {
-            "publications_cut": 1, "packets_cut": 10, "messages_cut": 10, "bytes_cut": size,
-        }  # fmt: skip
+            "publications_cut": 1,
+            "packets_cut": 10,
+            "messages_cut": 10,
+            "bytes_cut": size,
+        }
         events = []
         while (event := watcher.take_event()) is not None:
             events.append(event)

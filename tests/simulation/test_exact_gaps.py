@@ -186,9 +186,10 @@ MALFORMED = {
     "a beginning without its total": (packets.message(b"abc", wire.BEGIN), []),
     "a total below nothing": (packets.message(b"", wire.BEGIN, struct.pack("<q", -5)), []),
     "bytes behind a fragment": (
-        packets.message(b"x", wire.BEGIN, struct.pack("<q", 50)) + GOOD, []
+        packets.message(b"x", wire.BEGIN, struct.pack("<q", 50)) + GOOD,
+        [],
     ),
-}  # fmt: skip
+}
 
 
 def evil_session(net: Network, node: SimulatedNode, bodies: list[bytes], reliability: int) -> None:

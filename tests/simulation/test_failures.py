@@ -62,8 +62,9 @@ def test_a_pause_of_the_whole_machine_times_nobody_out() -> None:
         assert transfer(net, [stream], [reader, near])
         assert reader.found == near.found == stream.messages
         timeouts = (ReceiverTimeout, PeerTimeout, SubscriberEvicted, ImageGone)
-        assert not [e for each in (stream, reader, near) for kind in timeouts
-                    for e in each.events(kind)]  # fmt: skip
+        assert not [
+            e for each in (stream, reader, near) for kind in timeouts for e in each.events(kind)
+        ]
         assert a.count("receiver_timeouts") == b.count("lost_for_good") == 0
 
 
@@ -214,9 +215,11 @@ def forged(packet: Packet, **fields: int) -> bytes:
     data = bytearray(packet.data)
     for name, value in fields.items():
         at, form = {
-            "session": (wire.SESSION_AT, "<I"), "source": (wire.SOURCE_AT, "<H"),
-            "seq": (wire.SEQ_AT, "<q"), "incarnation": (wire.SETUP_INCARNATION_AT, "<q"),
-        }[name]  # fmt: skip
+            "session": (wire.SESSION_AT, "<I"),
+            "source": (wire.SOURCE_AT, "<H"),
+            "seq": (wire.SEQ_AT, "<q"),
+            "incarnation": (wire.SETUP_INCARNATION_AT, "<q"),
+        }[name]
         struct.pack_into(form, data, at, value)
     return bytes(data)
 

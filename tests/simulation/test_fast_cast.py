@@ -154,9 +154,13 @@ def test_fast_cast_09_repairs_do_not_wait_for_a_large_send() -> None:
 def test_fast_cast_10_unreliable_unicast_blocks_no_slots() -> None:
     with Network(seed=10) as net:
         a, b, c = network_of(
-            net, "abc", reliability="unreliable", flow="rate", history_bytes=32 << 10,
+            net,
+            "abc",
+            reliability="unreliable",
+            flow="rate",
+            history_bytes=32 << 10,
             receive_bytes=32 << 10,
-        )  # fmt: skip
+        )
         readers = [Reader(b), Reader(c)]
         stream = Stream(a)
         net.run(20_000)

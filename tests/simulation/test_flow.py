@@ -75,8 +75,9 @@ def test_a_subscription_that_fills_its_ring_is_evicted_by_its_own_node() -> None
 def test_a_receiver_that_stands_still_is_dropped_by_the_publisher(reply: str) -> None:
     """Its ring is larger than the publisher's: its own node sees no full ring."""
     with Network(seed=14) as net:
-        a, b, c = network_of(net, "abc", history_bytes=RING, receive_bytes=8 * RING,
-                             receiver_timeout_s=1.0)  # fmt: skip
+        a, b, c = network_of(
+            net, "abc", history_bytes=RING, receive_bytes=8 * RING, receiver_timeout_s=1.0
+        )
         fast, stuck = Reader(b), Reader(c)
         net.run(1000)
         stream = Stream(a, count=400, size=1300)
@@ -135,8 +136,9 @@ def test_readers_that_may_be_lapped_hold_nobody_back_without_others(drop: float)
 
 def test_a_receiver_that_was_idle_for_long_is_not_stuck() -> None:
     with Network(seed=15) as net:
-        a, b = network_of(net, "ab", history_bytes=RING, receive_bytes=8 * RING,
-                          receiver_timeout_s=1.0)  # fmt: skip
+        a, b = network_of(
+            net, "ab", history_bytes=RING, receive_bytes=8 * RING, receiver_timeout_s=1.0
+        )
         reader, stream = Reader(b), Stream(a, count=2, size=1300)
         assert transfer(net, [stream], [reader])
         net.run(20_000_000)
@@ -211,9 +213,13 @@ def test_a_slow_receiver_in_rate_flow_does_not_ask_for_what_it_cannot_hold() -> 
 def test_an_unreliable_reader_that_fell_far_behind_goes_on() -> None:
     with Network(seed=5) as net:
         a, b = network_of(
-            net, "ab", reliability="unreliable", flow="rate", history_bytes=RING,
+            net,
+            "ab",
+            reliability="unreliable",
+            flow="rate",
+            history_bytes=RING,
             receive_bytes=RING,
-        )  # fmt: skip
+        )
         slow = Reader(b, on_gap="raise")
         net.run(1000)
         stream = Stream(a, count=1000, size=1300, rate_packets_per_s=50_000)
@@ -304,8 +310,9 @@ def test_byte_rate_holds_and_changes_at_run_time() -> None:
 
         def bytes_in(duration_us: float) -> int:
             before = len(census.packets)
-            transfer(net, [stream], [reader], until=lambda: stream.push() and False,
-                     limit_us=duration_us)  # fmt: skip
+            transfer(
+                net, [stream], [reader], until=lambda: stream.push() and False, limit_us=duration_us
+            )
             return sum(len(p.data) for p in census.packets[before:] if p.type == wire.DATA)
 
         bytes_in(60_000)

@@ -206,8 +206,9 @@ def test_a_false_incarnation_is_forgotten_when_it_is_silent() -> None:
         a, b = network_of(net, "ab", node={"image_timeout_s": 1.0})
         reader = Reader(b)
         net.run(1000)
-        setup = packets.setup("a", "none", incarnation=a.engine.incarnation + 5, session=77,
-                         topic=999, source=a.id)  # fmt: skip
+        setup = packets.setup(
+            "a", "none", incarnation=a.engine.incarnation + 5, session=77, topic=999, source=a.id
+        )
         net.switch.inject(b.id, setup, source=STRANGER)
         net.run(1000)
         assert reader.events(PeerJoined)

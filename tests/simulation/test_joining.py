@@ -218,9 +218,11 @@ def test_more_names_at_once_than_have_room_are_learnt_later() -> None:
         for _ in range(2):
             for k in range(NAMES_KEPT_MAX + 20):
                 raw = packets.status(
-                    session=stream.publisher.session, source=100 + k, receiver_id=1 + k,
+                    session=stream.publisher.session,
+                    source=100 + k,
+                    receiver_id=1 + k,
                     name=b"n%d" % k,
-                )  # fmt: skip
+                )
                 net.switch.inject(a.id, raw, control=True, source=100 + k)
             net.run(100)
         assert all(a.engine.node_id_of(f"n{k}") == 100 + k for k in range(NAMES_KEPT_MAX + 20))

@@ -62,9 +62,12 @@ class Crowd:
 
 @contextmanager
 def crowd(
-    count: int, loses: Losses = lambda packet: np.zeros(0, dtype=np.int64), *,
-    delay_us: float = 50, flow: str = "rate",
-) -> Iterator[Crowd]:  # fmt: skip
+    count: int,
+    loses: Losses = lambda packet: np.zeros(0, dtype=np.int64),
+    *,
+    delay_us: float = 50,
+    flow: str = "rate",
+) -> Iterator[Crowd]:
     with Network(seed=1, delay_us=delay_us) as net:
         yield Crowd(net, count, delay_us=delay_us, loses=loses, flow=flow)
 

@@ -52,9 +52,10 @@ def test_it_is_told_once_and_the_session_begins_when_there_is_room(shm: Shm) -> 
         assert "lower history_bytes and receive_bytes" in told.detail
         assert 2 <= shm.refused <= 6, "it is tried each second"
         alerts = [
-            r.text for r in read_records(MappedFile.open(b.engine.recorder_path).array)
+            r.text
+            for r in read_records(MappedFile.open(b.engine.recorder_path).array)
             if r.section == "alert"
-        ]  # fmt: skip
+        ]
         assert len(alerts) == 1
         assert alerts[0].startswith(f"no memory for a ring source={a.id} bytes={told.bytes} used=0")
         shm.rings = -1

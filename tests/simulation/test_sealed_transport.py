@@ -52,13 +52,17 @@ def state_of(node: SimulatedNode) -> list[Any]:
     [runtime] = node.engine.runtimes.values()
     images, pubs = runtime.rx_state.images, runtime.tx_state.pubs
     return [
-        [[int(images[i][field]) for field in IMAGE_STATE]
-         for i in np.flatnonzero(images["active"])],
-        [[int(pubs[p][field]) for field in PUBLICATION_STATE]
-         for p in np.flatnonzero(pubs["active"])],
+        [
+            [int(images[i][field]) for field in IMAGE_STATE]
+            for i in np.flatnonzero(images["active"])
+        ],
+        [
+            [int(pubs[p][field]) for field in PUBLICATION_STATE]
+            for p in np.flatnonzero(pubs["active"])
+        ],
         [{k: r[k] for k in ("receiver", "consumed", "excluded")} for r in node.engine.receivers()],
         sorted(node.engine.peers.by_id),
-    ]  # fmt: skip
+    ]
 
 
 class Rig:
@@ -180,7 +184,7 @@ FORGED = {
     "F12 a leave": lambda f: packets.status(flags=wire.FLAG_LEAVE, **f),
     "F13 a false echo": lambda f: packets.status(time_ns=1, **f),
     "F13 a NAK of everything": lambda f: packets.nak([(0, 20)], **f),
-}  # fmt: skip
+}
 
 
 def as_control(rig: Rig, fields: dict[str, Any]) -> dict[str, Any]:
@@ -398,8 +402,10 @@ def test_a_rotation_under_loss_loses_nothing() -> None:
             give(net, node, keys_of(epoch(2)))
         recorded.packets.clear()
         send(200)
-        used = {int.from_bytes(p.data[lay.EPOCH_AT : lay.EPOCH_AT + 4], "little")
-                for p in recorded.packets}  # fmt: skip
+        used = {
+            int.from_bytes(p.data[lay.EPOCH_AT : lay.EPOCH_AT + 4], "little")
+            for p in recorded.packets
+        }
         assert used == {2}
         assert [reader.found for reader in readers] == [stream.messages] * 2
         assert not any(reader.gaps for reader in readers)

@@ -19,9 +19,12 @@ SEGMENT, A_BATCH = 65_536, 25
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     topic = {
-        "name": "orders", "mode": "durable", "segment_bytes": SEGMENT, "retention_bytes": 1,
+        "name": "orders",
+        "mode": "durable",
+        "segment_bytes": SEGMENT,
+        "retention_bytes": 1,
         "fsync_interval_ms": 1,
-    }  # fmt: skip
+    }
     with open_lab() as lab:
         yield lab.platform(topology({"name": "ipc", "kind": "ipc"}, topics=[topic]))
 

@@ -164,9 +164,7 @@ def test_a_driver_killed_at_four_points_leaves_the_batch_result_exactly(
 
     def driver(*at: str) -> Process:
         command = [sys.executable, "-m", "tests.support.spark_driver", str(platform.directory)]
-        made = lab._process(
-            [*command, str(checkpoint), str(a_batch), *at], start_new_session=True
-        )  # fmt: skip
+        made = lab._process([*command, str(checkpoint), str(a_batch), *at], start_new_session=True)
         assert made.line() == "ready"
         return made
 

@@ -81,7 +81,11 @@ def test_a_corrupt_batch_stops_an_archive_or_is_counted(spark: Any, tmp_path: Pa
 
 AT = TIME_NS // 1000
 ODD = [
-    b"no JSON", b"{}", b"[1]", b"", b'{"time_us": %d, "topic": "orders"}' % AT,
+    b"no JSON",
+    b"{}",
+    b"[1]",
+    b"",
+    b'{"time_us": %d, "topic": "orders"}' % AT,
     b'{"time_us": %d, "topic": 5, "node": "n"}' % AT,
     b'{"time_us": %d, "topic": "a\\u0000b", "node": "n"}' % AT,
     b'{"time_us": %d, "topic": "a", "node": "n", "queue": 5000000000}' % AT,
@@ -89,7 +93,7 @@ ODD = [
     b'{"time_us": %d, "topic": "a", "node": "n", "lag": 9000000000000000000}' % AT,
     b'{"time_us": %d, "topic": "a", "node": "n", "lag": 1e400}' % AT,
     b'{"time_us": %d, "topic": "a\nb", "node": "n"}' % AT,
-]  # fmt: skip
+]
 """Samples that somebody else may have written; none of them counts."""
 
 
@@ -100,8 +104,11 @@ def test_telemetry_is_parsed_by_the_block_or_one_by_one() -> None:
         [good.encode(), b"no JSON", good.encode()],
         [good.encode(), b'{"time_us":\n6}', b'{"lag": null}'],
     )
-    expected = ([(5, "t", 7)] * 3, [(5, "t", 7), (None,) * 3, (5, "t", 7)],
-                [(5, "t", 7), (6, None, None), (None, None, None)])  # fmt: skip
+    expected = (
+        [(5, "t", 7)] * 3,
+        [(5, "t", 7), (None,) * 3, (5, "t", 7)],
+        [(5, "t", 7), (6, None, None), (None, None, None)],
+    )
     for lines, rows in zip(blocks, expected, strict=True):
         found = [
             (row["time_us"], row["topic"], row["lag"])

@@ -78,9 +78,7 @@ def _minutes(n: int, **changes: float) -> list[Minute]:
 
 def test_advice_follows_the_peak_and_says_why() -> None:
     one = advise("orders", [*_minutes(199), *_minutes(1, bytes_per_s=1e9)])
-    assert one.spec == {
-        "rate_bytes_per_s": 1_572_864, "history_bytes": 4_194_304
-    }  # fmt: skip
+    assert one.spec == {"rate_bytes_per_s": 1_572_864, "history_bytes": 4_194_304}
     assert one.reasons[-1] == "cache_bytes: as it is: no slow reader had to read the log again"
     assert one.peak_bytes_per_s == 1e6, "one odd minute in two hundred does not count"
     assert one.reasons[0].startswith("rate_bytes_per_s: 99 % of all minutes stayed below 1,000,000")
@@ -93,11 +91,14 @@ def test_advice_follows_the_peak_and_says_why() -> None:
     assert full.spec["history_bytes"] == 50_331_648
     assert "rings were 95% full" in full.reasons[1]
     assert one.change == {
-        "method": "PATCH", "path": "/api/v1/topics/orders", "body": {"spec": one.spec}
-    }  # fmt: skip
+        "method": "PATCH",
+        "path": "/api/v1/topics/orders",
+        "body": {"spec": one.spec},
+    }
     assert advise("quiet", _minutes(5, bytes_per_s=0, cache_bytes=0)).spec == {
-        "rate_bytes_per_s": 1, "history_bytes": 4_194_304,
-    }  # fmt: skip
+        "rate_bytes_per_s": 1,
+        "history_bytes": 4_194_304,
+    }
 
 
 def test_the_report_is_one_page_with_plots_and_no_raw_names() -> None:
@@ -130,8 +131,11 @@ def test_the_package_is_enough_to_import_the_source(tmp_path: Path) -> None:
     )
     ran = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(out)!r}); {code}"],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
     assert ran.stderr.strip() == f"{out}/tidecast/__init__.py tidecast"
 
 
@@ -183,9 +187,11 @@ def test_a_job_says_what_it_did_in_one_shape(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_a_job_that_fails_says_so_in_the_same_shape(
-    problem: BaseException, code: int, error: tuple[str, str, bool],
+    problem: BaseException,
+    code: int,
+    error: tuple[str, str, bool],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     found = _job(problem, monkeypatch, "--json")
     told = json.loads(found.stdout)
     assert found.exit_code == code
@@ -197,6 +203,10 @@ def test_commits_are_plain_json(tmp_path: Path) -> None:
     log = ArchiveLog(tmp_path)
     log.commit(Commit(0, {"t": {"0": 5}}, {}, [], 5, 70))
     assert json.loads((tmp_path / "_tidecast" / "000000000000.json").read_text()) == {
-        "version": 0, "positions": {"t": {"0": 5}}, "added": {}, "removed": [], "rows": 5,
+        "version": 0,
+        "positions": {"t": {"0": 5}},
+        "added": {},
+        "removed": [],
+        "rows": 5,
         "bytes": 70,
-    }  # fmt: skip
+    }

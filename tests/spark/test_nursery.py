@@ -107,8 +107,11 @@ def test_a_daemon_that_forks_as_it_is_ended_is_asked_again(
     environment = os.environ | {nursery.VARIABLE: running[0], "PYTHONPATH": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(nursery_client.__file__), "deaf"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
     with process:
         assert process.stdout is not None
         assert process.stdout.read(5) == b"forks"

@@ -105,17 +105,21 @@ def _group(some: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "samples": len(some),
         **{n: total(n) for n in ("messages_in", "bytes_in", "messages_out", "bytes_out")},
-        "packets": total("packets"), "resent": total("resent"),
+        "packets": total("packets"),
+        "resent": total("resent"),
         **{
             f"lag_p{q}": lags[math.ceil(q / 100 * len(lags)) - 1] if lags else None
             for q in (50, 95, 99)
         },
-        "lag_max": most("lag"), "lag_ms_max": most("lag_ms"),
+        "lag_max": most("lag"),
+        "lag_ms_max": most("lag_ms"),
         "retransmit_ratio": total("resent") / total("packets") if total("packets") else None,
         "cache_fill": total("cache_bytes") / total("cache_max") if total("cache_max") else None,
         "cache_fill_max": max(fills, default=None),
-        "in_per_s": into * 1000 / ms, "out_per_s": out * 1000 / ms, "drain_s": drain,
-    }  # fmt: skip
+        "in_per_s": into * 1000 / ms,
+        "out_per_s": out * 1000 / ms,
+        "drain_s": drain,
+    }
 
 
 def stored(url: str, table: str) -> dict[Any, dict[str, Any]]:

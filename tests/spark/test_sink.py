@@ -44,9 +44,7 @@ class Log:
         self.crash_after = -1
         self.refuse: list[Exception] = []
 
-    def publish(
-        self, options: Any, area: Any, batch: int, manifest: Any, topic: str
-    ) -> None:  # fmt: skip
+    def publish(self, options: Any, area: Any, batch: int, manifest: Any, topic: str) -> None:
         if self.refuse:
             raise self.refuse.pop()
         log = self.topics.setdefault(topic, [])
@@ -93,9 +91,10 @@ def source(data_dir: Path, **options: object) -> TidecastDataSource:
 def task(monkeypatch: pytest.MonkeyPatch, batch: int, partition: int, attempt: int) -> None:
     properties = {"sql.streaming.queryId": "q-1", "streaming.sql.batchId": str(batch)}
     context = SimpleNamespace(
-        partitionId=lambda: partition, taskAttemptId=lambda: attempt,
+        partitionId=lambda: partition,
+        taskAttemptId=lambda: attempt,
         getLocalProperty=properties.get,
-    )  # fmt: skip
+    )
     monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
 
 
@@ -224,11 +223,14 @@ def test_a_batch_write_with_an_id_is_one_write(data: Path, log: Log) -> None:
 def test_keys_headers_and_times_are_staged_as_the_log_wants_them(data: Path) -> None:
     rows = pa.record_batch(
         {
-            "value": [b"v"], "key": ["k"], "queue": [3], "token": [9],
+            "value": [b"v"],
+            "key": ["k"],
+            "queue": [3],
+            "token": [9],
             "headers": pa.array([[("a", b"1"), ("b", b"")]], pa.map_(pa.string(), pa.binary())),
             "timestamp": pa.array([1_700_000_000_123_456], pa.timestamp("us", tz="UTC")),
         }
-    )  # fmt: skip
+    )
     staged = sink.normalised(rows, "out").to_pylist()[0]
     assert (staged["topic"], staged["key"], staged["value"]) == ("out", b"k", b"v")
     assert msgspec.msgpack.decode(staged["headers"]) == {"a": b"1", "b": b""}
@@ -265,13 +267,17 @@ BAD: list[tuple[Any, dict[str, object], type[Exception], str]] = [
     (StructType([StructField("value", LongType())]), {}, ConfigError, "column value bigint: cann"),
     (
         StructType([StructField("value", BinaryType()), StructField("n", IntegerType())]),
-        {}, ConfigError, "column n int: cannot be written: allowed are topic: string; key: binary",
+        {},
+        ConfigError,
+        "column n int: cannot be written: allowed are topic: string; key: binary",
     ),
     (
         StructType([StructField("headers", MapType(StringType(), ArrayType(LongType())))]),
-        {}, ConfigError, "column headers map",
+        {},
+        ConfigError,
+        "column headers map",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("schema", "options", "kind", "text"), BAD, ids=lambda x: str(x)[:30])

@@ -173,9 +173,12 @@ def test_through_a_gateway_a_repeated_write_has_effect_once(tmp_path: Path) -> N
     with open_lab() as lab:
         served = Served(lab, [{"name": "far", "mode": "durable", "queues": 2}, {"name": "live"}])
         told = {
-            "servers": f"tidecast://127.0.0.1:{served.port}", "token": served.token,
-            "stagingDir": str(tmp_path), "topic": "far", "writeId": "w",
-        }  # fmt: skip
+            "servers": f"tidecast://127.0.0.1:{served.port}",
+            "token": served.token,
+            "stagingDir": str(tmp_path),
+            "topic": "far",
+            "writeId": "w",
+        }
         for _ in range(2):
             writer: Any = TidecastDataSource(told).writer(SCHEMA, False)
             writer.commit([writer.write(iter([rows(0, 3000)]))])

@@ -99,9 +99,13 @@ def test_every_record_comes_once_with_all_columns(orders: Path) -> None:
     assert len(found) == 2000
     first = found[0]
     assert first == {
-        "key": b"k0", "value": b"v0", "topic": "orders", "queue": 0, "token": 0,
+        "key": b"k0",
+        "value": b"v0",
+        "topic": "orders",
+        "queue": 0,
+        "token": 0,
         "timestamp": datetime.fromtimestamp(TIME_NS // 10**9, UTC),
-    }  # fmt: skip
+    }
     by_queue = {q: [r["token"] for r in found if r["queue"] == q] for q in range(2)}
     assert by_queue == {0: list(range(1000)), 1: list(range(1000))}
     assert [r["value"] for r in found] == [b"v%d" % i for i in range(2000)]
@@ -130,8 +134,10 @@ def test_no_key_an_empty_key_and_headers_are_told_apart(tmp_path: Path) -> None:
     found = rows(batch(tmp_path, includeHeaders="true"))
     assert [(r["key"], r["value"]) for r in found] == [(None, b"a"), (b"", b"b"), (b"k", b"")]
     assert [r["headers"] for r in found] == [
-        None, None, [("n", b"1"), ("t", b"x"), ("b", b"\0")],
-    ]  # fmt: skip
+        None,
+        None,
+        [("n", b"1"), ("t", b"x"), ("b", b"\0")],
+    ]
     raw = rows(batch(tmp_path, includeHeaders="raw"))[2]["headers"]
     assert raw == bytes.fromhex("83a16e01a174a178a162c40100")
 
@@ -145,9 +151,12 @@ def test_a_part_of_the_columns_is_enough(orders: Path) -> None:
 
 def test_long_scans_are_cut_by_the_index_so_that_one_queue_uses_all_cores(tmp_path: Path) -> None:
     append(
-        tmp_path, "orders", 0, (Record(b"x" * 1000) for _ in range(16_000)),
+        tmp_path,
+        "orders",
+        0,
+        (Record(b"x" * 1000) for _ in range(16_000)),
         segment_bytes=4 << 20,
-    )  # fmt: skip
+    )
     parts = [p.value for p in batch(tmp_path, minPartitions=4).partitions()]
     assert len(parts) == 3  # 16 MB in parts of 4 MB at least
     assert [p.start for p in parts[1:]] == [p.end for p in parts[:-1]]

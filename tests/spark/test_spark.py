@@ -31,9 +31,12 @@ def test_a_batch_read_and_its_schema(spark: Any, data: Path) -> None:
         "headers:map<string,binary>>"
     )
     [row] = frame.selectExpr(
-        "count(*) n", "count(distinct value) d", "max(token) t", "count(headers) h",
+        "count(*) n",
+        "count(distinct value) d",
+        "max(token) t",
+        "count(headers) h",
         "min(timestamp) = timestamp '2023-11-14 22:13:20' first",
-    ).collect()  # fmt: skip
+    ).collect()
     assert row.asDict() == {"n": COUNT, "d": COUNT, "t": COUNT // 2 - 1, "h": 0, "first": True}
 
 
@@ -54,9 +57,11 @@ def test_filters_of_one_query_do_not_reach_the_next(spark: Any, data: Path) -> N
 def _drain(frame: Any, checkpoint: Path, out: Path) -> Any:
     query = (
         frame.selectExpr("cast(value as string) v", "queue", "token")
-        .writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True).start(str(out))
-    )  # fmt: skip
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(out))
+    )
     assert query.awaitTermination(60)
     return query
 
@@ -66,10 +71,13 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: Any, tmp_path: Path) -> Non
 
     def run() -> Any:
         frame = (
-            spark.readStream.format("tidecast").option("dataDir", str(tmp_path))
-            .option("topic", "orders").option("startingOffsets", "earliest")
-            .option("maxRecordsPerTrigger", "600").load()
-        )  # fmt: skip
+            spark.readStream.format("tidecast")
+            .option("dataDir", str(tmp_path))
+            .option("topic", "orders")
+            .option("startingOffsets", "earliest")
+            .option("maxRecordsPerTrigger", "600")
+            .load()
+        )
         return _drain(frame, tmp_path / "ck", tmp_path / "out")
 
     sizes = [p["numInputRows"] for p in run().recentProgress if p["numInputRows"]]

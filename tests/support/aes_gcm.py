@@ -39,12 +39,16 @@ def vectors() -> list[Vector]:
     """Those of the file."""
     return [
         Vector(
-            each["name"], bytes.fromhex(each["key"]), bytes.fromhex(each["nonce"]),
-            bytes.fromhex(each["header"]), bytes.fromhex(each["text"]),
-            bytes.fromhex(each["sealed"]), each["valid"],
+            each["name"],
+            bytes.fromhex(each["key"]),
+            bytes.fromhex(each["nonce"]),
+            bytes.fromhex(each["header"]),
+            bytes.fromhex(each["text"]),
+            bytes.fromhex(each["sealed"]),
+            each["valid"],
         )
         for each in json.loads(VECTORS.read_text())["vectors"]
-    ]  # fmt: skip
+    ]
 
 
 def suite_of(secret: bytes) -> int:

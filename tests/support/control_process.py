@@ -39,9 +39,13 @@ class ControlProcess:
         log = (self.data_dir / "control.log").open("ab")
         with log:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment,
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self._environment,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         assert self.process.stdout is not None
         told: list[str] = []
         for line in self.process.stdout:
@@ -74,9 +78,11 @@ class ControlProcess:
             assert answer.status_code == 200, answer.text
             headers: dict[str, Any] = {"X-CSRF-Token": answer.json()["csrf_token"]}
             return httpx.Client(
-                base_url=f"{self.url}/api/v1", headers=headers, timeout=30,
+                base_url=f"{self.url}/api/v1",
+                headers=headers,
+                timeout=30,
                 cookies=dict(client.cookies),
-            )  # fmt: skip
+            )
 
     @property
     def postgres_pid(self) -> int:

@@ -50,7 +50,9 @@ class FakeLink:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
         where: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._block.__exit__(kind, problem, where)

@@ -124,9 +124,13 @@ class FakeNode:
     ) -> PublicationGrant:
         self._note("open_publication", client_id, topic, options)
         return PublicationGrant(
-            publication_id=5, ring_path="ring", topic=topic, session=9, reliability="reliable",
+            publication_id=5,
+            ring_path="ring",
+            topic=topic,
+            session=9,
+            reliability="reliable",
             flow="min",
-        )  # fmt: skip
+        )
 
     def begin_publication(self, client_id: int, publication_id: int) -> None:
         self._note("begin_publication", client_id, publication_id)

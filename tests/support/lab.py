@@ -49,9 +49,12 @@ def free_group() -> str:
 def multicast(**settings: Any) -> dict[str, Any]:
     """A loopback multicast transport of its own."""
     return {
-        "name": "multicast", "kind": "udp-multicast", "group": free_group(), "port": free_port(),
+        "name": "multicast",
+        "kind": "udp-multicast",
+        "group": free_group(),
+        "port": free_port(),
         "allow_faults": True,
-    } | settings  # fmt: skip
+    } | settings
 
 
 def topology(*transports: dict[str, Any], topics: list[Any] | None = None, **node: Any) -> Any:

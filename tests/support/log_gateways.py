@@ -21,9 +21,12 @@ def open_log_gateway(data_dir: Path, keys: dict[str, Access] | None = None, port
 
     known = keys if keys is not None else {}
     made = Gateway(
-        no_link, TOKEN, port=port, data_dir=data_dir,
+        no_link,
+        TOKEN,
+        port=port,
+        data_dir=data_dir,
         find_key=lambda digest: next((a for s, a in known.items() if digest_of(s) == digest), None),
-    )  # fmt: skip
+    )
     made.start()
     return made
 
@@ -31,8 +34,10 @@ def open_log_gateway(data_dir: Path, keys: dict[str, Access] | None = None, port
 def key(*scopes: tuple[str, str]) -> Access:
     """A key with (pattern, right) pairs."""
     return Access(
-        "k", "job", tuple(Scope(pattern=p, rights=[r]) for p, r in scopes)  # type: ignore[list-item]
-    )  # fmt: skip
+        "k",
+        "job",
+        tuple(Scope(pattern=p, rights=[r]) for p, r in scopes),  # type: ignore[list-item]
+    )
 
 
 @contextmanager

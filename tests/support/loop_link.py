@@ -128,9 +128,13 @@ class LoopLink(Link):
                 if matches(subscription.pattern, topic):
                     self._join(number, subscription_id, position=0)
             return PublicationGrant(
-                publication_id=number, ring_path=str(path), topic=topic, session=1000 + number,
-                reliability=lay.RELIABILITY_NAMES[self.reliability], flow="min",
-            )  # fmt: skip
+                publication_id=number,
+                ring_path=str(path),
+                topic=topic,
+                session=1000 + number,
+                reliability=lay.RELIABILITY_NAMES[self.reliability],
+                flow="min",
+            )
 
     def allow(self, publication_id: int, limit: int) -> None:
         """What a sender does: packets below ``limit`` may be opened."""
@@ -154,11 +158,15 @@ class LoopLink(Link):
         publication.consumers[subscription_id] = consumer
         self.push(
             ImageAvailable(
-                subscription_id=subscription_id, image_id=publication_id,
-                ring_path=str(publication.path), consumer=consumer, topic=publication.topic,
-                node=self.node_name, session=publication.session,
+                subscription_id=subscription_id,
+                image_id=publication_id,
+                ring_path=str(publication.path),
+                consumer=consumer,
+                topic=publication.topic,
+                node=self.node_name,
+                session=publication.session,
             )
-        )  # fmt: skip
+        )
 
     def close_publication(self, publication_id: int) -> None:
         self._check()
@@ -166,11 +174,15 @@ class LoopLink(Link):
             publication = self.publications[publication_id]
             gone = [
                 ImageGone(
-                    subscription_id=each, image_id=publication_id, topic=publication.topic,
-                    node=self.node_name, session=publication.session, reason="closed",
+                    subscription_id=each,
+                    image_id=publication_id,
+                    topic=publication.topic,
+                    node=self.node_name,
+                    session=publication.session,
+                    reason="closed",
                 )
                 for each in publication.consumers
-            ]  # fmt: skip
+            ]
             if gone:
                 self.push(*gone)
             else:

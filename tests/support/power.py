@@ -299,9 +299,10 @@ def _changed(before: bytes, after: bytes) -> list[int]:
     """Pages in which two contents differ."""
     pages = -(-max(len(before), len(after)) // PAGE)
     return [
-        page for page in range(pages)
+        page
+        for page in range(pages)
         if before[page * PAGE : page * PAGE + PAGE] != after[page * PAGE : page * PAGE + PAGE]
-    ]  # fmt: skip
+    ]
 
 
 @contextlib.contextmanager

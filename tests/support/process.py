@@ -79,9 +79,12 @@ class Process(Child):
     def __init__(self, command: list[str], log: Path, **options: Any) -> None:
         with log.open("ab") as errors:
             self.popen = subprocess.Popen(
-                command, stderr=errors, cwd=ROOT, text=True,
+                command,
+                stderr=errors,
+                cwd=ROOT,
+                text=True,
                 **({"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | options),
-            )  # fmt: skip
+            )
         super().__init__(self.popen.pid, log, self.popen.stdin, self.popen.stdout)
 
     def signal(self, number: int) -> None:

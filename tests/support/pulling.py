@@ -114,8 +114,9 @@ class TestMember:
         while n == member_ring.NEED_BUFFER:
             if self.k[member_ring.K_TOTAL] > self.assembly.size:
                 self.assembly = np.zeros(int(self.k[member_ring.K_TOTAL]), dtype=np.uint8)
-            n, r = member_ring.take(self.file.array, self.k, self.assembly, self.rows, self.runs,
-                           min(limit, 8192), mark)  # fmt: skip
+            n, r = member_ring.take(
+                self.file.array, self.k, self.assembly, self.rows, self.runs, min(limit, 8192), mark
+            )
         member_ring.wake_member(self.rig.wakes, self.rig.bells, self.number)
         assert n != member_ring.HOSTILE
         memory = self.assembly if n == member_ring.ASSEMBLED else self.file.array
@@ -135,8 +136,9 @@ class TestMember:
         assert len(got) == n
         return got
 
-    def _put(self, kind: int, cursor: int, first: int, end: int, time_ns: int = 0,
-             reason: bytes = b"") -> None:  # fmt: skip
+    def _put(
+        self, kind: int, cursor: int, first: int, end: int, time_ns: int = 0, reason: bytes = b""
+    ) -> None:
         raw = np.frombuffer(reason + b"\0", dtype=np.uint8)
         status = member_ring.put_ack(
             self.file.array, self.k, kind, self.words[cursor], first, end, time_ns, raw, len(reason)

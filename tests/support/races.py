@@ -18,9 +18,12 @@ WAIT_S = 30.0
 
 
 def two_at_once(
-    at: tuple[Any, str], calls: tuple[Callable[[], T], Callable[[], T]], db: Database,
-    patch: pytest.MonkeyPatch, eventually: Eventually,
-) -> tuple[T, T]:  # fmt: skip
+    at: tuple[Any, str],
+    calls: tuple[Callable[[], T], Callable[[], T]],
+    db: Database,
+    patch: pytest.MonkeyPatch,
+    eventually: Eventually,
+) -> tuple[T, T]:
     """The results of two calls, the second of which begins while the first has read.
 
     The first stops where it calls ``at`` (module, name of a function). It goes on once the second

@@ -177,10 +177,13 @@ class LightReceivers:
         contiguous = min(self.missing, default=self.end)
         for who in self.reporters.tolist() if not self.silent else ():
             raw = packets.status(
-                receiver_id=int(self.identities[who]), consumed=contiguous, contiguous=contiguous,
+                receiver_id=int(self.identities[who]),
+                consumed=contiguous,
+                contiguous=contiguous,
                 time_ns=self._echo_ns,
-                echo_delay_us=max(0, self.net.now_ns - self._echo_at_ns) // 1000, **self._fields(),
-            )  # fmt: skip
+                echo_delay_us=max(0, self.net.now_ns - self._echo_at_ns) // 1000,
+                **self._fields(),
+            )
             self._send(wire.STATUS, raw, who)
         self._at(self.net.now_ns + STATUS_NS, self._report)
 

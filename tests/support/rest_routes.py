@@ -107,9 +107,7 @@ ROUTES: dict[str, Route] = {
     "get_key": Route("platform", "GET", "/keys/spare"),
     "revoke_key": Route("platform", "DELETE", "/keys/spare"),
     "list_enrolments": Route("platform", "GET", "/enrolments"),
-    "create_enrolment": Route(
-        "platform", "POST", "/enrolments", {"name": "made"}, 201, undo=True
-    ),
+    "create_enrolment": Route("platform", "POST", "/enrolments", {"name": "made"}, 201, undo=True),
     "delete_enrolment": Route("platform", "DELETE", "/enrolments/spare", undo=True),
     "get_counters": Route("platform", "GET", "/nodes/n1/counters"),
     "get_recorder": Route("platform", "GET", "/nodes/n1/recorder"),
@@ -142,25 +140,30 @@ ROUTES: dict[str, Route] = {
     "purge_queue": Route("topic", "POST", "/queues/{s}.a:0/purge?confirm={s}.a:0"),
     "purge_topic": Route("topic", "POST", "/topics/{s}.a/purge?confirm={s}.a"),
     "seek_subscription": Route("topic", "POST", "/subscriptions/{s}-s/seek", {"at": "latest"}),
-    "redrive_subscription": Route(
-        "topic", "POST", "/subscriptions/{s}-s/redrive", {"to": "{s}.a"}
-    ),
+    "redrive_subscription": Route("topic", "POST", "/subscriptions/{s}-s/redrive", {"to": "{s}.a"}),
     **{
         f"{action}_{kind}": Route("topic", "POST", f"/{path}/{name}/{action}")
         for action in ("pause", "resume")
         for kind, path, name in (
-            ("topic", "topics", "{s}.a"), ("queue", "queues", "{s}.a:0"),
+            ("topic", "topics", "{s}.a"),
+            ("queue", "queues", "{s}.a:0"),
             ("subscription", "subscriptions", "{s}-s"),
         )
     },
     **{
         f"live_{name}": Route("whole", "GET", f"/live/{name}")
         for name in (
-            "overview", "topics", "flow", "reliability", "subscriptions", "queues", "nodes",
+            "overview",
+            "topics",
+            "flow",
+            "reliability",
+            "subscriptions",
+            "queues",
+            "nodes",
         )
     },
     "live_topic": Route("seen", "GET", "/live/topics/{s}.a"),
-}  # fmt: skip
+}
 for _name, (_path, _who, _spec, _change) in SPECS.items():
     _access: Access = "platform" if _name in OF_PLATFORM else "topic"
     ROUTES |= _kind(_name, _path, _access, _who, _spec, _change)

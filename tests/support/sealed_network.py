@@ -17,9 +17,11 @@ FAR_NS = 1 << 61
 def epoch(number: int, *, begins: bool = True, ends_ns: int = 0) -> WireEpoch:
     """An epoch that is active, or that begins far ahead."""
     return WireEpoch(
-        epoch=number, secret_hex=f"{number:02x}" * 32,
-        activate_at_ns=1 if begins else FAR_NS, retire_at_ns=ends_ns,
-    )  # fmt: skip
+        epoch=number,
+        secret_hex=f"{number:02x}" * 32,
+        activate_at_ns=1 if begins else FAR_NS,
+        retire_at_ns=ends_ns,
+    )
 
 
 def keys_of(*epochs: WireEpoch) -> WireKeys:
@@ -36,9 +38,11 @@ def sealed_node(
 ) -> SimulatedNode:  # fmt: skip
     """A node whose transport is sealed."""
     return net.node(
-        name, transport={"secure": secure, **(transport or {})}, wire_keys=keys,
+        name,
+        transport={"secure": secure, **(transport or {})},
+        wire_keys=keys,
         **({"topics": ["t"]} | settings),
-    )  # fmt: skip
+    )
 
 
 def give(net: Network, node: SimulatedNode, keys: WireKeys) -> None:

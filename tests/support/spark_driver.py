@@ -43,14 +43,16 @@ def messages(frame: Any) -> Any:
     )
 
 
-def start(
-    spark: Any, data_dir: Path, checkpoint: Path, rows: int, sink: str = "tidecast"
-) -> Any:  # fmt: skip
+def start(spark: Any, data_dir: Path, checkpoint: Path, rows: int, sink: str = "tidecast") -> Any:
     """The query."""
     source = (
-        spark.readStream.format("tidecast").option("dataDir", str(data_dir)).option("topic", "in")
-        .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", str(rows)).load()
-    )  # fmt: skip
+        spark.readStream.format("tidecast")
+        .option("dataDir", str(data_dir))
+        .option("topic", "in")
+        .option("startingOffsets", "earliest")
+        .option("maxRecordsPerTrigger", str(rows))
+        .load()
+    )
     return (
         messages(counted(source)).writeStream.format(sink).outputMode("append")
         .option("dataDir", str(data_dir)).option("topic", "out")
@@ -100,9 +102,10 @@ def killed_source(point: str, batch: int, group: int) -> type[TidecastDataSource
 def main(data_dir: Path, checkpoint: Path, rows: int, at: str = "") -> None:
     """See module."""
     spark = session(
-        "e2e", master="local[2]",
+        "e2e",
+        master="local[2]",
         config={"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"},
-    )  # fmt: skip
+    )
     sink = "tidecast"
     if at:
         point, _, batch = at.partition(":")

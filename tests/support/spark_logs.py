@@ -41,9 +41,12 @@ def append(
 ) -> QueueLog:  # fmt: skip
     """Append records to a queue, ``per_batch`` a batch; the log, closed."""
     log = QueueLog.open(
-        queue_directory(data_dir, topic, queue), topic=topic, queue=queue,
-        segment_bytes=segment_bytes, fsync="none",
-    )  # fmt: skip
+        queue_directory(data_dir, topic, queue),
+        topic=topic,
+        queue=queue,
+        segment_bytes=segment_bytes,
+        fsync="none",
+    )
     builder, waiting = BatchBuilder(), list(some)
     for at in range(0, len(waiting), per_batch):
         builder.clear()

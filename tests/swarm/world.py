@@ -148,9 +148,13 @@ class Member:
         self.client = Client(world, self.name, OWNER)
         settings = world.settings
         self.consumer = self.client.connection.consumer(
-            DURABLE, subscription, ack_wait=settings.ack_wait_s, max_deliver=0,
-            max_in_flight=settings.max_in_flight, dead_letter=DEAD,
-        )  # fmt: skip
+            DURABLE,
+            subscription,
+            ack_wait=settings.ack_wait_s,
+            max_deliver=0,
+            max_in_flight=settings.max_in_flight,
+            dead_letter=DEAD,
+        )
 
     def take(self, limit: int, hold: bool) -> int:
         """Handle what is there, up to ``limit``; how many deliveries there were."""
@@ -302,9 +306,13 @@ class World:
         self.lives = 0
         self.frozen: set[str] = set()
         self.net = Network(
-            settings.seed, drop=settings.drop, duplicate=settings.duplicate,
-            reorder=settings.reorder, delay_us=settings.delay_us, step_us=50.0,
-        )  # fmt: skip
+            settings.seed,
+            drop=settings.drop,
+            duplicate=settings.duplicate,
+            reorder=settings.reorder,
+            delay_us=settings.delay_us,
+            step_us=50.0,
+        )
         self.net.set_time_of_day(DAY_NS)
         self.directories: set[Any] = set()
         self.disk = Disk(self.net._directory / OWNER_ID, settings.seed)
@@ -319,14 +327,17 @@ class World:
         flow: Any = settings.flow
         topics = [
             TopicConfig(
-                name=DURABLE, mode="durable", owner=OWNER, queues=settings.queues,
-                fsync_interval_ms=5, segment_bytes=1 << 16, **keep,
+                name=DURABLE,
+                mode="durable",
+                owner=OWNER,
+                queues=settings.queues,
+                fsync_interval_ms=5,
+                segment_bytes=1 << 16,
+                **keep,
             ),
             TopicConfig(name=DEAD, mode="durable", owner=OWNER, fsync="batch"),
-            TopicConfig(
-                name=LIVE, flow=flow, history_bytes=settings.live_history_bytes
-            ),
-        ]  # fmt: skip
+            TopicConfig(name=LIVE, flow=flow, history_bytes=settings.live_history_bytes),
+        ]
         for name in NODES:
             node = self.net.node(name, topics=topics)
             self.directories.add(node.data_dir)

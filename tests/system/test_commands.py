@@ -58,8 +58,9 @@ def test_what_an_adapter_keeps_is_listed_with_its_kind(lab: Lab) -> None:
     assert "ready" in platform.engine.line()
     rows = platform.json("queue", "list")
     assert [(row["topic"], row["queue"], row["adapter"]) for row in rows] == [
-        ("feed", 0, "generator"), ("feed", 1, "generator")
-    ]  # fmt: skip
+        ("feed", 0, "generator"),
+        ("feed", 1, "generator"),
+    ]
     assert {(row["earliest_token"], row["next_token"]) for row in rows} == {(0, 50)}
     assert platform.json("queue", "list", "feed") == rows
     assert "(adapter generator)" in platform.run("queue", "list").stdout
@@ -153,7 +154,7 @@ def test_unicast_port_of_another_engine(lab: Lab) -> None:
         ("topics: [{name: 'not a name'}]", "not a name"),
         ("topics: [{name: a, transport: b}]", "transport"),
     ],
-)  # fmt: skip
+)
 def test_bad_topology(lab: Lab, text: str, words: str) -> None:
     platform = lab.platform(None, start=False)
     (platform.directory / "topology.yaml").write_text(text)
@@ -204,8 +205,12 @@ def _sizes(platform: Platform) -> dict[str, int]:
 
 def test_commands_without_an_engine(lab: Lab, tmp_path: Path) -> None:
     platform = lab.platform(start=False)
-    for command in (("pub", "a", "--message", "x"), ("sub", "a"), ("top", "--once"),
-                    ("faults", "show")):  # fmt: skip
+    for command in (
+        ("pub", "a", "--message", "x"),
+        ("sub", "a"),
+        ("top", "--once"),
+        ("faults", "show"),
+    ):
         said = _refused(platform, *command)
         assert "no engine runs" in said
         assert "tidecast up" in said
@@ -244,7 +249,8 @@ def test_sub_reads_what_queues_keep_and_goes_on_behind_it(lab: Lab) -> None:
     dump = ("sub", "kept", "--subscription", "shell", "--from", "earliest", "--until-end")
     rows = [json.loads(line) for line in platform.run(*dump, "--json").stdout.splitlines()]
     assert [(row["data"], row["token"], row["attempts"]) for row in rows] == [
-        ("first", 0, 1), ("second", 1, 1),
-    ]  # fmt: skip
+        ("first", 0, 1),
+        ("second", 1, 1),
+    ]
     platform.run("pub", "kept", "--message", "third")
     assert platform.run(*dump, "--raw").stdout == "third"

@@ -38,8 +38,9 @@ def platform(nursery: Nursery) -> Iterator[Platform]:
 def _environment(directory: Path) -> dict[str, str]:
     tools = Path(sys.executable).parent
     return os.environ | {
-        "TIDECAST_DATA_DIR": str(directory), "PATH": f"{tools}:{os.environ['PATH']}"
-    }  # fmt: skip
+        "TIDECAST_DATA_DIR": str(directory),
+        "PATH": f"{tools}:{os.environ['PATH']}",
+    }
 
 
 def in_bash(directory: Path, *words: str) -> set[str]:
@@ -47,9 +48,13 @@ def in_bash(directory: Path, *words: str) -> set[str]:
     bash = shutil.which("bash")
     assert bash is not None
     done = subprocess.run(
-        [bash, "-c", BASH, "bash", *words], env=_environment(directory), capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [bash, "-c", BASH, "bash", *words],
+        env=_environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return set(done.stdout.split())
 
@@ -78,8 +83,9 @@ def test_bash_offers_commands_and_names(
 
 def test_bash_offers_options(platform: Platform) -> None:
     assert in_bash(platform.directory, "tidecast", "sub", "orders", "--until") == {
-        "--until", "--until-end"
-    }  # fmt: skip
+        "--until",
+        "--until-end",
+    }
 
 
 def test_names_come_from_the_topology_file_without_an_engine(tmp_path: Path) -> None:
@@ -102,14 +108,19 @@ def test_other_shells_get_the_same_names(
 ) -> None:
     environment = _environment(platform.directory)
     script = subprocess.run(
-        ["tidecast", "completion", shell], env=environment, capture_output=True, text=True,
-        timeout=60, check=True,
-    ).stdout  # fmt: skip
+        ["tidecast", "completion", shell],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
     assert f"_TIDECAST_COMPLETE={shell}_complete" in script
     asked = environment | {
-        "_TIDECAST_COMPLETE": f"{shell}_complete", "COMP_WORDS": "tidecast sub o",
+        "_TIDECAST_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": "tidecast sub o",
         "COMP_CWORD": position,
-    }  # fmt: skip
+    }
     done = subprocess.run(
         ["tidecast"], env=asked, capture_output=True, text=True, timeout=60, check=True
     )

@@ -70,9 +70,10 @@ def test_the_other_engine_takes_over_and_nothing_is_lost_or_doubled(
     if how == "stopped":
         os.kill(first.engine.pid, signal.SIGCONT)
         eventually(
-            lambda: first.counters("queue").get("owner_fenced", 0) > 0, "first is fenced",
+            lambda: first.counters("queue").get("owner_fenced", 0) > 0,
+            "first is fenced",
             timeout_s=20.0,
-        )  # fmt: skip
+        )
     at = durable()
     eventually(lambda: durable() > at + 1000, "second goes on", timeout_s=20.0)
     child.kill()

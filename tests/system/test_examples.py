@@ -83,13 +83,18 @@ def test_the_shop_of_the_tutorial(lab: Lab, place_orders: Any, eventually: Event
 
     given = [place_orders.order(number) for number in range(1, ORDERS + 1)]
     prices = importlib.import_module("price_feed").PRICES
-    billed = {each.id: prices[each.item] * each.quantity for each in given
-              if each.quantity and each.item in prices}  # fmt: skip
+    billed = {
+        each.id: prices[each.item] * each.quantity
+        for each in given
+        if each.quantity and each.item in prices
+    }
     invoices = [json.loads(each["data"]) for each in records(platform, "invoices")]
     assert len(invoices) == len(billed) == ORDERS - 16
     assert {each["order"]: each["total"] for each in invoices} == billed
-    letters = {json.loads(each["data"])["id"]: each["headers"]["dead-reason"]
-               for each in records(platform, "orders.failed")}  # fmt: skip
+    letters = {
+        json.loads(each["data"])["id"]: each["headers"]["dead-reason"]
+        for each in records(platform, "orders.failed")
+    }
     reasons = {"KeyError: 'snow'", "the quantity is below 1"}
     assert letters.keys() == {each.id for each in given} - billed.keys()
     assert set(letters.values()) == reasons
@@ -133,8 +138,12 @@ def test_an_order_pipeline_misses_no_order_of_a_killed_consumer(lab: Lab) -> Non
     assert found["stored_twice"] <= 50  # the batch of the consumer that was killed
     del found["stored_twice"]
     assert found == {
-        "sent": 2000, "missing": 0, "handled": 1960, "dead_letters": 40, "wrong_dead_letters": 0,
-    }  # fmt: skip
+        "sent": 2000,
+        "missing": 0,
+        "handled": 1960,
+        "dead_letters": 40,
+        "wrong_dead_letters": 0,
+    }
 
 
 def test_a_remote_client_has_two_rights_and_no_more(

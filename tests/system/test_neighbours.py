@@ -34,9 +34,11 @@ def test_strangers_that_share_a_group_are_refused_and_named(
     mine = lab.platform(None)
     transport = load_topology(topology_path(mine.directory)).transports[0]
     copied = {
-        "name": "multicast", "group": transport.group, "port": transport.port,
+        "name": "multicast",
+        "group": transport.group,
+        "port": transport.port,
         "platform": "fedcba9876543210",
-    }  # fmt: skip
+    }
     theirs = lab.platform({"transports": [copied]})
     listener = theirs.connect()
     with listener.subscribe("news", start="earliest") as messages:

@@ -103,8 +103,9 @@ def test_an_app_runs_answers_health_checks_and_drains_at_sigterm(
     ]
     eventually(
         lambda: all(line in ask(url, "/metrics")[1] for line in wanted),
-        "an order is handled, and the order below zero given up", timeout_s=60.0,
-    )  # fmt: skip
+        "an order is handled, and the order below zero given up",
+        timeout_s=60.0,
+    )
     begun = [child.line() for _ in range(3)]
     publish(platform, {"id": 2, "wait": 0.5})
     assert child.line() == f"begin 2 {child.pid}"

@@ -20,9 +20,12 @@ sys.stdin.read()
 def test_the_next_embedded_node_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env=environment,
-    )  # fmt: skip
+    )
     assert child.stdout is not None
     data_dir, directory = map(Path, child.stdout.readline().split())
     assert data_dir.parent == tmp_path

@@ -82,18 +82,23 @@ def test_keys_come_from_the_input(shell: Shell) -> None:
               stdin='{"customer": {"id": 7}}\n{"customer": {"id": "x"}}\n')  # fmt: skip
     dump = ("sub", "keyed", "--from", "earliest", "--until-end", "--format", "%k|%s\\n")
     assert shell.lines(*dump) == [
-        "a|1", "b|2:3", '7|{"customer": {"id": 7}}', 'x|{"customer": {"id": "x"}}'
-    ]  # fmt: skip
+        "a|1",
+        "b|2:3",
+        '7|{"customer": {"id": 7}}',
+        'x|{"customer": {"id": "x"}}',
+    ]
     for bad, problem in (("id", "has no field id"), ("::", "has no separator ':'")):
         said = shell.run("pub", "keyed", "-", "--key-from", bad, stdin="{}\n", code=1).stderr
         assert f"--key-from: message 1 {problem}: '{{}}'" in said
-    assert "is not JSON" in shell.run(
-        "pub", "keyed", "-", "--key-from", "id", stdin="text\n", code=1
-    ).stderr  # fmt: skip
+    assert (
+        "is not JSON"
+        in shell.run("pub", "keyed", "-", "--key-from", "id", stdin="text\n", code=1).stderr
+    )
     for bad in (":", "a..b"):
-        assert "allowed are :SEP" in shell.run(
-            "pub", "keyed", "-", "--key-from", bad, stdin="x\n", code=2
-        ).stderr  # fmt: skip
+        assert (
+            "allowed are :SEP"
+            in shell.run("pub", "keyed", "-", "--key-from", bad, stdin="x\n", code=2).stderr
+        )
 
 
 def test_a_producer_that_sends_again_is_stored_once(shell: Shell) -> None:
@@ -120,9 +125,12 @@ def test_time_stamps_and_headers(shell: Shell) -> None:
     for stamp in ("2026-01-31T12:00Z", "@1700000000.5", "-1h", "now"):
         shell.run("pub", "stamped", "--message", stamp, "--timestamp", stamp, "--header", "a=b",
                   "--header", "c=d", "--ack", "durable")  # fmt: skip
-    rows = [line.split() for line in shell.lines(
-        "sub", "stamped", "--from", "0", "--until-end", "--format", "%T %h\\n"
-    )]  # fmt: skip
+    rows = [
+        line.split()
+        for line in shell.lines(
+            "sub", "stamped", "--from", "0", "--until-end", "--format", "%T %h\\n"
+        )
+    ]
     now_ms = time.time() * 1000
     assert [row[0] for row in rows[:2]] == ["1769860800000", "1700000000500"]
     assert [row[1] for row in rows] == ["a=b,c=d"] * 4
@@ -140,17 +148,21 @@ def test_messages_are_delivered_at_a_time(shell: Shell, remote: bool) -> None:
     for when in (("--deliver-in", "2s"), ("--deliver-at", f"@{time.time() - 60:.3f}")):
         shell.run("pub", topic, "--message", when[0], *when, "--ack", "durable", remote=remote)
     shell.run("pub", topic, "--message", "in an hour", "--deliver-in", "1h", remote=remote)
-    found = [json.loads(line) for line in shell.lines(
-        "sub", topic, "--subscription", "x", "--count", "2", "--json", remote=remote
-    )]  # fmt: skip
+    found = [
+        json.loads(line)
+        for line in shell.lines(
+            "sub", topic, "--subscription", "x", "--count", "2", "--json", remote=remote
+        )
+    ]
     assert {each["data"] for each in found} == {"--deliver-in", "--deliver-at"}
     assert all("headers" not in each for each in found)
     assert all(each["deliver_at_ns"] <= time.time_ns() for each in found)
     assert shell.lines("sub", topic, "--from", "earliest", "--until-end")[-1] == "in an hour"
     table = shell.run("subscription", "show", topic, "x").stdout
     assert "scheduled" in table
-    both = shell.run("pub", topic, "--message", "x", "--deliver-in", "1s", "--deliver-at", "@1",
-                     code=2)  # fmt: skip
+    both = shell.run(
+        "pub", topic, "--message", "x", "--deliver-in", "1s", "--deliver-at", "@1", code=2
+    )
     assert "--deliver-in and --deliver-at: give one of them" in both.stderr
     far = shell.run("pub", topic, "--message", "x", "--deliver-in", "400d", code=1, remote=remote)
     assert "deliver_in: 34560000.0: allowed are 0 to 31,536,000 s (365 days)" in far.stderr
@@ -207,8 +219,10 @@ def test_the_log_is_read_without_a_subscription(shell: Shell, remote: bool) -> N
     topic = f"kept.{remote}"
     shell.durable(topic, "a:1", "b:2", "c:3", "d:4", queues=2)
     read = ("sub", topic, "--until-end", "--quiet")
-    rows = [json.loads(line) for line in shell.lines(*read, "--from", "earliest", "--json",
-                                                     remote=remote)]  # fmt: skip
+    rows = [
+        json.loads(line)
+        for line in shell.lines(*read, "--from", "earliest", "--json", remote=remote)
+    ]
     assert sorted(row["data"] for row in rows) == ["1", "2", "3", "4"]
     for queue in (0, 1):
         mine = [row["token"] for row in rows if row["queue"] == queue]
@@ -279,8 +293,9 @@ def test_what_sub_refuses(shell: Shell, arguments: tuple[str, ...], code: int, n
 
 def test_live_messages_in_columns_until_a_time(shell: Shell, eventually: Eventually) -> None:
     spawn = shell.platform.lab.spawn
-    reading = spawn("sub", "md.*", "--topics", "--keys", "--headers", "--count", "1",
-                    platform=shell.platform)  # fmt: skip
+    reading = spawn(
+        "sub", "md.*", "--topics", "--keys", "--headers", "--count", "1", platform=shell.platform
+    )
     ending = spawn("sub", "md.*", "--until", "+300ms", platform=shell.platform)
     eventually(lambda: "subscribed" in reading.log.read_text(), "the subscription")
     shell.run("pub", "md.eu", "--message", "1.5", "--key", "bund", "--header", "a=b")
@@ -307,9 +322,9 @@ def test_places_of_a_subscription(shell: Shell) -> None:
     shown = json.loads(shell.run("subscription", "show", "placed", "s", "--json").stdout)
     assert shown["ack_wait_s"] == 120.0
     for place, after in (("-1h", 0), ("0:2", 2), ("now", 3), ("earliest", 0)):
-        (row,) = json.loads(shell.run(
-            "subscription", "seek", "placed", "s", "--to", place, "--json"
-        ).stdout)  # fmt: skip
+        (row,) = json.loads(
+            shell.run("subscription", "seek", "placed", "s", "--to", place, "--json").stdout
+        )
         assert row["after"] == after, place
     seek = ("subscription", "seek", "placed", "s", "--to", "1")
     assert "such as 0:1" in shell.run(*seek, code=2).stderr
@@ -323,9 +338,10 @@ def test_durations_of_a_topic(shell: Shell) -> None:
         "2ms", "--json",
     ).stdout)  # fmt: skip
     assert (made["retention_s"], made["linger_us"]) == (604_800.0, 2000)
-    assert "whole numbers of us" in shell.run(
-        "topic", "edit", "lasting", "--linger-us", "1.5", code=2
-    ).stderr  # fmt: skip
+    assert (
+        "whole numbers of us"
+        in shell.run("topic", "edit", "lasting", "--linger-us", "1.5", code=2).stderr
+    )
 
 
 # --- hosts without an engine ----------------------------------------------------------------------
@@ -350,8 +366,9 @@ def test_topics_are_managed_from_afar(shell: Shell) -> None:
     assert [(row["topic"], row["queue"]) for row in rows] == [("far.eu", 0), ("far.eu", 1)]
     assert rows == json.loads(shell.run("queue", "list", "far.eu", "--json").stdout)
     assert "exists already" in afar("topic", "create", "far.eu", code=1).stderr
-    assert "retention_s: -5.0" in afar("topic", "edit", "far.eu", "--retention-s", "-5",
-                                       code=1).stderr  # fmt: skip
+    assert (
+        "retention_s: -5.0" in afar("topic", "edit", "far.eu", "--retention-s", "-5", code=1).stderr
+    )
     for command in ("topic show", "queue list"):
         stderr = afar(*command.split(), "fra.eu", code=1).stderr
         assert "fra.eu" in stderr
@@ -400,9 +417,7 @@ def test_queues_are_inspected_from_afar(shell: Shell) -> None:
         )
     stderr = shell.run("queue", "inspect", "seen.afar", "--token", "19", code=2).stderr
     assert "--token is that of a --server; --offset says which batches" in stderr
-    refused = shell.platform.lab.run(
-        "queue", "verify", "--server", shell.server, check=False
-    )  # fmt: skip
+    refused = shell.platform.lab.run("queue", "verify", "--server", shell.server, check=False)
     assert refused.returncode == 2
     assert "verify reads the files of queues: run it on their host" in refused.stderr
 
@@ -427,6 +442,7 @@ def test_one_place_is_asked(shell: Shell) -> None:
     stderr = shell.run("topic", "list", "--server", shell.server, code=2).stderr
     assert "--data-dir and --server" in stderr
     lab, other = shell.platform.lab, {"TIDECAST_SERVER": "tidecast://127.0.0.1:1"}
-    said = lab.run("topic", "list", "--data-dir", str(shell.platform.directory),
-                   env=dict(os.environ) | other)  # fmt: skip
+    said = lab.run(
+        "topic", "list", "--data-dir", str(shell.platform.directory), env=dict(os.environ) | other
+    )
     assert said.returncode == 0, "what is given counts more than the environment"

@@ -148,8 +148,11 @@ def test_up_ends_with_an_engine_that_cannot_start(short_dir: Path) -> None:
     command = [sys.executable, "-m", "tidecast.cli", "up", "--no-control"]
     done = subprocess.run(
         [*command, "--data-dir", str(short_dir)],
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     assert done.returncode == 1
     assert "topics" in done.stderr
     assert _left(short_dir) == [None, None, None]

@@ -119,9 +119,10 @@ def test_every_flipped_bit_is_refused(cipher: Cipher) -> None:
 
 @given(
     key=st.one_of(st.binary(min_size=16, max_size=16), st.binary(min_size=32, max_size=32)),
-    nonce=st.binary(min_size=12, max_size=12), header=st.binary(max_size=200),
+    nonce=st.binary(min_size=12, max_size=12),
+    header=st.binary(max_size=200),
     text=st.binary(max_size=3000),
-)  # fmt: skip
+)
 @settings(max_examples=60, deadline=None)
 def test_what_was_sealed_opens(key: bytes, nonce: bytes, header: bytes, text: bytes) -> None:
     cipher = Cipher(key)
@@ -253,9 +254,13 @@ class _NoCipher:
 def run_python(source: str, **environment: str) -> str:
     """What a program printed, in a process of its own. It must succeed."""
     run = subprocess.run(
-        [sys.executable, "-c", source], env={**os.environ, **environment}, cwd=ROOT,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", source],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 

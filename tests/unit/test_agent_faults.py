@@ -41,9 +41,12 @@ def two_nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
     made = []
     for k in range(2):
         wire = TransportConfig(
-            name="wire", kind="udp-unicast", port=ports[k], bind="127.0.0.1",
+            name="wire",
+            kind="udp-unicast",
+            port=ports[k],
+            bind="127.0.0.1",
             peers=[f"127.0.0.1:{ports[1 - k]}"],
-        )  # fmt: skip
+        )
         topology = Topology(node=NodeConfig(id=k + 1, name=f"n{k + 1}"), transports=[wire])
         made.append(Node(topology_from(topology), tmp_path / str(k), connect=connect_to))
         made[k].start()
@@ -98,8 +101,10 @@ def test_an_agent_that_fails_once_is_told_and_goes_on(
         thread.call(lambda: None)
         [fault] = wait_for(lambda: events_of(told, EngineFault))
         assert (fault.agent, fault.problem, fault.faults) == (
-            f"{agent}-wire", "KeyError: 'nobody foresaw this'", 1,
-        )  # fmt: skip
+            f"{agent}-wire",
+            "KeyError: 'nobody foresaw this'",
+            1,
+        )
         assert not told.health().healthy
         assert faulty.stats()["node"][0]["engine_faults"] == 1
         records = read_records(MappedFile.open(faulty.recorder_path).array)
@@ -147,10 +152,13 @@ def test_a_receiver_that_only_fails_tells_its_subscribers(nodes: tuple[Node, Nod
 
 
 def test_what_fails_beside_the_agents_is_told_too(tmp_path: Path) -> None:
-    topology = topology_from({
-        "transports": [{"name": "ipc", "kind": "ipc"}], "node": {"leases": {"lease_s": 2.0}},
-        "topics": [{"name": "d", "mode": "durable", "transport": "ipc", "owner": "*"}],
-    })  # fmt: skip
+    topology = topology_from(
+        {
+            "transports": [{"name": "ipc", "kind": "ipc"}],
+            "node": {"leases": {"lease_s": 2.0}},
+            "topics": [{"name": "d", "mode": "durable", "transport": "ipc", "owner": "*"}],
+        }
+    )
     node = Node(topology, tmp_path, connect=connect_to)
     node.start()
     try:
@@ -248,9 +256,13 @@ def test_a_sync_that_fails_is_told_and_made_up_for() -> None:
     counters = np.zeros((4, COLUMNS), dtype=np.int64)
     bells = np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8)
     made = ArchiverRuntime(
-        counters=counters, bells=bells, inline=True, on_events=broken, sync=broken,
+        counters=counters,
+        bells=bells,
+        inline=True,
+        on_events=broken,
+        sync=broken,
         on_fault=broken,
-    )  # fmt: skip
+    )
     queues, topics = made.state.queues, made.state.topics
     queues["active"][0] = queues["dirty"][0] = topics["syncing"][0] = 1
     with pytest.raises(KeyError):

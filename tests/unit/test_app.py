@@ -262,8 +262,11 @@ def test_results_are_stored_before_the_record_is_acked(link: EmbeddedLink) -> No
         await it.wait(handle, 3)
         found = await records(it.client, "invoices", 4)
         assert [(each.data, each.key) for each in found] == [
-            (b'{"of":1}', b"k1"), (b'{"id":20}', b"other"), (b"raw", b"k2"), (b"text", b"k2"),
-        ]  # fmt: skip
+            (b'{"of":1}', b"k1"),
+            (b'{"id":20}', b"other"),
+            (b"raw", b"k2"),
+            (b"text", b"k2"),
+        ]
         assert found[1].headers == {"a": 1}
 
     run(app, link, main)
@@ -288,8 +291,11 @@ def test_a_failed_call_is_tried_again_and_given_up_with_its_reason(link: Embedde
 
     run(app, link, main)
     assert [each for each in seen if each[0] != b"other"] == [
-        (b"bad", 1), (b"bad", 2), (b"bad", 3), (b"behind", 1),
-    ]  # fmt: skip
+        (b"bad", 1),
+        (b"bad", 2),
+        (b"bad", 3),
+        (b"behind", 1),
+    ]
     counts = app.handler_of(handle).counts
     assert (counts.handled, counts.retried, counts.rejected, counts.active) == (2, 2, 1, 0)
 
@@ -308,9 +314,9 @@ def _raises(problem: Exception) -> Callable[[bytes], Coroutine[Any, Any, None]]:
 )
 def test_some_failures_are_final(link: EmbeddedLink, problem: Exception, reason: str) -> None:
     app = App()
-    handle = app.consumer(
-        "orders", "s", retry=Retry(reject=(KeyError,)), dead_letter="failed"
-    )(_raises(problem))  # fmt: skip
+    handle = app.consumer("orders", "s", retry=Retry(reject=(KeyError,)), dead_letter="failed")(
+        _raises(problem)
+    )
 
     async def main(it: Running) -> None:
         await it.client.publish("orders", b"1")
@@ -482,8 +488,9 @@ def test_live_messages_and_requests_are_handled(
             await it.client.publish("ticks.eu", payload, flush=True)
         await it.wait(tick, 3)
         assert [each.data for each in await records(it.client, "orders", 2)] == [
-            b"price 1.5", b"price 2.5",
-        ]  # fmt: skip
+            b"price 1.5",
+            b"price 2.5",
+        ]
         reply = await it.client.request("quotes", b'{"id":4}')
         assert reply.data == b'{"id":8}'
         for payload, kind in ((b'{"id":-1}', "ValueError"), (b"[]", "InvalidMessage")):

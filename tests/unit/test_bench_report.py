@@ -13,9 +13,13 @@ from benchmarks import report
 def outcome(value: float, date: str) -> dict[str, Any]:
     config = {"cores": 2, "machine": "x86_64", "kernel": "6.18", "python": "3.11"}
     return {
-        "command": "tidecast bench", "date": date, "config": config, "ratio": {}, "floor": {},
+        "command": "tidecast bench",
+        "date": date,
+        "config": config,
+        "ratio": {},
+        "floor": {},
         "metrics": {"msgs_per_s": value, "publish_batched_msgs_per_s": value},
-    }  # fmt: skip
+    }
 
 
 def test_a_bench_that_was_not_run_keeps_its_figures(

@@ -124,8 +124,9 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (
-        1, "error: output cannot be written: No space left on device\n",
-    )  # fmt: skip
+        1,
+        "error: output cannot be written: No space left on device\n",
+    )
 
 
 def test_a_stopped_command_ends_in_order_with_the_signal_in_its_code() -> None:
@@ -200,8 +201,9 @@ def test_the_options_are_those_of_the_topic() -> None:
 
 
 def test_topics_in_the_file(tmp_path: Path) -> None:
-    output = run(tmp_path, "topic", "create", "md.eu", "--history-bytes", "1MiB",
-                 "--label", "team=rates").output  # fmt: skip
+    output = run(
+        tmp_path, "topic", "create", "md.eu", "--history-bytes", "1MiB", "--label", "team=rates"
+    ).output
     assert output.startswith("created topic md.eu (id 33203, multicast) in ")
     assert "(no engine runs)" in output
     topic = load_topology(tmp_path / "topology.yaml").topics[0]
@@ -258,8 +260,11 @@ def test_topics_in_the_engine(tmp_path: Path, node: FakeNode) -> None:
     assert "receive_bytes of topic a cannot change while it runs" in stderr
     run(tmp_path, "topic", "edit", "a", "--receive-bytes", "1MiB", "--recreate")
     assert [call[0] for call in node.calls] == [
-        "create_topic", "edit_topic", "delete_topic", "create_topic",
-    ]  # fmt: skip
+        "create_topic",
+        "edit_topic",
+        "delete_topic",
+        "create_topic",
+    ]
     assert load_topology(tmp_path / "topology.yaml").topics == node.topics()
     run(tmp_path, "topic", "delete", "a", "--yes")
     assert node.topics() == []
@@ -303,9 +308,13 @@ def test_top_once(tmp_path: Path, node: FakeNode) -> None:
     assert shown["publications"][0]["fill"] == 0.25
     assert shown["publications"][0]["packets_per_s"] == 0.0
     assert shown["sources"][0] == {
-        "node": "y", "packets": 90, "losses": 10, "recovered": 0, "lost_for_good": 0,
+        "node": "y",
+        "packets": 90,
+        "losses": 10,
+        "recovered": 0,
+        "lost_for_good": 0,
         "loss_ratio": 0.1,
-    }  # fmt: skip
+    }
     text = run(tmp_path, "top", "--once", "--interval", "0.1").output
     assert "Publications" in text
     assert "25%" in text
@@ -337,18 +346,22 @@ def test_recorder(tmp_path: Path) -> None:
     assert "no flight recorder" in run(tmp_path, "recorder", code=1).stderr
     file = create_recorder(tmp_path / "recorder")
     assert run(tmp_path, "recorder").output == "nothing was noted\n"
-    for at, one in enumerate([
-        Noted(rec.WRITER_SENDER, rec.LOW, rec.Code.STARTED, 0),
-        Noted(rec.WRITER_RECEIVER, rec.HIGH, rec.Code.NAK_SENT, 17),
-        Noted(rec.WRITER_CONDUCTOR, rec.ALERT, rec.Code.GAP, 17),
-    ]):  # fmt: skip
+    for at, one in enumerate(
+        [
+            Noted(rec.WRITER_SENDER, rec.LOW, rec.Code.STARTED, 0),
+            Noted(rec.WRITER_RECEIVER, rec.HIGH, rec.Code.NAK_SENT, 17),
+            Noted(rec.WRITER_CONDUCTOR, rec.ALERT, rec.Code.GAP, 17),
+        ]
+    ):
         record_from_python(
             file.array, one.writer, one.section, at, int(one.code), one.entity, 1, 2, 3, 4
         )
     texts = run(tmp_path, "recorder").output.splitlines()
     assert ["agent started" in texts[0], "NAK sent first=1" in texts[1], "lost" in texts[2]] == [
-        True, True, True,
-    ]  # fmt: skip
+        True,
+        True,
+        True,
+    ]
     (only,) = run(tmp_path, "recorder", "--section", "alert", "--json").output.splitlines()
     parsed = json.loads(only)
     assert (parsed["code"], parsed["entity"], parsed["first"], parsed["end"]) == ("GAP", 17, 1, 2)

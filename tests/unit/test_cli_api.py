@@ -14,9 +14,11 @@ from click.testing import CliRunner, Result
 from tidecast.cli import main
 
 PROBLEM = {
-    "title": "The request is not valid", "status": 422, "detail": "one field",
+    "title": "The request is not valid",
+    "status": 422,
+    "detail": "one field",
     "errors": [{"pointer": "/spec/queues", "detail": "is 0", "allowed": "1 to 1024"}],
-}  # fmt: skip
+}
 
 
 class Service(BaseHTTPRequestHandler):
@@ -57,8 +59,11 @@ def test_a_request_is_sent_as_it_is_told(url: str, tmp_path: Path) -> None:
     shown = _api("GET", "/topics?q=md.", "--control", url)
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.output) == {
-        "asked": "GET /api/v1/topics?q=md.", "key": "Bearer s3cret", "type": None, "body": "",
-    }  # fmt: skip
+        "asked": "GET /api/v1/topics?q=md.",
+        "key": "Bearer s3cret",
+        "type": None,
+        "body": "",
+    }
     sent = json.loads(_api("PUT", "topics/a", "--control", url, "--data", '{"spec": {}}').output)
     assert sent["asked"] == "PUT /api/v1/topics/a"
     assert (sent["type"], sent["body"]) == ("application/json", '{"spec": {}}')

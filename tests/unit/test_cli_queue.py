@@ -31,8 +31,9 @@ def tidecast(data_dir: Path, *arguments: str) -> Result:
 def test_list(data_dir: Path) -> None:
     rows = json.loads(tidecast(data_dir, "list", "--json").output)
     assert [(r["topic"], r["queue"], r["earliest_token"]) for r in rows] == [
-        ("orders", 0, 0), ("orders", 1, 0),
-    ]  # fmt: skip
+        ("orders", 0, 0),
+        ("orders", 1, 0),
+    ]
     assert rows[0]["segments"] == -(-rows[0]["bytes"] // SEGMENT_BYTES)
     assert "orders" in tidecast(data_dir, "list").output
     result = tidecast(data_dir, "list", "nobody")
@@ -49,8 +50,9 @@ def test_inspect(data_dir: Path) -> None:
         ).output
     )
     assert [(r["token"], r["first_seq"], r["last_seq"], r["producer"]) for r in some] == [
-        (699, 700, 702, 7), (702, 703, 705, 7),
-    ]  # fmt: skip
+        (699, 700, 702, 7),
+        (702, 703, 705, 7),
+    ]
     assert "699" in tidecast(data_dir, "inspect", "orders", "--offset", "700").output
 
 

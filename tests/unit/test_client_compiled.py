@@ -92,8 +92,10 @@ def test_handler_sees_every_message_in_place(pair: Pair) -> None:
         assert sub.run_compiled(count_bytes, state, max_messages=2000) == 2000
         thread.join()
         assert state.tolist() == [
-            2000, sum(map(len, payloads)), sum(sum(each) for each in payloads)
-        ]  # fmt: skip
+            2000,
+            sum(map(len, payloads)),
+            sum(sum(each) for each in payloads),
+        ]
         client.publish_batch("t", [b"a", b"b", b"c"])
         assert sub.run_compiled(count_bytes, state, max_messages=2) == 2
         assert bytes(sub.next(1.0).data) == b"c"

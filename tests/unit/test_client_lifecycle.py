@@ -246,9 +246,12 @@ def test_what_was_collected_is_handed_over_at_exit(tmp_path: Path) -> None:
         "publisher.publish(b'at the last moment')\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=root, capture_output=True, text=True,
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr
     [ring] = tmp_path.glob("ring-*")
     assert b"at the last moment" in ring.read_bytes()

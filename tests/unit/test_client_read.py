@@ -137,9 +137,12 @@ def test_batches_and_tables(client: tidecast.sync.Connection) -> None:
     n = 2500
     headers = [{"n": i} for i in range(n)]
     client.publish_batch(
-        "three", [b"%d" % i for i in range(n)], keys=[f"{i % 7}" for i in range(n)],
-        headers=headers, ack="durable",
-    ).check()  # fmt: skip
+        "three",
+        [b"%d" % i for i in range(n)],
+        keys=[f"{i % 7}" for i in range(n)],
+        headers=headers,
+        ack="durable",
+    ).check()
     read = client.read("three")
     batches = list(read.batches(max_messages=100))
     assert all(0 < len(each) <= 100 for each in batches)
@@ -231,9 +234,11 @@ def test_values_are_decoded(client: tidecast.sync.Connection) -> None:
 
 def test_the_asyncio_client_reads_the_same(place: Place) -> None:
     place.client.publish_batch(
-        "three", [b"%d" % n for n in range(3000)], keys=[f"{n % 11}" for n in range(3000)],
+        "three",
+        [b"%d" % n for n in range(3000)],
+        keys=[f"{n % 11}" for n in range(3000)],
         ack="durable",
-    ).check()  # fmt: skip
+    ).check()
     expected = place.client.read("three")
 
     async def main() -> None:

@@ -50,8 +50,11 @@ def test_a_shared_function_is_compiled_once_for_all_kinds_of_kernels() -> None:
         assert released(raw, 0) == held(raw) == 42 + 6
     ours = [name for name in noted.names if name.startswith("compiled_")]
     assert sorted(ours) == [
-        "compiled_first", "compiled_lower", "compiled_middle", "compiled_second",
-    ]  # fmt: skip
+        "compiled_first",
+        "compiled_lower",
+        "compiled_middle",
+        "compiled_second",
+    ]
     (made,) = held.overloads.values()
     assert {each.name for each in made.library.parts} >= {"compiled_lower", "compiled_middle"}
     assert made.library._compiled

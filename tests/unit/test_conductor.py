@@ -54,9 +54,10 @@ def test_a_job_that_fails_is_told_and_the_next_is_done(
     assert told.problem == "KeyError: 'nobody foresaw this'"
     assert "in broken" in caplog.text, "no traceback"
     [alert] = [
-        each for each in read_records(MappedFile.open(node.recorder_path).array)
+        each
+        for each in read_records(MappedFile.open(node.recorder_path).array)
         if each.section == "alert"
-    ]  # fmt: skip
+    ]
     assert (alert.writer, alert.text) == ("conductor", "engine fault agent=0 faults=1 in_a_row=1")
     assert node.stats()["node"][0]["engine_faults"] == 1
 

@@ -95,12 +95,16 @@ def test_topics_on_a_cluster_are_loaded_and_saved(tmp_path: Path) -> None:
     [
         ({"topic": "o", "kafka": {"servers": "a", "topic": "t"}}, "adapters[0].kafka.servers: a: "),
         ({"topic": "o", "kafka": {"servers": "a:1"}}, "adapters[0].kafka.topic: missing"),
-        ({"topic": "o", "kafka": {"servers": "a:1", "topic": "t", "secret_file": "/s"}},
-         "adapters[0].kafka.user: missing"),
-        ({"topic": "taken", "kafka": {"servers": "a:1", "topic": "t"}},
-         "adapters[0].topic: taken: another topic has this name"),
+        (
+            {"topic": "o", "kafka": {"servers": "a:1", "topic": "t", "secret_file": "/s"}},
+            "adapters[0].kafka.user: missing",
+        ),
+        (
+            {"topic": "taken", "kafka": {"servers": "a:1", "topic": "t"}},
+            "adapters[0].topic: taken: another topic has this name",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_topic_on_a_cluster_is_named(
     adapter: dict[str, object], problem: str
 ) -> None:

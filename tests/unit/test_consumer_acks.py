@@ -36,11 +36,12 @@ def batch_of(*runs: tuple[int, int, int]) -> DurableBatch:
 
 @given(
     some.lists(
-        some.tuples(some.integers(0, 1), some.integers(0, 4), some.integers(1, 3)), min_size=1,
+        some.tuples(some.integers(0, 1), some.integers(0, 4), some.integers(1, 3)),
+        min_size=1,
         max_size=6,
     ),
     some.data(),
-)  # fmt: skip
+)
 def test_runs_say_what_was_acked_one_by_one(
     runs: list[tuple[int, int, int]], data: some.DataObject
 ) -> None:
@@ -54,8 +55,10 @@ def test_runs_say_what_was_acked_one_by_one(
         for run in runs_of([(batches[b], [r for _, r in each]) for b, each in grouped])
         for i in range(int(run[member_ring.RUN_COUNT]))
     ]
-    records = [[(cursor, first + i) for cursor, first, n in each for i in range(n)]
-               for each in (runs, runs[::-1])]  # fmt: skip
+    records = [
+        [(cursor, first + i) for cursor, first, n in each for i in range(n)]
+        for each in (runs, runs[::-1])
+    ]
     assert found == [records[b][r] for b, r in acks]
 
 

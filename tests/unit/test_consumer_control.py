@@ -201,8 +201,10 @@ def test_pauses_outlive_the_engine_and_are_told(tmp_path: Path) -> None:
             client.topics.pause("orders")
             told = [event for event in client.events() if isinstance(event, DeliveryPaused)]
             assert [(one.queue, one.subscription) for one in told] == [
-                (-1, "billing"), (1, ""), (-1, ""),
-            ]  # fmt: skip
+                (-1, "billing"),
+                (1, ""),
+                (-1, ""),
+            ]
     with connected(tmp_path) as client:
         node = client.link.node  # type: ignore[attr-defined]
 

@@ -213,8 +213,10 @@ def test_peek_leaves_out_what_is_settled(client: Connection) -> None:
 def test_peek_shows_what_filters_let_pass(client: Connection) -> None:
     publish(client, *BODIES, keys=3)
     chosen: dict[str, dict[str, Any]] = {
-        "key": {"key": "k1"}, "prefix": {"key": "k*"}, "text": {"where": 'headers["n"] >= 25'},
-    }  # fmt: skip
+        "key": {"key": "k1"},
+        "prefix": {"key": "k*"},
+        "text": {"where": 'headers["n"] >= 25'},
+    }
     found = {}
     for name, options in chosen.items():
         client.consumer("orders", name, start=Latest(), **options).close()

@@ -24,8 +24,11 @@ from tidecast.log.files import open_json, seal_json
 from tidecast.queues.verify import verify_files
 
 SETTINGS: dict[str, Any] = {
-    "queues": 2, "fsync": "batch", "segment_bytes": 1 << 16, "history_bytes": 1 << 19
-}  # fmt: skip
+    "queues": 2,
+    "fsync": "batch",
+    "segment_bytes": 1 << 16,
+    "history_bytes": 1 << 19,
+}
 N = 700
 Records = dict[tuple[int, int], bytes]
 

@@ -59,9 +59,11 @@ def test_a_frame_is_a_batch(client: tidecast.sync.Connection, frame: Make) -> No
     result.check()
     assert (result.requested, result.appended) == (4, 4)
     assert seen(client) == [
-        (b"one", b"a", 1_000), (b"two", None, 2_000), (b"three", b"b", 3_000),
+        (b"one", b"a", 1_000),
+        (b"two", None, 2_000),
+        (b"three", b"b", 3_000),
         ("\N{SNOWMAN}".encode(), b"", 4_000),
-    ]  # fmt: skip
+    ]
 
 
 @FRAMES
@@ -70,9 +72,13 @@ def test_a_part_of_a_frame_and_its_columns(client: tidecast.sync.Connection, fra
     client.publish_batch("in", whole[1:3], ack="durable").check()
     client.publish_batch("in", whole["payload"], keys=whole["key"], ack="durable").check()
     assert [(data, key) for data, key, _ in seen(client)] == [
-        (b"two", None), (b"three", b"b"),
-        (b"one", b"a"), (b"two", None), (b"three", b"b"), ("\N{SNOWMAN}".encode(), b""),
-    ]  # fmt: skip
+        (b"two", None),
+        (b"three", b"b"),
+        (b"one", b"a"),
+        (b"two", None),
+        (b"three", b"b"),
+        ("\N{SNOWMAN}".encode(), b""),
+    ]
 
 
 @FRAMES
@@ -90,9 +96,13 @@ def published(client: tidecast.sync.Connection) -> None:
     """Four records with keys, headers and times."""
     payloads = [each.encode() for each in COLUMNS["payload"]]
     client.publish_batch(
-        "in", payloads, keys=COLUMNS["key"], headers={"n": [1, 2, 3, 4]},
-        timestamps=COLUMNS["timestamp"], ack="durable",
-    ).check()  # fmt: skip
+        "in",
+        payloads,
+        keys=COLUMNS["key"],
+        headers={"n": [1, 2, 3, 4]},
+        timestamps=COLUMNS["timestamp"],
+        ack="durable",
+    ).check()
 
 
 def test_what_is_read_becomes_a_frame_of_pandas(client: tidecast.sync.Connection) -> None:

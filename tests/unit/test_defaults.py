@@ -100,9 +100,10 @@ def test_durable_subscriptions_have_the_same_limits() -> None:
 
 
 ELSEWHERE = {
-    "rate_packets_per_s": "REST: null, by policy", "rate_bytes_per_s": "REST: null, by policy",
+    "rate_packets_per_s": "REST: null, by policy",
+    "rate_bytes_per_s": "REST: null, by policy",
     "transport": "REST: an empty text is the first transport, as in YAML",
-}  # fmt: skip
+}
 
 
 def test_topics_have_the_same_settings_in_yaml_and_rest() -> None:

@@ -83,8 +83,9 @@ def test_what_an_engine_warns_of_when_it_starts(tmp_path: Path, machine: list[In
     machine[1] = Interface(name="eth0", address="10.0.0.5", flags=IFF_MULTICAST, mtu=1500)
     found = doctor.network_findings(place(tmp_path, LAN, LOOPBACK.__class__(name="x", port=7500)))
     assert [each.mend for each in found] == [
-        "ip link set eth0 up", "ip route add 224.0.0.0/4 dev eth0",
-    ]  # fmt: skip
+        "ip link set eth0 up",
+        "ip route add 224.0.0.0/4 dev eth0",
+    ]
 
 
 def test_routes(tmp_path: Path) -> None:
@@ -202,8 +203,9 @@ def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = TransportConfig(name="lan", kind="udp-unicast", interface="eth0")
     nobody = only(doctor.check_peers(place(tmp_path, alone)))
     assert (nobody.status, nobody.mend) == (
-        WARN, "set peers in the topology: [other-host:7400]",
-    )  # fmt: skip
+        WARN,
+        "set peers in the topology: [other-host:7400]",
+    )
 
     def lookup(host: str, *_: object) -> None:
         if host == "nosuch":

@@ -18,9 +18,11 @@ from tidecast.native.system.files import F_ERRNO
 def test_acks_and_receipts_are_awaited(tmp_path: Path) -> None:
     async def main() -> None:
         topology = topology_from(
-            {"transports": [{"name": "ipc", "kind": "ipc"}],
-             "topics": [{"name": "orders", "mode": "durable", "fsync_interval_ms": 2}]}
-        )  # fmt: skip
+            {
+                "transports": [{"name": "ipc", "kind": "ipc"}],
+                "topics": [{"name": "orders", "mode": "durable", "fsync_interval_ms": 2}],
+            }
+        )
         link = EmbeddedLink.open(topology, data_dir=tmp_path)
         client = await tidecast.connect(link=link)
         publisher = client.publisher("orders", producer="p")

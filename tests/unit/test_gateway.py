@@ -227,9 +227,12 @@ def test_a_port_that_is_taken_and_one_where_nobody_listens(
 # --- clients that do not behave ----------------------------------------------------------------
 def raw_client(gateway: Gateway) -> Any:
     socket = connect_websocket(
-        f"ws://{gateway.host}:{gateway.port}{remote_frames.PATH}", proxy=None, compression=None,
-        additional_headers={"Authorization": f"Bearer {TOKEN}"}, max_size=None,
-    ).__enter__()  # fmt: skip
+        f"ws://{gateway.host}:{gateway.port}{remote_frames.PATH}",
+        proxy=None,
+        compression=None,
+        additional_headers={"Authorization": f"Bearer {TOKEN}"},
+        max_size=None,
+    ).__enter__()
     socket.send(remote_frames.encode(remote_frames.Hello(name="raw")))
     assert isinstance(remote_frames.from_gateway(socket.recv())[0], remote_frames.Welcome)
     return socket
@@ -455,11 +458,15 @@ def test_a_silent_network_only_delays(node: EmbeddedLink, proxy: Proxy) -> None:
 @pytest.mark.parametrize(
     "problem",
     [
-        ConnectionClosedError(None, None), InvalidMessage("no HTTP"), InvalidHandshake("no"),
-        ConnectionResetError(), TimeoutError(), EOFError(),
+        ConnectionClosedError(None, None),
+        InvalidMessage("no HTTP"),
+        InvalidHandshake("no"),
+        ConnectionResetError(),
+        TimeoutError(),
+        EOFError(),
     ],
     ids=lambda problem: type(problem).__name__,
-)  # fmt: skip
+)
 def test_a_peer_that_goes_amid_the_handshake_is_tried_again(
     problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,9 +106,12 @@ def test_columns_from_both_clients(gateway: Gateway, topic: str) -> None:
     n = 3000
     keys = pa.array([f"k{i % 7}" if i % 5 else None for i in range(n)]).dictionary_encode()
     columns: dict[str, Any] = {
-        "keys": keys, "headers": {"n": np.arange(n), "kind": "x"}, "timestamps": np.arange(n) + 1,
-        "ack": "durable", "timeout": TIMEOUT_S,
-    }  # fmt: skip
+        "keys": keys,
+        "headers": {"n": np.arange(n), "kind": "x"},
+        "timestamps": np.arange(n) + 1,
+        "ack": "durable",
+        "timeout": TIMEOUT_S,
+    }
     payloads = pa.array(bodies(n))
 
     async def from_the_loop() -> None:

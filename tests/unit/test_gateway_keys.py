@@ -267,8 +267,9 @@ def hello(url: str, token: str, session: str = "", key: str = "") -> frames.Welc
     """The gateway's answer to a client that wants to resume a session."""
     with connect(
         url.replace("tidecast://", "ws://") + frames.PATH,
-        additional_headers={"Authorization": f"Bearer {token}"}, proxy=None,
-    ) as socket:  # fmt: skip
+        additional_headers={"Authorization": f"Bearer {token}"},
+        proxy=None,
+    ) as socket:
         socket.send(frames.encode(frames.Hello(name="thief", session=session, key=key)))
         data = socket.recv(TIMEOUT_S)
         assert isinstance(data, bytes)

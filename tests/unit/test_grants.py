@@ -33,8 +33,10 @@ def _loaded(directory: Path) -> ProducerTable:
 def test_a_grant_is_there_with_its_line_and_time(tmp_path: Path) -> None:
     table, log = ProducerTable(1), GrantLog(tmp_path)
     assert [_granted(table, log, "a"), _granted(table, log, "b"), _granted(table, log, "a", 9)] == [
-        1, 1, 2,
-    ]  # fmt: skip
+        1,
+        1,
+        2,
+    ]
     found = _loaded(tmp_path).known[producer_id("a")]
     assert (found.epoch, found.line, found.opened_ns) == (2, 9, 1_000)
 

@@ -77,8 +77,10 @@ def test_import_is_quick() -> None:
     assert isinstance(loaded, list)
     assert not {name.partition(".")[0] for name in loaded} & HEAVY
     assert {n for n in loaded if n.startswith("tidecast")} == {
-        "tidecast", "tidecast.supported", "tidecast.version",
-    }  # fmt: skip
+        "tidecast",
+        "tidecast.supported",
+        "tidecast.version",
+    }
     assert len(loaded) <= MODULES_MAX, loaded
 
 

@@ -87,9 +87,12 @@ class Subject:
             for i in range(begin, min(begin + 30, count)):
                 self.time_ms += 1
                 producer.produce(
-                    self.topic, b"%d" % i + bytes(i % 90), key=b"k%d" % (i % 5), partition=queue,
+                    self.topic,
+                    b"%d" % i + bytes(i % 90),
+                    key=b"k%d" % (i % 5),
+                    partition=queue,
                     timestamp=self.time_ms,
-                )  # fmt: skip
+                )
             if self.transactional:
                 producer.commit_transaction(30)
         assert producer.flush(30) == 0
@@ -109,10 +112,13 @@ def test_records_of_every_shape_come_as_they_are(codec: str, real_kafka: Brokers
     adapter = KafkaAdapter(source_of(real_kafka, topic))
     producer = real_kafka.producer(compression_type=codec, message_max_bytes=4_000_000)
     given: list[Any] = [
-        (None, b"plain", None), (b"", b"", None), (b"k", b"v" * 1000, {"a": b"1", "text": "ä"}),
-        (b"gone", None, None), (b"big", bytes(range(256)) * 12_000, {"x": b""}),
+        (None, b"plain", None),
+        (b"", b"", None),
+        (b"k", b"v" * 1000, {"a": b"1", "text": "ä"}),
+        (b"gone", None, None),
+        (b"big", bytes(range(256)) * 12_000, {"x": b""}),
         (b"twice", b"v", [("h", b"1"), ("h", b"2"), ("null", None)]),
-    ]  # fmt: skip
+    ]
     for key, value, headers in given * 20:
         if len(value or b"") < 10_000 or codec == "none":
             producer.produce(topic, value, key=key, headers=headers, partition=0, timestamp=5000)

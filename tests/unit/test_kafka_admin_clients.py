@@ -120,8 +120,10 @@ def test_librdkafka_groups(served: Served, rd: admin.AdminClient) -> None:
     assert [(each.topic, each.offset) for each in offsets.topic_partitions if each.offset > 0] == [
         ("kept", 1)
     ]
-    back = [confluent_kafka.TopicPartition("kept", each.partition, 0)
-            for each in offsets.topic_partitions]  # fmt: skip
+    back = [
+        confluent_kafka.TopicPartition("kept", each.partition, 0)
+        for each in offsets.topic_partitions
+    ]
     done(
         rd.alter_consumer_group_offsets([confluent_kafka.ConsumerGroupTopicPartitions("rd", back)])
     )

@@ -82,9 +82,12 @@ def values(bare: Bare, name: str) -> dict[str, str]:
 
 
 def alter(
-    bare: Bare, name: str, *changes: tuple[int, str, str | None], kind: int = TOPIC,
+    bare: Bare,
+    name: str,
+    *changes: tuple[int, str, str | None],
+    kind: int = TOPIC,
     check: bool = False,
-) -> Struct:  # fmt: skip
+) -> Struct:
     """The row of one resource in an answer to IncrementalAlterConfigs."""
     configs = [{"config_operation": o, "name": n, "value": v} for o, n, v in changes]
     resource = {"resource_type": kind, "resource_name": name, "configs": configs}
@@ -109,8 +112,9 @@ def test_a_topic_is_created_used_and_deleted(served: Served, bare: Bare) -> None
     assert bare.produce("made", 2, batch_of(b"a"))["base_offset"] == 0
     assert create(bare, "made")["error_code"] == Code.TOPIC_ALREADY_EXISTS
     assert delete(bare, "made", "made", "missing") == [
-        Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION,
-    ]  # fmt: skip
+        Code.NONE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert "made" not in served.link.node.topic_by_name
     missing = bare.produce("made", 2, batch_of(b"a"))["error_code"]
     assert missing == Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -188,8 +192,9 @@ def test_partitions_are_added(served: Served, bare: Bare) -> None:
     assert row["error_code"] == Code.POLICY_VIOLATION
     assert "another engine" in row["error_message"]
     assert delete(bare, "elsewhere", "live") == [
-        Code.POLICY_VIOLATION, Code.UNKNOWN_TOPIC_OR_PARTITION,
-    ]  # fmt: skip
+        Code.POLICY_VIOLATION,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
 
 
 def test_settings_are_described(served: Served, bare: Bare) -> None:
@@ -221,8 +226,10 @@ def test_settings_are_altered_one_by_one(served: Served, bare: Bare) -> None:
     assert alter(bare, "tuned", *changes)["error_code"] == 0
     found = served.link.node.durable.topics["tuned"].config
     assert (found.retention_bytes, found.fsync_interval_ms, found.segment_bytes) == (
-        1_000_000, 5.0, 70_000,
-    )  # fmt: skip
+        1_000_000,
+        5.0,
+        70_000,
+    )
     assert alter(bare, "tuned", (1, "retention.bytes", None))["error_code"] == 0
     assert values(bare, "tuned")["retention.bytes"] == "-1"
     assert values(bare, "tuned")["flush.ms"] == "5"
@@ -310,9 +317,12 @@ def join(bare: Bare, group: str, *topics: str) -> str:
     said = b"\0\0" + len(topics).to_bytes(4, "big")
     said += b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
     body = {
-        "group_id": group, "session_timeout_ms": 60_000, "rebalance_timeout_ms": 100,
-        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": said}],
-    }  # fmt: skip
+        "group_id": group,
+        "session_timeout_ms": 60_000,
+        "rebalance_timeout_ms": 100,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": said}],
+    }
     answer = bare.ask(tables.JOIN_GROUP, 3, body)
     assert answer["error_code"] == 0
     return str(answer["member_id"])
@@ -327,8 +337,10 @@ def test_groups_and_offsets_are_deleted(served: Served, bare: Bare) -> None:
     rows = bare.ask(tables.DESCRIBE_GROUPS, 5, {"groups": ["joined"]})["groups"]
     assert [each["member_id"] for each in rows[0]["members"]] == [member]
     assert delete_groups(bare, "joined", "missing", "billing") == [
-        Code.NON_EMPTY_GROUP, Code.GROUP_ID_NOT_FOUND, Code.NONE,
-    ]  # fmt: skip
+        Code.NON_EMPTY_GROUP,
+        Code.GROUP_ID_NOT_FOUND,
+        Code.NONE,
+    ]
     assert committed(bare, "billing", "kept") == [-1, -1]
     assert listed(bare).keys() == {"joined"}
     assert not list((served.link.node.data_dir / "kafka" / "groups").glob("*.json"))
@@ -377,9 +389,13 @@ def test_topics_go_while_clients_use_them(served: Served, bare: Bare) -> None:
     """Answers say that the topic is gone or moved; nothing is read of what was deleted."""
     turns, ended = 15, threading.Event()
     allowed = {
-        Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NOT_LEADER_OR_FOLLOWER,
-        Code.OFFSET_OUT_OF_RANGE, Code.KAFKA_STORAGE_ERROR, Code.REQUEST_TIMED_OUT,
-    }  # fmt: skip
+        Code.NONE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.OFFSET_OUT_OF_RANGE,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.REQUEST_TIMED_OUT,
+    }
     codes: set[Code] = set()
 
     def use(step: Callable[[Bare], Struct]) -> None:

@@ -49,9 +49,12 @@ def rd_produce(served: Served, topic: str, **settings: Any) -> dict[tuple[int, i
     )
     for i in range(N):
         producer.produce(
-            topic, key=b"k%d" % (i % 9), value=b"v%d" % i, headers=[("n", b"%d" % i)],
+            topic,
+            key=b"k%d" % (i % 9),
+            value=b"v%d" % i,
+            headers=[("n", b"%d" % i)],
             on_delivery=told,
-        )  # fmt: skip
+        )
     assert producer.flush(TIMEOUT_S) == 0
     assert len(stored) == N
     return stored

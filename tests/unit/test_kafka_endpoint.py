@@ -511,11 +511,15 @@ def test_long_batches_are_decompressed_in_a_thread(
         row = bare.produce(topic, 0, batch(packed, 1, attributes=compression.GZIP))
         assert row["error_code"] == 0
     assert [name.partition("_")[0] for name, _ in seen] == [
-        "tidecast-kafka", "tidecast-kafka", "kafka-decode",
-    ]  # fmt: skip
+        "tidecast-kafka",
+        "tidecast-kafka",
+        "kafka-decode",
+    ]
     assert [most for _, most in seen] == [
-        produce.AT_ONCE_BYTES_MAX, produce.AT_ONCE_BYTES_MAX, compression.BYTES_MAX,
-    ]  # fmt: skip
+        produce.AT_ONCE_BYTES_MAX,
+        produce.AT_ONCE_BYTES_MAX,
+        compression.BYTES_MAX,
+    ]
     assert [len(v) for v in values(bare.fetch(topic, 0, 0)["records"])] == [100, 1 << 20]
 
 

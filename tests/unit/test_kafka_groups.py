@@ -39,11 +39,14 @@ class Club:
     def join(self, member: str = "", *, version: int = 5, **body: Any) -> Answers:
         answers: Answers = []
         given = {
-            "group_id": "g", "member_id": member, "session_timeout_ms": 10_000,
-            "rebalance_timeout_ms": 30_000, "group_instance_id": None,
+            "group_id": "g",
+            "member_id": member,
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 30_000,
+            "group_instance_id": None,
             "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": member.encode()}],
-        } | body  # fmt: skip
+        } | body
         self.coordinator.join(
             given, version=version, client="c", host="h", now_s=self.now_s, answer=answers.append
         )
@@ -53,17 +56,22 @@ class Club:
         answers: Answers = []
         rows = [{"member_id": m.replace("_", "-"), "assignment": a} for m, a in assignments.items()]
         body = {
-            "group_id": "g", "member_id": member, "generation_id": generation, "assignments": rows,
+            "group_id": "g",
+            "member_id": member,
+            "generation_id": generation,
+            "assignments": rows,
             "group_instance_id": None,
-        }  # fmt: skip
+        }
         self.coordinator.sync(body, self.now_s, answers.append)
         return answers
 
     def heartbeat(self, member: str, generation: int = 1, instance: str | None = None) -> Code:
         body = {
-            "group_id": "g", "member_id": member, "generation_id": generation,
+            "group_id": "g",
+            "member_id": member,
+            "generation_id": generation,
             "group_instance_id": instance,
-        }  # fmt: skip
+        }
         return self.coordinator.heartbeat(body, self.now_s)
 
     def commit(self, member: str, generation: int) -> Code:

@@ -114,9 +114,12 @@ def test_a_key_that_is_revoked_ends_its_connections(served: Served, eventually: 
 
 def test_librdkafka_logs_in(served: Served) -> None:
     settings = {
-        "bootstrap.servers": served.endpoint.address, "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN", "sasl.username": "shop", "sasl.password": SECRET,
-    }  # fmt: skip
+        "bootstrap.servers": served.endpoint.address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "shop",
+        "sasl.password": SECRET,
+    }
     told: list[object] = []
     producer = confluent_kafka.Producer(settings)
     producer.produce("mine", b"by key", on_delivery=lambda problem, _: told.append(problem))

@@ -50,13 +50,17 @@ def topic() -> str:
 
 def commit(bare: Bare, group: str, topic: str, partition: int, offset: int, **body: Any) -> int:
     row = {
-        "partition_index": partition, "committed_offset": offset, "committed_metadata": "note",
+        "partition_index": partition,
+        "committed_offset": offset,
+        "committed_metadata": "note",
         "committed_leader_epoch": 3,
-    } | body.pop("row", {})  # fmt: skip
+    } | body.pop("row", {})
     asked = {
-        "group_id": group, "generation_id": -1, "member_id": "",
+        "group_id": group,
+        "generation_id": -1,
+        "member_id": "",
         "topics": [{"name": topic, "partitions": [row]}],
-    } | body  # fmt: skip
+    } | body
     answer = bare.ask(tables.OFFSET_COMMIT, 7, asked)
     return int(answer["topics"][0]["partitions"][0]["error_code"])
 
@@ -65,8 +69,9 @@ def offsets(bare: Bare, group: str) -> dict[tuple[str, int], int]:
     answer = bare.ask(tables.OFFSET_FETCH, 5, {"group_id": group, "topics": None})
     return {
         (topic["name"], row["partition_index"]): row["committed_offset"]
-        for topic in answer["topics"] for row in topic["partitions"]
-    }  # fmt: skip
+        for topic in answer["topics"]
+        for row in topic["partitions"]
+    }
 
 
 def test_offsets_are_kept_over_a_restart_of_the_endpoint(served: Served, bare: Bare) -> None:
@@ -102,10 +107,13 @@ def test_what_cannot_be_committed(bare: Bare) -> None:
 def test_groups_are_listed_and_described(served: Served, bare: Bare) -> None:
     assert commit(bare, "idle", "t0", 0, 1) == 0
     asked = {
-        "group_id": "busy", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000,
-        "member_id": "", "protocol_type": "consumer",
+        "group_id": "busy",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
+        "member_id": "",
+        "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b"m"}],
-    }  # fmt: skip
+    }
     joined = bare.ask(tables.JOIN_GROUP, 3, asked)
     member, generation = joined["member_id"], joined["generation_id"]
     shares = [{"member_id": member, "assignment": b"all"}]
@@ -120,9 +128,10 @@ def test_groups_are_listed_and_described(served: Served, bare: Bare) -> None:
     assert bytes(rows[0]["members"][0]["member_assignment"]) == b"all"
     assert commit(bare, "busy", "t0", 0, 5, generation_id=generation, member_id=member) == 0
     left = bare.ask(
-        tables.LEAVE_GROUP, 3,
+        tables.LEAVE_GROUP,
+        3,
         {"group_id": "busy", "members": [{"member_id": member, "group_instance_id": None}]},
-    )  # fmt: skip
+    )
     assert left["members"][0]["error_code"] == 0
     assert "busy" not in served.endpoint.groups.coordinator.groups
 
@@ -201,9 +210,11 @@ def fill(bare: Bare, topic: str) -> set[bytes]:
 def test_librdkafka_members_share_a_topic(served: Served, bare: Bare, topic: str) -> None:
     values = fill(bare, topic)
     settings = {
-        "bootstrap.servers": served.endpoint.address, "group.id": "rd", "session.timeout.ms": 6000,
+        "bootstrap.servers": served.endpoint.address,
+        "group.id": "rd",
+        "session.timeout.ms": 6000,
         "auto.offset.reset": "earliest",
-    }  # fmt: skip
+    }
     consumers = [confluent_kafka.Consumer(settings) for _ in range(2)]
     got: set[bytes] = set()
     by_member: list[set[int]] = [set(), set()]
@@ -231,10 +242,14 @@ def test_kafka_python_goes_on_where_it_was(served: Served, bare: Bare, topic: st
 
     def consume(n: int) -> set[bytes]:
         consumer = kafka.KafkaConsumer(
-            topic, bootstrap_servers=served.endpoint.address, group_id="py",
-            auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=n,
+            topic,
+            bootstrap_servers=served.endpoint.address,
+            group_id="py",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=n,
             consumer_timeout_ms=20_000,
-        )  # fmt: skip
+        )
         found = {next(consumer).value for _ in range(n)}
         consumer.commit()
         consumer.close()
@@ -251,9 +266,12 @@ def test_aiokafka_in_a_group(served: Served, bare: Bare, topic: str) -> None:
 
     async def main() -> None:
         async with aiokafka.AIOKafkaConsumer(
-            topic, bootstrap_servers=served.endpoint.address, group_id="aio",
-            auto_offset_reset="earliest", enable_auto_commit=False,
-        ) as consumer:  # fmt: skip
+            topic,
+            bootstrap_servers=served.endpoint.address,
+            group_id="aio",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        ) as consumer:
             got: set[bytes] = set()
             while got != values:
                 for records in (await consumer.getmany(timeout_ms=20_000)).values():

@@ -30,8 +30,9 @@ names = st.text(max_size=4) | st.sampled_from(["a", "kafka-null", "kafka-headers
 headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=300)), max_size=5)
 many = st.lists(
     st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=300), headers),
-    min_size=1, max_size=9,
-)  # fmt: skip
+    min_size=1,
+    max_size=9,
+)
 
 
 def joined(given: list[Record]) -> bytes:
@@ -89,8 +90,12 @@ def test_a_record_of_the_log_is_one_of_any_publisher() -> None:
     ]
     first, null, repeated, named = in_log(taken(batch(joined(given), len(given))))
     assert first == (
-        b"k", b"payload", {"n": b"1", "who": b"\xff" * 40}, TIME_MS * 10**6, hash_of(b"k")
-    )  # fmt: skip
+        b"k",
+        b"payload",
+        {"n": b"1", "who": b"\xff" * 40},
+        TIME_MS * 10**6,
+        hash_of(b"k"),
+    )
     assert null[:3] == (None, b"", {"kafka-null": True})
     assert repeated[:2] == (b"", b"")
     assert repeated[2] == {"kafka-headers": b"\x04\x02a\x021\x02a\x022"}
@@ -107,9 +112,12 @@ def test_a_publishers_headers_are_bytes_for_kafka() -> None:
     (only,) = [r for each in MemoryRecords(back(found)) for r in each]
     assert only.offset == 7
     assert list(only.headers) == [
-        ("s", b"text"), ("b", b"\0"), ("n", b"\x05"), ("big", b"\xd2\xff\xfe\xee\x90"),
+        ("s", b"text"),
+        ("b", b"\0"),
+        ("n", b"\x05"),
+        ("big", b"\xd2\xff\xfe\xee\x90"),
         ("none", None),
-    ]  # fmt: skip
+    ]
 
 
 def test_headers_that_no_publisher_can_have_made_are_left_out() -> None:
@@ -157,9 +165,10 @@ def _xerial(raw: bytes) -> bytes:
 CODECS = {
     "gzip": (1, gzip.compress),
     "snappy raw": (2, lambda raw: bytes(cramjam.snappy.compress_raw(raw))),
-    "snappy framed": (2, _xerial), "lz4": (3, lambda raw: bytes(cramjam.lz4.compress(raw))),
+    "snappy framed": (2, _xerial),
+    "lz4": (3, lambda raw: bytes(cramjam.lz4.compress(raw))),
     "zstd": (4, lambda raw: bytes(cramjam.zstd.compress(raw))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -73,8 +73,9 @@ def test_a_letter_that_is_given_up_says_why_and_by_whom(client: Connection) -> N
         again = second.next(5.0)
         assert again.data == b"one"
         assert (again.headers["dead-subscription"], again.headers["dead-reason"]) == (
-            "billing", "no use",
-        )  # fmt: skip
+            "billing",
+            "no use",
+        )
         again.ack()
         assert first.redrive()["records"] == 1
         back = first.next(5.0)

@@ -147,9 +147,13 @@ def test_what_we_build_is_what_the_layout_says() -> None:
     n, m, k = built(out, ranges, 2, np.frombuffer(bytearray(b"node-7"), dtype=np.uint8))
     assert out[:n].tobytes() == packets.nak([(0, 1), (5, 7)], time_ns=11)
     about: dict[str, Any] = {
-        "consumed": 4, "contiguous": 9, "window": 64, "lost_packets": 2, "echo_delay_us": 44,
+        "consumed": 4,
+        "contiguous": 9,
+        "window": 64,
+        "lost_packets": 2,
+        "echo_delay_us": 44,
         "time_ns": 33,
-    }  # fmt: skip
+    }
     assert out[1000 : 1000 + m].tobytes() == packets.status(**about)
     assert out[1500 : 1500 + k].tobytes() == packets.status(**about, name=b"node-7")
     assert cause(out[1500 : 1500 + k].tobytes()) == 0

@@ -345,8 +345,10 @@ def test_records_larger_than_half_the_ring_come_in_fragments() -> None:
         q, m = r.queue(), r.member(deliveries_bytes=1 << 16)
         cursor = r.cursor(q, m)
         rng = np.random.default_rng(5)
-        bodies = [rng.integers(0, 256, n, dtype=np.uint8).tobytes()
-                  for n in (10, 200_000, 33_000, 7, 32_700, 1_000_003, 50)]  # fmt: skip
+        bodies = [
+            rng.integers(0, 256, n, dtype=np.uint8).tobytes()
+            for n in (10, 200_000, 33_000, 7, 32_700, 1_000_003, 50)
+        ]
         for body in bodies:
             r.put(q, body)
         got: list[Got] = []

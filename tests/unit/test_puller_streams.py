@@ -63,8 +63,10 @@ def cursors_touched(streams: int) -> list[int]:
                 m.ack_all(m.take())
             r.run()
             after = puller.cursors.tobytes()
-            pairs = (np.frombuffer(raw, np.uint8).reshape(-1, cursor_table.CURSOR_BYTES)
-                     for raw in (before, after))  # fmt: skip
+            pairs = (
+                np.frombuffer(raw, np.uint8).reshape(-1, cursor_table.CURSOR_BYTES)
+                for raw in (before, after)
+            )
             found.append(int((next(pairs) != next(pairs)).any(axis=1).sum()))
             before = after
         longest = 0

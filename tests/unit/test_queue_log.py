@@ -28,8 +28,9 @@ def filled(directory: Path, batches: int, size: int = 100, **options: object) ->
 
 
 def expected(batches: int, size: int = 100) -> list[tuple[int, bytes]]:
-    return [(3 * i + k, b"%06d-%d" % (i, k) + bytes(size)) for i in range(batches)
-            for k in range(3)]  # fmt: skip
+    return [
+        (3 * i + k, b"%06d-%d" % (i, k) + bytes(size)) for i in range(batches) for k in range(3)
+    ]
 
 
 def test_what_is_appended_is_read_in_order_over_segments(tmp_path: Path) -> None:

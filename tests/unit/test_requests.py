@@ -193,8 +193,11 @@ def test_the_reply_is_what_the_handler_returns(both: Both, node: EmbeddedLink) -
     reply = both.request("upper", b"hello")
     assert reply.data == b"HELLO"
     assert (reply.topic, reply.node, reply.headers, reply.key) == (
-        "upper", node.node_name, {}, None,
-    )  # fmt: skip
+        "upper",
+        node.node_name,
+        {},
+        None,
+    )
     assert both.request("upper", b"").data == b""
 
 
@@ -607,9 +610,13 @@ def test_a_reply_without_the_token_is_dropped(
 def test_what_is_no_announcement_is_ignored(
     node: EmbeddedLink, other: tidecast.sync.Connection
 ) -> None:
-    bad = [b"", b"\xc1", b"x" * 600, wire.encode_announcement(
-        wire.Announcement(node=70_000, subscriber=1, replies=1)
-    ), wire.encode_announcement(wire.Announcement(node=1, subscriber=1, replies=77))]  # fmt: skip
+    bad = [
+        b"",
+        b"\xc1",
+        b"x" * 600,
+        wire.encode_announcement(wire.Announcement(node=70_000, subscriber=1, replies=1)),
+        wire.encode_announcement(wire.Announcement(node=1, subscriber=1, replies=77)),
+    ]
     with other.publisher(RESPONDERS + "odd") as odd, local(node) as client:
         for payload in bad:
             odd.attempt(Outgoing(payload, b"", 0, 0, True))

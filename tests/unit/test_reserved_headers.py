@@ -195,8 +195,10 @@ def test_a_forged_letter_is_not_sent_anywhere(client: Connection, headers: dict[
         forge(client, "letters", b"forged", key="k", headers=headers)
         found = consumer.redrive()
         assert (found["records"], found["unverified"]) == (0, 1)
-        before = {topic: client.consumer(topic, "count").info()["lanes"][0]["end"]
-                  for topic in ("orders", "others")}  # fmt: skip
+        before = {
+            topic: client.consumer(topic, "count").info()["lanes"][0]["end"]
+            for topic in ("orders", "others")
+        }
         assert before == {"orders": 1, "others": 0}
 
 
@@ -218,8 +220,12 @@ def test_what_was_sent_elsewhere_is_plain(client: Connection) -> None:
         client.consumer("orders", "billing", dead_letter="letters") as consumer,
         client.consumer("others", "thief", dead_letter="letters") as thief,
     ):
-        forge(client, "orders", b"loot", headers=letter(subscription="thief", pattern="others",
-                                                        topic="others"))  # fmt: skip
+        forge(
+            client,
+            "orders",
+            b"loot",
+            headers=letter(subscription="thief", pattern="others", topic="others"),
+        )
         consumer.next(5.0).term("no use")
         wait_until(lambda: consumer.info()["lag"] == 0, 10.0, "the letter is stored")
         assert consumer.redrive(to="letters")["records"] == 1

@@ -75,9 +75,11 @@ def put(r: Rig, q: int, *records: Put) -> None:
         headers |= {f"h{k}": k for k in range(one.more)}
         packed = msgspec.msgpack.encode(headers) if headers else None
         builder.add(
-            one.payload, key=one.key, headers=packed,
+            one.payload,
+            key=one.key,
+            headers=packed,
             key_hash=0 if one.key is None else hash_of(one.key),
-        )  # fmt: skip
+        )
     log = r.logs[q]
     builder.seal(log.next_token)
     log.append(builder.buffer, builder.used)
@@ -471,9 +473,11 @@ def test_a_column_of_delivery_times() -> None:
         consumer = client.consumer("orders", "billing")
         now = network.wall_ns()
         client.publish_batch(
-            "orders", [b"a", b"b", b"c"], headers=[{"n": 1}, None, {f"h{k}": k for k in range(15)}],
+            "orders",
+            [b"a", b"b", b"c"],
+            headers=[{"n": 1}, None, {f"h{k}": k for k in range(15)}],
             deliver_at=[now + 5 * S_NS, None, now + 9 * S_NS],
-        ).check()  # fmt: skip
+        ).check()
         frame = pa.record_batch(
             {
                 "payload": [b"d", b"e"],
@@ -511,8 +515,9 @@ def test_record_batches_carry_delivery_times_in_a_column() -> None:
         many = {f"h{k}": str(k).encode() for k in range(15)}
         times = [now + S_NS, None, now + 2 * S_NS, now + 3 * S_NS]
         headers = [many, {"n": b"1"}, None, {"n": b"2"}]
-        client.publish_batch("orders", [b"a", b"b", b"c", b"d"], headers=headers,
-                             deliver_at=times, ack="durable").check()  # fmt: skip
+        client.publish_batch(
+            "orders", [b"a", b"b", b"c", b"d"], headers=headers, deliver_at=times, ack="durable"
+        ).check()
         for form in ("map", "raw"):
             table = client.read("orders").to_table(headers=form)
             assert table["deliver_at"].cast(pa.int64()).to_pylist() == times

@@ -29,9 +29,12 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
 
 def telemetry(platform: Platform, **config: Any) -> Telemetry:
     made = Telemetry(
-        platform.node, TelemetryConfig(**config), 10.0, clock_ns=lambda: AT_US * 1000,
+        platform.node,
+        TelemetryConfig(**config),
+        10.0,
+        clock_ns=lambda: AT_US * 1000,
         mono_ns=lambda: platform.now_ns,
-    )  # fmt: skip
+    )
     made.open()
     return made
 
@@ -58,9 +61,13 @@ def test_a_sample_has_rows_of_topics_queues_and_subscriptions(platform: Platform
     assert made.sample() == 6
     rows = {(r["topic"], r.get("queue"), r.get("subscription")): r for r in written(platform)}
     assert rows.keys() == {
-        ("prices", None, None), ("orders", None, None), ("orders", 0, None), ("orders", 1, None),
-        ("orders", 0, "billing"), ("orders", 1, "billing"),
-    }  # fmt: skip
+        ("prices", None, None),
+        ("orders", None, None),
+        ("orders", 0, None),
+        ("orders", 1, None),
+        ("orders", 0, "billing"),
+        ("orders", 1, "billing"),
+    }
     for row in rows.values():
         assert (row["time_us"], row["node"]) == (AT_US, platform.node.name)
         assert row["interval_ms"] > 0
@@ -124,8 +131,10 @@ def test_the_topic_is_bounded_and_a_live_one_of_that_name_is_refused(platform: P
     telemetry(platform, retention_bytes=64 << 20)
     config = platform.node.topic_by_name[TOPIC]
     assert (config.mode, config.retention_bytes, config.segment_bytes) == (
-        "durable", 64 << 20, 4 << 20,
-    )  # fmt: skip
+        "durable",
+        64 << 20,
+        4 << 20,
+    )
     assert config.retention_past_unacked
     platform.node.delete_topic(TOPIC)
     platform.node.create_topic(TopicConfig(name=TOPIC))

@@ -143,8 +143,12 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:tidecast"),
             *("-p", PLUGIN, "--rootdir", str(directory), str(directory), *arguments),
         ],
-        capture_output=True, text=True, cwd=directory, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        timeout=300,
+        check=False,
+    )
 
 
 def test_the_examples_of_the_pages_pass_under_pytest(tmp_path: Path) -> None:

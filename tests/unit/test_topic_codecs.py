@@ -68,8 +68,9 @@ def test_messages_and_records() -> None:
             assert one.next(timeout=5.0).value == {"bid": 1.5}
             found = [everything.next(timeout=5.0) for _ in range(2)]
             assert {each.topic: each.value for each in found} == {
-                "md.eu": {"bid": 1.5}, "notes": ["any"],
-            }  # fmt: skip
+                "md.eu": {"bid": 1.5},
+                "notes": ["any"],
+            }
             assert {each.topic: bytes(each.data) for each in found}["notes"] == b'["any"]'
         client.publish("orders", Order(1), ack="durable")
         client.publish_batch("orders", [Order(2), Order(3)], ack="durable").check()

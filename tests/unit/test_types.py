@@ -146,8 +146,12 @@ def checked(directory: Path) -> dict[str, list[tuple[int, str]]]:
             *("--no-error-summary", "--hide-error-context", "--no-pretty"),
             *sorted(str(path) for path in directory.iterdir()),
         ],
-        capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=600,
+        check=False,
+    )
     assert not done.stderr, done.stderr
     found: dict[str, list[tuple[int, str]]] = {}
     for line in done.stdout.splitlines():
@@ -173,8 +177,12 @@ def test_pyright_finds_mistakes(tmp_path: Path) -> None:
     program.write_text(MISTAKES, "utf-8")
     done = subprocess.run(
         [node() or "node", PYRIGHT, "--pythonpath", sys.executable, "--outputjson", program],
-        capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
+    )
     assert done.stdout, done.stderr
     problems = json.loads(done.stdout)["generalDiagnostics"]
     lines = {each["range"]["start"]["line"] + 1 for each in problems if each["severity"] == "error"}
@@ -211,14 +219,16 @@ def imported_for_checkers(path: Path) -> set[str]:
     """The names that a module imports for type checkers alone."""
     tree = ast.parse(path.read_text("utf-8"))
     branch = next(
-        node for node in tree.body
+        node
+        for node in tree.body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    )  # fmt: skip
+    )
     return {
         alias.asname or alias.name
-        for node in branch.body if isinstance(node, ast.ImportFrom)
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
         for alias in node.names
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", ["__init__", "sync", "testing/__init__"])
@@ -246,11 +256,12 @@ def test_the_types_of_public_signatures_can_be_imported(kind: type) -> None:
         names = {**vars(sys.modules[function.__module__]), "threading": threading}
         for hint in typing.get_type_hints(function, names).values():
             missing |= {
-                each.__name__ for each in types_in(hint)
+                each.__name__
+                for each in types_in(hint)
                 if each.__module__.startswith("tidecast.")
                 and not hasattr(tidecast, each.__name__)
                 and not hasattr(tidecast.sync, each.__name__)
-            }  # fmt: skip
+            }
     assert not missing
 
 
@@ -297,9 +308,12 @@ def test_completion_shows_what_programs_use() -> None:
 
     with tidecast.testing.connect(durable=["d"]) as client:
         opened = (
-            client, client.publisher("t"), client.subscribe("t"), client.consumer("d", "s"),
+            client,
+            client.publisher("t"),
+            client.subscribe("t"),
+            client.consumer("d", "s"),
             client.responder("q"),
-        )  # fmt: skip
+        )
         for each in opened:
             shown = dir(each)
             assert shown == sorted(each.PUBLIC.split())

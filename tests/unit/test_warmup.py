@@ -155,10 +155,17 @@ def test_a_fresh_machine_compiles_what_the_first_message_needs(tmp_path: Path) -
     """And nothing of it in the process that waits."""
     environment = {**os.environ, "TIDECAST_CACHE_DIR": str(tmp_path / "kernels")}
     done = subprocess.run(
-        [sys.executable, "-c", FIRST_MESSAGES], env=environment, capture_output=True, text=True,
-        check=False, timeout=600,
-    )  # fmt: skip
+        [sys.executable, "-c", FIRST_MESSAGES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "b'first'", "durable ones: False", "b'second'", "durable ones: True",
-    ]  # fmt: skip
+        "b'first'",
+        "durable ones: False",
+        "b'second'",
+        "durable ones: True",
+    ]

@@ -65,8 +65,9 @@ def test_what_is_missing_is_started_at_once_and_then_with_back_off() -> None:
     assert pauses[:5] == pytest.approx([BACKOFF_S_MIN * 2**n for n in range(5)], abs=0.11)
     assert max(pauses) == pytest.approx(BACKOFF_S_MAX, abs=0.11)
     assert told[:2] == [
-        "the engine is missing: it is started again", "the engine does not start: no room"
-    ]  # fmt: skip
+        "the engine is missing: it is started again",
+        "the engine does not start: no room",
+    ]
     half.up = True
     look(200.0)
     look(200.0 + SOUND_S)

@@ -37,17 +37,22 @@ def keeps(text: str, record: Record, raw_headers: bytes | None = None) -> bool:
     packed = msgspec.msgpack.encode(record.headers) if record.headers else b""
     builder = BatchBuilder().begin()
     builder.add(
-        record.value, key=record.key, key_hash=1, headers=raw_headers or packed or None,
+        record.value,
+        key=record.key,
+        key_hash=1,
+        headers=raw_headers or packed or None,
         time_ns=record.time_ns,
-    )  # fmt: skip
+    )
     builder.seal(0)
     return bool(keeps_record(program, builder.buffer, seg.BATCH_HEADER_BYTES))
 
 
 TRADE = Record(
-    b"eu.de", struct.pack("<HihqfdB", 7, -5, -2, 1 << 40, 1.5, -2.25, 255),
-    {"kind": "trade", "n": 5, "raw": b"\x00\xff", "low": -70_000}, 1_000,
-)  # fmt: skip
+    b"eu.de",
+    struct.pack("<HihqfdB", 7, -5, -2, 1 << 40, 1.5, -2.25, 255),
+    {"kind": "trade", "n": 5, "raw": b"\x00\xff", "low": -70_000},
+    1_000,
+)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +148,12 @@ def test_the_stream_that_a_text_asks_for() -> None:
 # --- against Python -------------------------------------------------------------------------------
 Check = Callable[[Record], bool]
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "==": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 SHORT = st.text(alphabet="abc", max_size=3)
 SMALL = st.integers(-3, 300)
 
@@ -185,20 +194,24 @@ TREES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
         st.builds(lambda a: (f"not ({a[0]})", lambda r: not a[1](r)), inner),
-        st.builds(lambda a, b: (f"({a[0]}) and ({b[0]})", lambda r: a[1](r) and b[1](r)),
-                  inner, inner),
-        st.builds(lambda a, b: (f"({a[0]}) or ({b[0]})", lambda r: a[1](r) or b[1](r)),
-                  inner, inner),
+        st.builds(
+            lambda a, b: (f"({a[0]}) and ({b[0]})", lambda r: a[1](r) and b[1](r)), inner, inner
+        ),
+        st.builds(
+            lambda a, b: (f"({a[0]}) or ({b[0]})", lambda r: a[1](r) or b[1](r)), inner, inner
+        ),
     ),
     max_leaves=8,
-)  # fmt: skip
+)
 RECORDS = st.builds(
-    Record, st.none() | SHORT.map(str.encode), st.binary(max_size=6),
+    Record,
+    st.none() | SHORT.map(str.encode),
+    st.binary(max_size=6),
     st.fixed_dictionaries(
         {}, optional={"a": SHORT, "h": st.one_of(SHORT, SMALL, st.binary(max_size=3))}
     ),
     SMALL,
-)  # fmt: skip
+)
 
 
 @given(TREES, st.lists(RECORDS, min_size=1, max_size=6))

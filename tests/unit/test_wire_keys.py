@@ -49,12 +49,18 @@ def test_secrets_are_random() -> None:
 
 def test_a_rotation_is_known_before_it_is_active_and_ends_after(keys: WireKeys) -> None:
     keys = keys.rotated("lan", NOW, activate_after_s=60, retire_after_s=30)
-    at = {t: (keys.active("lan", NOW + t * S).epoch, epochs_of(keys, NOW + t * S))
-          for t in (0, 59, 60, 89, 90, 1000)}  # fmt: skip
+    at = {
+        t: (keys.active("lan", NOW + t * S).epoch, epochs_of(keys, NOW + t * S))
+        for t in (0, 59, 60, 89, 90, 1000)
+    }
     assert at == {
-        0: (1, [1, 2]), 59: (1, [1, 2]), 60: (2, [1, 2]), 89: (2, [1, 2]), 90: (2, [2]),
+        0: (1, [1, 2]),
+        59: (1, [1, 2]),
+        60: (2, [1, 2]),
+        89: (2, [1, 2]),
+        90: (2, [2]),
         1000: (2, [2]),
-    }  # fmt: skip
+    }
 
 
 def test_a_third_epoch_waits_until_the_first_one_is_over(keys: WireKeys) -> None:
@@ -150,7 +156,7 @@ def epoch(number: Any = 1, secret: Any = FIRST, at: Any = 5, **more: Any) -> dic
         ),
         ({"transports": {str(k): [epoch()] for k in range(65)}}, "transports: 65: allowed are 64"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_file_is_refused_by_field(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "wire-keys.json"
     path.touch(0o600)

@@ -38,9 +38,12 @@ CONNECT_S = 20.0
 """After its start the service waits so long for engines to connect before it calls them down."""
 Values = dict[str, float]
 RATES = {
-    "lost_packets_per_s": "lost_for_good", "packets_out_per_s": "packets_out",
-    "bytes_out_per_s": "bytes_out", "rate_held": "rate_held", "flow_held": "flow_held",
-}  # fmt: skip
+    "lost_packets_per_s": "lost_for_good",
+    "packets_out_per_s": "packets_out",
+    "bytes_out_per_s": "bytes_out",
+    "rate_held": "rate_held",
+    "flow_held": "flow_held",
+}
 ABOUT_NODES = ("node_down", "drift")
 
 
@@ -209,9 +212,13 @@ class Evaluator:
         return waited or node in self._connected_once
 
     def _fire(
-        self, done: Round, key: tuple[str, str], rule: AlertRuleSpec, value: float,
+        self,
+        done: Round,
+        key: tuple[str, str],
+        rule: AlertRuleSpec,
+        value: float,
         sources: set[str],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Fire, once the condition has held for its time. Whether it fires."""
         pending = done.pending.get(key)
         if pending is None and rule.for_s > 0:
@@ -260,10 +267,14 @@ def _known(done: Round, nodes: list[Any], found: Measured) -> bool:
 
 def _begin(session: Session, now: datetime) -> Round:
     done = Round(
-        session, now, {}, [], {(row.rule, row.target): row for row in alerts.firing(session)},
+        session,
+        now,
+        {},
+        [],
+        {(row.rule, row.target): row for row in alerts.firing(session)},
         {(row.rule, row.target): row for row in alerts.pending(session)},
         set(repository.names(session, "node")),
-    )  # fmt: skip
+    )
     for row in repository.all_of(session, "alert_rule"):
         try:
             done.rules[row.name] = AlertRuleSpec.model_validate(row.spec)
@@ -304,11 +315,15 @@ def _queue(done: Round, rule: AlertRuleSpec, row: AlertRow) -> None:
     row.delivery = "queued"
     done.session.add(
         DeliveryRow(
-            id=str(uuid.uuid4()), alert=row.id, url=url, body=json.dumps(_body(row)),
+            id=str(uuid.uuid4()),
+            alert=row.id,
+            url=url,
+            body=json.dumps(_body(row)),
             secret=secrets.reveal(done.session, row.rule, rule.webhook_secret) or "",
-            created_at=utc_now(), next_at=done.now,
+            created_at=utc_now(),
+            next_at=done.now,
         )
-    )  # fmt: skip
+    )
 
 
 def _holds(rule: AlertRuleSpec, value: float) -> bool:

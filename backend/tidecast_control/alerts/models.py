@@ -17,9 +17,14 @@ class AlertRow(SQLModel, table=True):
 
     __tablename__ = "alerts"
     __table_args__ = (
-        Index("ix_alerts_firing", "rule", "target", unique=True,
-              postgresql_where=text("state = 'firing'")),
-    )  # fmt: skip
+        Index(
+            "ix_alerts_firing",
+            "rule",
+            "target",
+            unique=True,
+            postgresql_where=text("state = 'firing'"),
+        ),
+    )
 
     id: str = Field(primary_key=True, max_length=36)
     rule: str

@@ -106,18 +106,22 @@ class Caller:
         shown = f"[{address}]" if ":" in address else address
         target = urlunsplit((parts.scheme, f"{shown}:{port}", parts.path or "/", parts.query, ""))
         fixed = {
-            "Host": parts.netloc, "Content-Type": "application/json",
+            "Host": parts.netloc,
+            "Content-Type": "application/json",
             "User-Agent": f"tidecast/{tidecast.__version__}",
-        }  # fmt: skip
+        }
         async with (
             httpx.AsyncClient(
                 verify=self._tls, timeout=CALL_TIMEOUT_S, trust_env=False, follow_redirects=False
             ) as client,
             client.stream(
-                "POST", target, headers=headers | fixed, content=body.encode(),
+                "POST",
+                target,
+                headers=headers | fixed,
+                content=body.encode(),
                 extensions={"sni_hostname": host},
             ) as answer,
-        ):  # fmt: skip
+        ):
             return Answer(answer.is_success, f"HTTP {answer.status_code}")
 
     def _allowed(self, addresses: list[str]) -> str | None:
@@ -132,9 +136,13 @@ class WebhookSender:
     """The task that empties the outbox. Calls of one URL are made in order, one at a time."""
 
     def __init__(
-        self, db: Database, policy: AddressPolicy, resolve: Resolve = resolved,
-        now: Callable[[], datetime] = utc_now, seed: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        db: Database,
+        policy: AddressPolicy,
+        resolve: Resolve = resolved,
+        now: Callable[[], datetime] = utc_now,
+        seed: int | None = None,
+    ) -> None:
         self._db, self._now = db, now
         self._caller = Caller(policy, resolve)
         self._wake = asyncio.Event()

@@ -54,21 +54,29 @@ def applied(states: Sequence[Seen], row: Row, path: str | None = None) -> dict[s
         if reference in state.restart_needed:
             text = state.reported.differs.get(reference) if state.reported is not None else None
             conditions.append(
-                Condition(type="RestartNeeded", status=True, node=state.name,
-                          message=text or "takes effect when this engine starts again")
-            )  # fmt: skip
+                Condition(
+                    type="RestartNeeded",
+                    status=True,
+                    node=state.name,
+                    message=text or "takes effect when this engine starts again",
+                )
+            )
     behind = [name for name, generation in observed.items() if generation < row.generation]
     if behind:
         late = ", ".join(f"{name} (generation {observed[name]})" for name in behind)
         conditions.append(
-            Condition(type="Drift", status=True,
-                      message=f"generation {row.generation} is not in effect on {late}")
-        )  # fmt: skip
+            Condition(
+                type="Drift",
+                status=True,
+                message=f"generation {row.generation} is not in effect on {late}",
+            )
+        )
     if not states:
         conditions.append(
-            Condition(type="Applied", status=False, reason="NoNode",
-                      message="no engine is connected")
-        )  # fmt: skip
+            Condition(
+                type="Applied", status=False, reason="NoNode", message="no engine is connected"
+            )
+        )
     least = min(observed.values(), default=0)
     return {"observed_generation": least, "drift": bool(behind), "conditions": conditions}
 
@@ -90,8 +98,11 @@ def connected(session: Session) -> list[Seen]:
     reported: Callable[[str], Reported | None] | None = session.info.get("reported")
     return [
         Seen(
-            state.name, state.applied_version, state.errors, state.restart_needed,
+            state.name,
+            state.applied_version,
+            state.errors,
+            state.restart_needed,
             reported(state.name) if reported is not None else None,
         )
         for state in repository.connected(session)
-    ]  # fmt: skip
+    ]

@@ -40,8 +40,13 @@ from tidecast_control.kit.schemas import (
 APPLIED_WITHIN_S = 1.0
 """A write waits so long at most for the connected engines to apply it."""
 SORTS = (
-    "name", "-name", "created_at", "-created_at", "updated_at", "-updated_at",
-)  # fmt: skip
+    "name",
+    "-name",
+    "created_at",
+    "-created_at",
+    "updated_at",
+    "-updated_at",
+)
 
 
 async def list_query(
@@ -98,25 +103,34 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
     router.add_api_route(
         f"/{kind.path}",
         typed(
-            f"list_{kind.path.replace('-', '_')}", list_all, f"A page of {label}s.",
-            ctx=Ctx, actor=read, query=Annotated[ListQuery, Depends(list_query)],
+            f"list_{kind.path.replace('-', '_')}",
+            list_all,
+            f"A page of {label}s.",
+            ctx=Ctx,
+            actor=read,
+            query=Annotated[ListQuery, Depends(list_query)],
         ),
         response_model=Page[kind.resource],  # type: ignore[name-defined]
         responses=problem_responses(),
         dependencies=first,
         tags=[kind.path],
-    )  # fmt: skip
+    )
     router.add_api_route(
         f"/{kind.path}/{{name}}",
         typed(
-            f"get_{kind.name}", get, f"One {label}, with its ETag.",
-            ctx=Ctx, actor=read, name=in_path, request=Request,
+            f"get_{kind.name}",
+            get,
+            f"One {label}, with its ETag.",
+            ctx=Ctx,
+            actor=read,
+            name=in_path,
+            request=Request,
         ),
         response_model=kind.resource,
         responses=problem_responses(404),
         dependencies=first,
         tags=[kind.path],
-    )  # fmt: skip
+    )
 
 
 def _json(body: bytes, headers: dict[str, str] | None = None) -> Response:
@@ -168,14 +182,19 @@ def _write_routes(kind: Kind, router: APIRouter) -> None:
     )  # fmt: skip
     router.add_api_route(
         f"/{kind.path}/{{name}}",
-        typed(f"patch_{kind.name}", patch,
-               f"Change some fields of a {label} (merge patch, RFC 7396).", body=MergePatch,
-               response=Response, **common),
+        typed(
+            f"patch_{kind.name}",
+            patch,
+            f"Change some fields of a {label} (merge patch, RFC 7396).",
+            body=MergePatch,
+            response=Response,
+            **common,
+        ),
         methods=["PATCH"],
         response_model=either,
         responses=problem_responses(404, 409, 412),
         tags=[kind.path],
-    )  # fmt: skip
+    )
 
 
 async def _written(
@@ -206,8 +225,9 @@ async def _written(
         with ctx.db.begin() as session:
             row = repository.find(session, kind.name, name)
             if row is None or (row.uid, row.generation) != (
-                shown.metadata.uid, shown.metadata.generation,
-            ):  # fmt: skip
+                shown.metadata.uid,
+                shown.metadata.generation,
+            ):
                 return outcome  # another write was here meanwhile
             return replace(outcome, resource=resources.view(session, kind, row))
 
@@ -237,19 +257,29 @@ def _delete_route(kind: Kind, router: APIRouter) -> None:
     async def delete(ctx, actor, name, conditions, if_unused=True, dry_run=False):  # type: ignore[no-untyped-def]
         def work(session: Session) -> resources.Outcome:
             return resources.delete(
-                session, kind, name, actor, dry_run=dry_run, if_unused=if_unused,
+                session,
+                kind,
+                name,
+                actor,
+                dry_run=dry_run,
+                if_unused=if_unused,
                 precondition=conditions.check,
-            )  # fmt: skip
+            )
 
         return (await _written(ctx, kind, name, work)).plan
 
     unused = Annotated[bool, Query(description="Refuse (409) when something refers to it")]
     router.add_api_route(
         f"/{kind.path}/{{name}}",
-        typed(f"delete_{kind.name}", delete, f"Delete a {label}; the plan of what was done.",
-               if_unused=unused, **_common(kind)),
+        typed(
+            f"delete_{kind.name}",
+            delete,
+            f"Delete a {label}; the plan of what was done.",
+            if_unused=unused,
+            **_common(kind),
+        ),
         methods=["DELETE"],
         response_model=Plan,
         responses=problem_responses(404, 409, 412),
         tags=[kind.path],
-    )  # fmt: skip
+    )

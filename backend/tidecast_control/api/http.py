@@ -252,11 +252,16 @@ def _audit_denial(request: Request, problem: ProblemError, status: int) -> None:
         Denial(
             actor=actor.name if actor is not None else "",
             actor_kind=actor.kind if actor is not None else "anonymous",
-            route=f"{request.method} {route}", action=f"{request.method} {request.url.path}"[:300],
-            status=status, code=problem.problem, detail=problem.detail, address=address,
-            request_id=getattr(request.state, "request_id", ""), network=network_of(address),
+            route=f"{request.method} {route}",
+            action=f"{request.method} {request.url.path}"[:300],
+            status=status,
+            code=problem.problem,
+            detail=problem.detail,
+            address=address,
+            request_id=getattr(request.state, "request_id", ""),
+            network=network_of(address),
         )
-    )  # fmt: skip
+    )
 
 
 def _pointer(location: tuple[Any, ...]) -> str:

@@ -20,10 +20,12 @@ from tidecast_control.kit.problems import ProblemError
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        max_length=200, pattern=r"^[\x21-\x7e]+$", alias="Idempotency-Key",
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        alias="Idempotency-Key",
         description="A repeat with the same key and body is answered as the first time",
     ),
-]  # fmt: skip
+]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 

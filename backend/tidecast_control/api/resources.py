@@ -168,9 +168,11 @@ def _checked(
 def _given(body: ResourceInput[Any]) -> dict[str, Any]:
     """What makes a new resource other than its defaults."""
     given = body.model_dump(
-        mode="json", include={"metadata", "spec"}, exclude={"metadata": {"name"}},
+        mode="json",
+        include={"metadata", "spec"},
+        exclude={"metadata": {"name"}},
         exclude_defaults=True,
-    )  # fmt: skip
+    )
     return {area: values for area, values in given.items() if values}
 
 
@@ -243,9 +245,14 @@ def put(
     changes = _changes(kind, old, new if old is not None else _given(body))
     action: Any = "create" if old is None else "update" if changes else "none"
     plan = Plan(
-        dry_run=dry_run, kind=kind.name, name=name, action=action, impact=_worst(changes),
-        changes=changes, warnings=kind.warn(session, name, body.spec, row),
-    )  # fmt: skip
+        dry_run=dry_run,
+        kind=kind.name,
+        name=name,
+        action=action,
+        impact=_worst(changes),
+        changes=changes,
+        warnings=kind.warn(session, name, body.spec, row),
+    )
     if dry_run:
         return Outcome(plan, None, True)
     if action != "none":
@@ -322,12 +329,17 @@ def built(model: type[ResourceInput[Any]], raw: Any) -> ResourceInput[Any]:
     try:
         return model.model_validate(raw)
     except ValidationError as problem:
-        raise ProblemError("invalid_request", f"{problem.error_count()} problem(s)", [
-            ProblemItem(
-                pointer="/" + "/".join(str(p) for p in e["loc"]), detail=wrong(e),
-            )
-            for e in problem.errors()[:100]
-        ]) from None  # fmt: skip
+        raise ProblemError(
+            "invalid_request",
+            f"{problem.error_count()} problem(s)",
+            [
+                ProblemItem(
+                    pointer="/" + "/".join(str(p) for p in e["loc"]),
+                    detail=wrong(e),
+                )
+                for e in problem.errors()[:100]
+            ],
+        ) from None
 
 
 def delete(
@@ -346,10 +358,14 @@ def delete(
     actor.need(f"{kind.rights}:write", *rights.to_replace(kind.name, name, row.spec))
     uses = kind.uses(session, row)
     plan = Plan(
-        dry_run=dry_run, kind=kind.name, name=name, action="delete", impact=kind.delete_impact,
+        dry_run=dry_run,
+        kind=kind.name,
+        name=name,
+        action="delete",
+        impact=kind.delete_impact,
         warnings=uses,
         changes=[Change(path="", old=_document(row), new=None, impact=kind.delete_impact)],
-    )  # fmt: skip
+    )
     if dry_run:
         return Outcome(plan, None, True)
     if row.deletion_protection:

@@ -76,9 +76,11 @@ async def apply(
 @router.get(
     "/export",
     response_class=Response,
-    responses={200: {"content": {"application/yaml": {"schema": {"type": "string"}}}},
-               **problem_responses()},
-)  # fmt: skip
+    responses={
+        200: {"content": {"application/yaml": {"schema": {"type": "string"}}}},
+        **problem_responses(),
+    },
+)
 def export(
     session: Db,
     actor: Annotated[Actor, needs("export:read")],

@@ -107,14 +107,17 @@ def apply(session: Session, wanted: Wanted, actor: Actor, faults_allowed: bool) 
 
 
 def _all(
-    session: Session, ordered: Sequence[tuple[int, Kind, str, Document]], wanted: Wanted,
+    session: Session,
+    ordered: Sequence[tuple[int, Kind, str, Document]],
+    wanted: Wanted,
     actor: Actor,
-) -> list[Plan]:  # fmt: skip
+) -> list[Plan]:
     errors: list[ProblemItem] = []
     plans = [
-        plan for index, kind, name, document in ordered
+        plan
+        for index, kind, name, document in ordered
         if (plan := _one(session, index, kind, name, document, wanted, actor, errors)) is not None
-    ]  # fmt: skip
+    ]
     if errors:
         raise ProblemError("invalid_request", f"{len(errors)} problem(s)", errors[:ERRORS_MAX])
     if wanted.prune:
@@ -131,9 +134,10 @@ def _ordered(documents: Sequence[Document]) -> list[tuple[int, Kind, str, Docume
         kind, name = KINDS.get(document.kind), document.metadata.get("name")
         if kind is None:
             errors.append(
-                ProblemItem(pointer=f"{at}/kind", detail=repr(document.kind),
-                            allowed=", ".join(KINDS))
-            )  # fmt: skip
+                ProblemItem(
+                    pointer=f"{at}/kind", detail=repr(document.kind), allowed=", ".join(KINDS)
+                )
+            )
         elif not isinstance(name, str) or len(name) > 200 or not re.fullmatch(NAME_PATTERN, name):
             errors.append(ProblemItem(pointer=f"{at}/metadata/name", detail="missing or no name"))
         elif (kind.name, name) in seen:

@@ -47,9 +47,7 @@ class Denial:
     @property
     def key(self) -> tuple[str, str, str, int, str, str]:
         """What makes two denials alike."""
-        return (
-            self.actor, self.actor_kind, self.route, self.status, self.code, self.network
-        )  # fmt: skip
+        return (self.actor, self.actor_kind, self.route, self.status, self.code, self.network)
 
     def row(self, repeats: int = 0) -> AuditRow:
         """As it is stored."""

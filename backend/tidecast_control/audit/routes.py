@@ -68,9 +68,10 @@ def export_audit(
     del reader
     query = AuditQuery(LIMIT_MAX, None, actor, kind, name, outcome, q, since, until)
     return StreamingResponse(
-        service.export(ctx.db, query), media_type=NDJSON,
+        service.export(ctx.db, query),
+        media_type=NDJSON,
         headers={"Content-Disposition": 'attachment; filename="audit.jsonl"'},
-    )  # fmt: skip
+    )
 
 
 @router.get("/audit/{entry_id}", responses=problem_responses(404))

@@ -61,9 +61,11 @@ def etag(user: User | UserRow) -> str:
 
 def _public(row: UserRow) -> dict[str, object]:
     return {
-        "role": row.role, "display_name": row.display_name, "disabled": row.disabled,
+        "role": row.role,
+        "display_name": row.display_name,
+        "disabled": row.disabled,
         "must_change_password": row.must_change_password,
-    }  # fmt: skip
+    }
 
 
 def put_user(
@@ -218,15 +220,17 @@ def _check_scopes(body: KeyInput) -> None:
     """Raise `invalid_request` for scopes that would not bound, or not allow, what they say."""
     if body.role == "admin" and body.scopes:
         raise invalid(
-            "/scopes", "an admin may do everything: scopes cannot limit the key",
+            "/scopes",
+            "an admin may do everything: scopes cannot limit the key",
             "no scopes with the role admin; scopes with the roles operator and viewer",
-        )  # fmt: skip
+        )
     for i, scope in enumerate(body.scopes):
         if body.role == "viewer" and "manage" in scope.rights:
             raise invalid(
-                f"/scopes/{i}/rights", f"manage on {scope.pattern}: a viewer changes nothing",
+                f"/scopes/{i}/rights",
+                f"manage on {scope.pattern}: a viewer changes nothing",
                 "publish, subscribe, read_payloads; manage with the role operator",
-            )  # fmt: skip
+            )
 
 
 def seed_key(session: Session, key: ClientKey) -> None:
@@ -284,6 +288,9 @@ async def check_token(statements: Statements, token: str) -> TokenCheck:
     except ProblemError:
         return TokenCheck(valid=False)
     return TokenCheck(
-        valid=True, name=actor.name, role=actor.role, scopes=list(actor.scopes),
+        valid=True,
+        name=actor.name,
+        role=actor.role,
+        scopes=list(actor.scopes),
         expires_at=actor.expires_at,
-    )  # fmt: skip
+    )

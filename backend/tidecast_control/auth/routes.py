@@ -46,10 +46,15 @@ async def login(
 ) -> Identity:
     """Log in: sets an httpOnly cookie; send `csrf_token` as X-CSRF-Token with every write."""
     log_in = partial(
-        service.log_in, session, ctx.throttle, body.user, body.password,
-        request.client.host if request.client else "", ctx.settings.session_hours,
+        service.log_in,
+        session,
+        ctx.throttle,
+        body.user,
+        body.password,
+        request.client.host if request.client else "",
+        ctx.settings.session_hours,
         request.state.request_id,
-    )  # fmt: skip
+    )
     token, actor = await ctx.passwords.run(log_in)
     request.state.actor = actor
     _set_cookie(response, ctx.settings, token, ctx.settings.session_hours * 3600)
@@ -68,15 +73,17 @@ def _set_cookie(response: Response, settings: Settings, token: str, seconds: flo
     )
 
 
-@router.post("/auth/logout", tags=["auth"], status_code=204,
-             responses=problem_responses())  # fmt: skip
+@router.post("/auth/logout", tags=["auth"], status_code=204, responses=problem_responses())
 def logout(response: Response, session: Db, ctx: Ctx, actor: AnyActor) -> None:
     """End this session."""
     service.log_out(session, actor)
     response.delete_cookie(
-        ctx.settings.session_cookie, path="/", secure=ctx.settings.secure_cookies,
-        httponly=True, samesite="strict",
-    )  # fmt: skip
+        ctx.settings.session_cookie,
+        path="/",
+        secure=ctx.settings.secure_cookies,
+        httponly=True,
+        samesite="strict",
+    )
 
 
 @router.get("/auth/me", tags=["auth"], responses=problem_responses())
@@ -132,9 +139,11 @@ def get_user(
     return user
 
 
-@router.put("/users/{name}", tags=["users"],
-            responses={201: {"model": User, "description": "Created"},
-                       **problem_responses(409, 412)})  # fmt: skip
+@router.put(
+    "/users/{name}",
+    tags=["users"],
+    responses={201: {"model": User, "description": "Created"}, **problem_responses(409, 412)},
+)
 def put_user(
     session: Db,
     name: AccountName,
@@ -171,8 +180,13 @@ def list_keys(session: Db, query: Paged, actor: Annotated[Actor, needs("keys:rea
     return accounts.keys(session, query)
 
 
-@router.post("/keys", tags=["keys"], status_code=201, response_model=KeySecret,
-             responses=created_responses(409))  # fmt: skip
+@router.post(
+    "/keys",
+    tags=["keys"],
+    status_code=201,
+    response_model=KeySecret,
+    responses=created_responses(409),
+)
 def create_key(
     session: Db,
     body: KeyInput,

@@ -40,9 +40,10 @@ def allow(allowed: bool) -> None:
     """Raise `denied` when this service does not inject faults."""
     if not allowed:
         raise ProblemError(
-            "denied", "fault injection is off: start the service with "
-            "TIDECAST_CONTROL_ALLOW_FAULTS=true if this is a place for tests"
-        )  # fmt: skip
+            "denied",
+            "fault injection is off: start the service with "
+            "TIDECAST_CONTROL_ALLOW_FAULTS=true if this is a place for tests",
+        )
 
 
 def _check(session: Session, name: str, spec: FaultSpec, row: ResourceRow | None) -> list[Any]:
@@ -54,9 +55,12 @@ def _check(session: Session, name: str, spec: FaultSpec, row: ResourceRow | None
     active = any(getattr(spec, field) for field in (*PROBABILITIES, "delay_us", "partition"))
     if active and not transport.spec.get("allow_faults"):
         return [
-            ProblemItem(pointer="/spec", detail=f"transport {name}: allow_faults is off",
-                        allowed="a transport with allow_faults: true")
-        ]  # fmt: skip
+            ProblemItem(
+                pointer="/spec",
+                detail=f"transport {name}: allow_faults is off",
+                allowed="a transport with allow_faults: true",
+            )
+        ]
     return []
 
 

@@ -50,11 +50,12 @@ class Recent:
         )
         self._moments.append(
             Moment(
-                mono_s, at,
+                mono_s,
+                at,
                 {name: _only(topics[name], OF_TOPIC) for name in sending},
                 {name: _only(subscriptions[name], OF_SUBSCRIPTION) for name in behind},
             )
-        )  # fmt: skip
+        )
 
     def before(
         self, channel: str, data: Json, mono_s: float, until: str

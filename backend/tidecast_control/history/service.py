@@ -48,24 +48,31 @@ def read(session: Session, wanted: Wanted, now: datetime) -> History:
     at_s = list(range(first, int(until.timestamp()), step_s))
     source = "minute" if step_s % HOUR_S else "hour"
     values = _named(wanted) | {
-        "step": step_s, "since": datetime.fromtimestamp(first, UTC), "until": until,
+        "step": step_s,
+        "since": datetime.fromtimestamp(first, UTC),
+        "until": until,
         "span": float(MINUTE_S if source == "minute" else HOUR_S),
-    }  # fmt: skip
+    }
     metrics = list(dict.fromkeys(wanted.metrics))
     found = repository.points(session, f"rollup_{source}", wanted.scope, metrics, values)
     newest = repository.rolled_up_until(session)
     nothing: list[float | None] = [None] * len(metrics)
     rows = [found.get(at, nothing) for at in at_s]
     return History(
-        scope=wanted.scope, name=wanted.name, step_s=step_s, at_s=at_s, rolled_up_until=newest,
+        scope=wanted.scope,
+        name=wanted.name,
+        step_s=step_s,
+        at_s=at_s,
+        rolled_up_until=newest,
         source="minute" if source == "minute" else "hour",
         series=[
             HistorySeries(metric=m, unit=repository.METRICS[m].unit, values=[r[i] for r in rows])
             for i, m in enumerate(metrics)
         ],
-        empty=None if any(v is not None for row in found.values() for v in row)
+        empty=None
+        if any(v is not None for row in found.values() for v in row)
         else _why_empty(wanted, newest),
-    )  # fmt: skip
+    )
 
 
 def need_shown(session: Session, wanted: Wanted, actor: Actor) -> None:

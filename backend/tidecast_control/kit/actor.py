@@ -107,9 +107,10 @@ class Actor:
         if self.unbounded or not self.may_by_role(right) or not lacks:
             raise ProblemError("denied", f"{self.kind} {self.name} lacks the right {right}")
         raise ProblemError(
-            "denied", f"{self.kind} {self.name} lacks the right {right}: its scopes do not give "
+            "denied",
+            f"{self.kind} {self.name} lacks the right {right}: its scopes do not give "
             + " and ".join(f"`{need.right}` on {need.pattern}" for need in lacks),
-        )  # fmt: skip
+        )
 
     def may_by_role(self, right: str) -> bool:
         """Whether the role allows it, within any scopes."""

@@ -151,9 +151,13 @@ def trim_outbox(session: Session, before: datetime, keep: int) -> int:
 def claim_key(session: Session, row: IdempotencyRow) -> IdempotencyRow | None:
     """Take an Idempotency-Key; the row before when it was used already (waits for its writer)."""
     claimed = insert(IdempotencyRow).values(
-        key=row.key, actor=row.actor, digest=row.digest, status=0, body={},
+        key=row.key,
+        actor=row.actor,
+        digest=row.digest,
+        status=0,
+        body={},
         created_at=row.created_at,
-    )  # fmt: skip
+    )
     free = claimed.on_conflict_do_nothing().returning(col(IdempotencyRow.key))
     if session.execute(free).first() is not None:
         return None

@@ -149,8 +149,13 @@ class Hub:
             await websocket.close(4401)
             return
         except (
-            TimeoutError, msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError,
-        ):  # fmt: skip
+            TimeoutError,
+            msgspec.MsgspecError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ):
             await websocket.close(4400)
             return
         except WebSocketDisconnect:
@@ -306,8 +311,9 @@ class Hub:
         try:
             await run_in_threadpool(note)
         except SQLAlchemyError as problem:
-            log.warning("engine %s applied %s, not noted: %s", engine.name, message["version"],
-                        problem)  # fmt: skip
+            log.warning(
+                "engine %s applied %s, not noted: %s", engine.name, message["version"], problem
+            )
         engine.applied_version = int(message["version"])
         self._progressed()
 
@@ -480,7 +486,10 @@ def _value(node: str, result: Json) -> Json:
         value = result.get("value")
         return value if isinstance(value, dict) else {"value": value}
     detail = f"{node}: {result.get('detail', '')}"
-    code = {"not_found": "not_found", "not_implemented": "not_implemented",
-            "conflict": "conflict",
-            "config": "invalid_request"}.get(str(result.get("code")), "node_failed")  # fmt: skip
+    code = {
+        "not_found": "not_found",
+        "not_implemented": "not_implemented",
+        "conflict": "conflict",
+        "config": "invalid_request",
+    }.get(str(result.get("code")), "node_failed")
     raise ProblemError(code, detail)

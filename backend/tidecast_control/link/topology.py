@@ -72,8 +72,11 @@ def message(
         message["topics"] = _topics(session, node, None)
     else:
         names = {change.name for change in changes if change.kind == "topic"}
-        names |= _matched(session, [c.old for c in changes if c.kind == "rate_limit"],
-                          {c.name for c in changes if c.kind == "rate_limit"})  # fmt: skip
+        names |= _matched(
+            session,
+            [c.old for c in changes if c.kind == "rate_limit"],
+            {c.name for c in changes if c.kind == "rate_limit"},
+        )
         found = _topics(session, node, names) if names else {}
         message["topics"] = {name: found.get(name) for name in sorted(names)}
     return message
@@ -120,15 +123,20 @@ def _keys(session: Session) -> list[dict[str, Any]]:
         {"id": row.id, "name": row.name, "sha256": row.digest, "scopes": scopes}
         | ({"expires": row.expires_at.isoformat()} if row.expires_at is not None else {})
         for row in rows
-        if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
+        if row.revoked_at is None
+        and (row.expires_at is None or row.expires_at > now)
         and (scopes := accounts.scopes_at_engines(row.role, row.scopes))
-    ]  # fmt: skip
+    ]
     revoked = [  # the file that an engine still has such a key in does not bring it back
-        {"id": row.id, "name": row.name, "sha256": row.digest,
-         "expires": row.revoked_at.isoformat()}
+        {
+            "id": row.id,
+            "name": row.name,
+            "sha256": row.digest,
+            "expires": row.revoked_at.isoformat(),
+        }
         for row in rows
         if row.prefix == SEEDED and row.revoked_at is not None
-    ]  # fmt: skip
+    ]
     return good + revoked
 
 
@@ -143,10 +151,13 @@ def _quarantined(session: Session) -> list[int]:
 
 def _subscriptions(session: Session) -> dict[str, Any]:
     return {
-        row.name: {"pattern": row.spec["topic"], "paused": row.spec["paused"],
-                   "options": _options(row.spec)}
+        row.name: {
+            "pattern": row.spec["topic"],
+            "paused": row.spec["paused"],
+            "options": _options(row.spec),
+        }
         for row in repository.all_of(session, "subscription")
-    }  # fmt: skip
+    }
 
 
 def _options(spec: dict[str, Any]) -> dict[str, Any]:

@@ -154,9 +154,10 @@ class Recorder(_Polled):
             return None
         marks = [(r["at_ns"], r["writer"], r["section"], r["text"]) for r in answer["records"]]
         new = [
-            record for record, mark in zip(answer["records"], marks, strict=True)
+            record
+            for record, mark in zip(answer["records"], marks, strict=True)
             if mark not in self._seen
-        ]  # fmt: skip
+        ]
         self._seen = set(marks)
         shown = [shown_record(r).model_dump(mode="json") for r in new]
         return {"records": shown} if shown else None

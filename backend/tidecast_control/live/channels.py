@@ -37,45 +37,53 @@ def overview(world: World, facts: Facts, now: datetime) -> Json:
     """Channel `overview`."""
     topics = sorted(world.topics.values(), key=lambda t: -t["rates"]["packets_out"])
     active = [
-        t for t in topics
+        t
+        for t in topics
         if (t["rates"]["packets_out"] or t["rates"]["packets_in"])
         and not t["name"].startswith(OWN_TOPICS)
-    ]  # fmt: skip
+    ]
     lags = [s for s in world.subscriptions.values() if s.get("lag_messages") is not None]
-    return _known({
-        **_totals(world, facts),
-        "nodes_up": sum(n["state"] == "up" for n in facts.nodes.values()),
-        "nodes_total": len(facts.nodes),
-        "nodes_drifting": sum(bool(n["drift"]) for n in facts.nodes.values()),
-        "topics_total": facts.topics_total,
-        "topics_active": len(active),
-        "publishers": len(world.publications),
-        "subscribers": len(world.readers),
-        "lag_packets_max": max([t["lag_packets"] for t in topics], key=int, default="0")
-        if world.nodes else None,
-        "lag_messages": str(max(int(s["lag_messages"]) for s in lags)) if lags else None,
-        "lag_s": max((s.get("lag_s") or 0.0) for s in lags) if lags else None,
-        "ring_fill_max": max([t["ring_fill"] for t in topics], default=0.0)
-        if world.nodes else None,
-        "cache_fill_max": max((q.get("cache_fill") or 0.0) for q in world.queues.values())
-        if world.queues else None,
-        "alerts_firing": facts.firing,
-        "alerts_silenced": facts.silenced,
-        "rtt_ms": world.rtt_ms,
-        "slow": slow(world, facts, now),
-        "busiest": [t["name"] for t in active[:BUSIEST]],
-    })  # fmt: skip
+    return _known(
+        {
+            **_totals(world, facts),
+            "nodes_up": sum(n["state"] == "up" for n in facts.nodes.values()),
+            "nodes_total": len(facts.nodes),
+            "nodes_drifting": sum(bool(n["drift"]) for n in facts.nodes.values()),
+            "topics_total": facts.topics_total,
+            "topics_active": len(active),
+            "publishers": len(world.publications),
+            "subscribers": len(world.readers),
+            "lag_packets_max": max([t["lag_packets"] for t in topics], key=int, default="0")
+            if world.nodes
+            else None,
+            "lag_messages": str(max(int(s["lag_messages"]) for s in lags)) if lags else None,
+            "lag_s": max((s.get("lag_s") or 0.0) for s in lags) if lags else None,
+            "ring_fill_max": max([t["ring_fill"] for t in topics], default=0.0)
+            if world.nodes
+            else None,
+            "cache_fill_max": max((q.get("cache_fill") or 0.0) for q in world.queues.values())
+            if world.queues
+            else None,
+            "alerts_firing": facts.firing,
+            "alerts_silenced": facts.silenced,
+            "rtt_ms": world.rtt_ms,
+            "slow": slow(world, facts, now),
+            "busiest": [t["name"] for t in active[:BUSIEST]],
+        }
+    )
 
 
 def _totals(world: World, facts: Facts) -> Json:
     """Sums over the nodes that are heard. When none is, they are not known, which is not 0."""
     totals = world.totals
     return {
-        "measured": bool(world.nodes), "silent": facts.silent,
+        "measured": bool(world.nodes),
+        "silent": facts.silent,
         "rates": totals if world.nodes else None,
         "retransmit_ratio": rates.ratio(totals["packets_resent"], totals["packets_out"])
-        if world.nodes else None,
-    }  # fmt: skip
+        if world.nodes
+        else None,
+    }
 
 
 def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
@@ -87,9 +95,14 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
         if len(found) < SLOW_MAX:
             since = facts.since.setdefault(key, now)
             found[key] = {
-                "kind": kind, "name": name, "node": node, "reason": reason, "detail": detail,
-                "value": round(value, 4), "since": since.isoformat(),
-            }  # fmt: skip
+                "kind": kind,
+                "name": name,
+                "node": node,
+                "reason": reason,
+                "detail": detail,
+                "value": round(value, 4),
+                "since": since.isoformat(),
+            }
 
     for name, node in facts.nodes.items():
         if node["state"] == "down":
@@ -139,7 +152,7 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
             note("subscription", name, "", "slow_reader", words, lag)
     for gone in facts.since.keys() - found.keys():
         del facts.since[gone]
-    return found  # fmt: skip
+    return found
 
 
 def topics(world: World, facts: Facts) -> Json:
@@ -160,18 +173,20 @@ def topic(world: World, facts: Facts, name: str) -> Json:
     shown = world.topics.get(name)
     if shown is None and world.nodes:
         shown = {**World().topic(name), "lag_packets": "0"}
-    return _known({
-        **_heard(world, facts),
-        "topic": shown,
-        "publications": mine(world.publications),
-        "receivers": mine(world.receivers),
-        "images": mine(world.images),
-        "readers": mine(world.readers),
-        "queues": mine(world.queues),
-        "subscriptions": {
-            key: row for key, row in world.subscriptions.items() if _reads(row, name)
-        },
-    })  # fmt: skip
+    return _known(
+        {
+            **_heard(world, facts),
+            "topic": shown,
+            "publications": mine(world.publications),
+            "receivers": mine(world.receivers),
+            "images": mine(world.images),
+            "readers": mine(world.readers),
+            "queues": mine(world.queues),
+            "subscriptions": {
+                key: row for key, row in world.subscriptions.items() if _reads(row, name)
+            },
+        }
+    )
 
 
 def _reads(subscription: Json, topic: str) -> bool:
@@ -187,16 +202,18 @@ def reliability(world: World, facts: Facts) -> Json:
     """Channel `reliability`."""
     behind = [w for w in world.receivers.values() if not w["excluded"]]
     slowest = max(behind, key=lambda w: int(w["lag_packets"]), default=None)
-    return _known({
-        **_totals(world, facts),
-        "publications": world.publications,
-        "receivers": world.receivers,
-        "images": world.images,
-        "agents": world.agents,
-        "invalid": keys_as_text(world.invalid),
-        "faults": keys_as_text(world.faults),
-        "slowest_receiver": slowest["id"] if slowest else None,
-    })  # fmt: skip
+    return _known(
+        {
+            **_totals(world, facts),
+            "publications": world.publications,
+            "receivers": world.receivers,
+            "images": world.images,
+            "agents": world.agents,
+            "invalid": keys_as_text(world.invalid),
+            "faults": keys_as_text(world.faults),
+            "slowest_receiver": slowest["id"] if slowest else None,
+        }
+    )
 
 
 def subscriptions(world: World, facts: Facts) -> Json:
@@ -206,9 +223,13 @@ def subscriptions(world: World, facts: Facts) -> Json:
     known |= {n: s["topic"] for n, s in facts.subscriptions.items()}
     for name, pattern in known.items():
         found[name] = {
-            "name": name, "topic": pattern, "state": "unknown", "members": 0, "pressure": "",
+            "name": name,
+            "topic": pattern,
+            "state": "unknown",
+            "members": 0,
+            "pressure": "",
             **_known(world.subscriptions.get(name, {})),
-        }  # fmt: skip
+        }
     return {"subscriptions": found, "readers": world.readers, **_heard(world, facts)}
 
 
@@ -353,9 +374,14 @@ def _reader_state(row: Json) -> str:
 
 
 def _edge(
-    edges: dict[str, Json], source: str, target: str, made: Json, throttle: str,
-    pressure: float, lag: int,
-) -> None:  # fmt: skip
+    edges: dict[str, Json],
+    source: str,
+    target: str,
+    made: Json,
+    throttle: str,
+    pressure: float,
+    lag: int,
+) -> None:
     identity = f"{source}>{target}"
     row = edges.get(identity)
     if row is None:

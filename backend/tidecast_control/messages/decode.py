@@ -40,9 +40,12 @@ def payload_of(raw: bytes, size: int) -> Payload:
                 continue
             text = _text(shown)
             return Payload(
-                size=size, encoding="json" if encoding == "json" else "msgpack", value=value,
-                text=text if text is not None else shown.hex(), decoders=why,
-            )  # fmt: skip
+                size=size,
+                encoding="json" if encoding == "json" else "msgpack",
+                value=value,
+                text=text if text is not None else shown.hex(),
+                decoders=why,
+            )
     text = _text(shown)
     if text is not None:
         return Payload(size=size, encoding="text", text=text, truncated=truncated, decoders=why)

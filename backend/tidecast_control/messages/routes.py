@@ -59,8 +59,12 @@ async def browse_messages(
     return await service.browse(ctx.db, ctx.hub, wanted, actor)
 
 
-@router.post("/topics/{name}/messages", status_code=201, response_model=Published,
-             responses=created_responses(404, 409, 502, 503, 504))  # fmt: skip
+@router.post(
+    "/topics/{name}/messages",
+    status_code=201,
+    response_model=Published,
+    responses=created_responses(404, 409, 502, 503, 504),
+)
 async def publish_message(
     ctx: Ctx,
     name: TopicName,

@@ -99,9 +99,12 @@ async def publish(
     _check_headers(body)
     await _must_exist(db, topic)
     args = {
-        "topic": topic, "payload": base64.b64encode(payload).decode(), "key": body.key,
-        "headers": body.headers, "ack": body.ack,
-    }  # fmt: skip
+        "topic": topic,
+        "payload": base64.b64encode(payload).decode(),
+        "key": body.key,
+        "headers": body.headers,
+        "ack": body.ack,
+    }
     answer = await hub.ask(body.node, "publish", args)
 
     def note() -> None:

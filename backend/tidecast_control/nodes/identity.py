@@ -71,9 +71,14 @@ def admit(session: Session, secret: str, hello: Mapping[str, Any], address: str)
     session.add(state)
     if resource is None:
         session.add(
-            ResourceRow(uid=str(uuid.uuid4()), kind="node", name=name,
-                        spec=NodeSpec().model_dump(), updated_by=name)
-        )  # fmt: skip
+            ResourceRow(
+                uid=str(uuid.uuid4()),
+                kind="node",
+                name=name,
+                spec=NodeSpec().model_dump(),
+                updated_by=name,
+            )
+        )
     return Admitted(name, shown, issued)
 
 
@@ -103,10 +108,11 @@ def _use_token(session: Session, secret: str, name: str, state: NodeStateRow | N
         raise ProblemError("conflict", f"a node {name!r} is connected already")
     if state is not None and not token.replace:
         raise ProblemError(
-            "conflict", f"a node {name!r} has registered before: its engine shows its credential; "
+            "conflict",
+            f"a node {name!r} has registered before: its engine shows its credential; "
             "to give the name to another engine make a token with this node and `replace`, or "
             "delete the node",
-        )  # fmt: skip
+        )
     token.uses += 1
     session.add(token)
 

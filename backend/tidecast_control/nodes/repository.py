@@ -29,9 +29,7 @@ def state(session: Session, name: str, *, lock: bool = False) -> NodeStateRow | 
 
 def state_by_credential(session: Session, digest: str) -> NodeStateRow | None:
     """The state that a credential belongs to, the present one or the one to use from now on."""
-    held = or_(
-        col(NodeStateRow.credential) == digest, col(NodeStateRow.credential_next) == digest
-    )  # fmt: skip
+    held = or_(col(NodeStateRow.credential) == digest, col(NodeStateRow.credential_next) == digest)
     query = select(NodeStateRow).where(held)
     return session.execute(query).scalar_one_or_none()
 

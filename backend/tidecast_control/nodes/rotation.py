@@ -21,8 +21,9 @@ async def rotate(db: Database, hub: Hub, name: str, actor: Actor, *, dry_run: bo
     """
     await asyncio.to_thread(service.must_exist, db, name)
     engine = hub.engine(name)
-    plan = resources.plan_of("node", name, {"credential": "issued"}, {"credential": "rotated"},
-                             dry_run=dry_run)  # fmt: skip
+    plan = resources.plan_of(
+        "node", name, {"credential": "issued"}, {"credential": "rotated"}, dry_run=dry_run
+    )
     if dry_run:
         return plan
 

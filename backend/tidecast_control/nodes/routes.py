@@ -33,8 +33,9 @@ router = APIRouter()
 NodeName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 
 
-@router.get("/nodes/{name}/counters", tags=["nodes"],
-            responses=problem_responses(404, 502, 503, 504))  # fmt: skip
+@router.get(
+    "/nodes/{name}/counters", tags=["nodes"], responses=problem_responses(404, 502, 503, 504)
+)
 async def get_counters(
     name: NodeName, ctx: Ctx, actor: Annotated[Actor, needs("nodes:read")]
 ) -> NodeCounters:
@@ -45,8 +46,9 @@ async def get_counters(
     return records.shown_counters(value)
 
 
-@router.get("/nodes/{name}/recorder", tags=["nodes"],
-            responses=problem_responses(404, 502, 503, 504))  # fmt: skip
+@router.get(
+    "/nodes/{name}/recorder", tags=["nodes"], responses=problem_responses(404, 502, 503, 504)
+)
 async def get_recorder(
     name: NodeName,
     ctx: Ctx,
@@ -98,8 +100,13 @@ def list_enrolments(
     return service.enrolments(session, query)
 
 
-@router.post("/enrolments", tags=["nodes"], status_code=201, response_model=EnrolmentSecret,
-             responses=created_responses(409))  # fmt: skip
+@router.post(
+    "/enrolments",
+    tags=["nodes"],
+    status_code=201,
+    response_model=EnrolmentSecret,
+    responses=created_responses(409),
+)
 def create_enrolment(
     session: Db,
     body: EnrolmentInput,

@@ -61,9 +61,9 @@ class EnrolmentInput(Model):
     expires_s: float = Field(86_400, gt=0, le=366 * 86_400)
     node: Name | Literal[""] = Field("", description='The node that it is for; "" = any new one')
     replace: bool = Field(
-        False, description="The node may have registered before: its engine of then is let in no "
-        "longer",
-    )  # fmt: skip
+        False,
+        description="The node may have registered before: its engine of then is let in no longer",
+    )
 
 
 class Enrolment(View):

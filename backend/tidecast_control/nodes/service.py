@@ -55,17 +55,13 @@ def _status(
     return [_status_of(row, states.get(row.name), version, sorted(keeps[row.name])) for row in rows]
 
 
-def _status_of(
-    row: Row, state: NodeStateRow | None, version: int, keeps: list[str]
-) -> NodeStatus:  # fmt: skip
+def _status_of(row: Row, state: NodeStateRow | None, version: int, keeps: list[str]) -> NodeStatus:
     if state is None:
         return NodeStatus(state="never", wanted_version=version)
     drift = state.connected and bool(drift_of(state, version))
     conditions = []
     if drift:
-        conditions.append(
-            Condition(type="Drift", status=True, message=drift_of(state, version))
-        )  # fmt: skip
+        conditions.append(Condition(type="Drift", status=True, message=drift_of(state, version)))
     return NodeStatus(
         observed_generation=row.generation if state.connected else 0,
         drift=drift,
@@ -137,10 +133,15 @@ def enrol(
         return resources.plan_of("enrolment", body.name, None, body.model_dump(), dry_run=True)
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     row = EnrolmentRow(
-        id=str(uuid.uuid4()), name=body.name, digest=digest(token), uses_max=body.uses_max,
-        node=body.node, replace=body.replace, created_by=actor.name,
+        id=str(uuid.uuid4()),
+        name=body.name,
+        digest=digest(token),
+        uses_max=body.uses_max,
+        node=body.node,
+        replace=body.replace,
+        created_by=actor.name,
         expires_at=utc_now() + timedelta(seconds=body.expires_s),
-    )  # fmt: skip
+    )
     session.add(row)
     session.flush()
     audit.record(session, actor, "create", "enrolment", body.name, None, body.model_dump())
@@ -159,10 +160,14 @@ def enrol_local(session: Session, token: str) -> None:
     expires_at = utc_now() + timedelta(hours=1)
     session.add(
         EnrolmentRow(
-            id=str(uuid.uuid4()), name=LOCAL, digest=digest(token), created_by="service",
-            replace=True, expires_at=expires_at,
+            id=str(uuid.uuid4()),
+            name=LOCAL,
+            digest=digest(token),
+            created_by="service",
+            replace=True,
+            expires_at=expires_at,
         )
-    )  # fmt: skip
+    )
 
 
 def revoke_enrolment(session: Session, name: str, actor: Actor, *, dry_run: bool = False) -> Plan:

@@ -46,9 +46,12 @@ async def get_operation(
 
 Confirm = Annotated[
     str,
-    Query(max_length=210, pattern=r"^[^\x00]*$",
-          description="The name again, typed: needed unless it is a dry run"),
-]  # fmt: skip
+    Query(
+        max_length=210,
+        pattern=r"^[^\x00]*$",
+        description="The name again, typed: needed unless it is a dry run",
+    ),
+]
 
 
 @router.post("/queues/{name}/purge", responses=ANSWERS)
@@ -122,14 +125,22 @@ def _pause_route(kind: str, path: str, action: Literal["pause", "resume"], name_
 
     what = "Pause the delivery of" if action == "pause" else "Resume the delivery of"
     endpoint = typed(
-        f"{action}_{kind}", route, f"{what} a {kind}; what was fetched is kept.",
-        ctx=Ctx, name=name_type, actor=Annotated[Actor, needs("operations:write")],
-        key=IdempotencyKey, dry_run=DryRun,
-    )  # fmt: skip
+        f"{action}_{kind}",
+        route,
+        f"{what} a {kind}; what was fetched is kept.",
+        ctx=Ctx,
+        name=name_type,
+        actor=Annotated[Actor, needs("operations:write")],
+        key=IdempotencyKey,
+        dry_run=DryRun,
+    )
     router.add_api_route(
-        f"/{path}/{{name}}/{action}", endpoint, methods=["POST"], response_model=Operation,
+        f"/{path}/{{name}}/{action}",
+        endpoint,
+        methods=["POST"],
+        response_model=Operation,
         responses=ANSWERS,
-    )  # fmt: skip
+    )
 
 
 for _action in ("pause", "resume"):

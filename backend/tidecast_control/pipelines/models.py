@@ -19,10 +19,12 @@ class PipelineRunRow(SQLModel, table=True):
     __table_args__ = (
         Index("ix_pipeline_runs_pipeline_queued_at", "pipeline", "queued_at"),
         Index(
-            "ix_pipeline_runs_open", "pipeline", unique=True,
+            "ix_pipeline_runs_open",
+            "pipeline",
+            unique=True,
             postgresql_where=text("state IN ('queued', 'running')"),
         ),
-    )  # fmt: skip
+    )
 
     id: str = Field(primary_key=True, max_length=36)
     pipeline: str = Field(max_length=200)

@@ -29,8 +29,12 @@ Reader = Annotated[Actor, needs("pipelines:read")]
 Writer = Annotated[Actor, needs("pipelines:write")]
 
 
-@router.post("/pipelines/{name}/start", status_code=201, response_model=PipelineRun,
-             responses=created_responses(404, 409))  # fmt: skip
+@router.post(
+    "/pipelines/{name}/start",
+    status_code=201,
+    response_model=PipelineRun,
+    responses=created_responses(404, 409),
+)
 def start_pipeline(
     ctx: Ctx,
     session: Db,
@@ -92,8 +96,9 @@ def get_capacity(session: Db, actor: Reader) -> Capacity:
     return service.capacity(session, actor)
 
 
-@router.post("/capacity/{name}/apply", response_model=Topic | Plan,
-             responses=problem_responses(404, 409))  # fmt: skip
+@router.post(
+    "/capacity/{name}/apply", response_model=Topic | Plan, responses=problem_responses(404, 409)
+)
 def apply_capacity(
     ctx: Ctx,
     session: Db,

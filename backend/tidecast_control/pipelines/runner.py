@@ -161,10 +161,14 @@ class Runner:
             self.place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             command = self._command(row.spec, self.place)
             process = await asyncio.create_subprocess_exec(
-                *command.words, env=dict(command.environment), stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                cwd=self.place.folder, start_new_session=True,
-            )  # fmt: skip
+                *command.words,
+                env=dict(command.environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=self.place.folder,
+                start_new_session=True,
+            )
         except (OSError, KeyError, TypeError, ValueError) as problem:
             await self._keep(row, _Tail(0), state="failed", error=f"cannot start: {problem!r}")
             return

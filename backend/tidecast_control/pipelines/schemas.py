@@ -36,10 +36,12 @@ When = Annotated[str, Field(max_length=100), AfterValidator(_checked_schedule)]
 Directory = Annotated[
     str,
     Field(
-        min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_-]+$",
+        min_length=1,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9_-]+$",
         description="A name: the directory lies with the pipelines' files of the service",
     ),
-]  # fmt: skip
+]
 Time = Annotated[str, Field(max_length=40, pattern=TIME, description="ISO 8601, UTC")]
 
 

@@ -85,10 +85,12 @@ def _status(
         state = last.state if last is not None and last.state in repository.OPEN else "idle"
         found.append(
             PipelineStatus(
-                observed_generation=row.generation, state=state,
-                next_run_at=next_run(row, last), last_run=run_view(last) if last else None,
+                observed_generation=row.generation,
+                state=state,
+                next_run_at=next_run(row, last),
+                last_run=run_view(last) if last else None,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -122,10 +124,15 @@ def queue(session: Session, row: ResourceRow, place: Place, trigger: str, by: st
     """Let a pipeline run as soon as no other does."""
     session.add(
         PipelineRunRow(
-            id=str(uuid.uuid4()), pipeline=row.name, job=row.spec["job"], trigger=trigger,
-            requested_by=by, spec=row.spec, cli=cli_of(row.spec, place),
+            id=str(uuid.uuid4()),
+            pipeline=row.name,
+            job=row.spec["job"],
+            trigger=trigger,
+            requested_by=by,
+            spec=row.spec,
+            cli=cli_of(row.spec, place),
         )
-    )  # fmt: skip
+    )
     session.flush()
 
 

@@ -60,11 +60,15 @@ def ranked(found: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Policy]:
     """Policies of (name, spec), the strongest first."""
     made = [
         Policy(
-            name, spec["pattern"], spec.get("priority", 0), spec.get("rate_packets_per_s"),
-            spec.get("rate_bytes_per_s"), spec.get("publisher", ""),
+            name,
+            spec["pattern"],
+            spec.get("priority", 0),
+            spec.get("rate_packets_per_s"),
+            spec.get("rate_bytes_per_s"),
+            spec.get("publisher", ""),
         )
         for name, spec in found
-    ]  # fmt: skip
+    ]
     return sorted(made, key=lambda p: p.rank, reverse=True)
 
 
@@ -72,9 +76,7 @@ def effective(
     ordered: Sequence[Policy], topic: str, spec: Mapping[str, Any], node: str = ""
 ) -> EffectiveRate:
     """The limit of a topic's publishers (on ``node``), and its source."""
-    fitting = [
-        p for p in ordered if p.publisher in ("", node) and matches(p.pattern, topic)
-    ]  # fmt: skip
+    fitting = [p for p in ordered if p.publisher in ("", node) and matches(p.pattern, topic)]
     packets, packets_source = _pick(fitting, spec.get("rate_packets_per_s"), "packets")
     octets, bytes_source = _pick(fitting, spec.get("rate_bytes_per_s"), "bytes")
     used = (packets_source, bytes_source)
@@ -100,14 +102,18 @@ def effective_rates(session: Session, topic: str, node: str) -> EffectiveRates:
         effective_rate=rate,
         policies=[
             MatchedPolicy(
-                name=p.name, pattern=p.pattern, priority=p.priority, publisher=p.publisher,
-                rate_packets_per_s=p.packets, rate_bytes_per_s=p.bytes,
+                name=p.name,
+                pattern=p.pattern,
+                priority=p.priority,
+                publisher=p.publisher,
+                rate_packets_per_s=p.packets,
+                rate_bytes_per_s=p.bytes,
                 wins=f"rate_limit/{p.name}" in used,
             )
             for p in ordered
             if p.publisher in ("", node) and matches(p.pattern, topic)
         ],
-    )  # fmt: skip
+    )
 
 
 def _pick(fitting: Sequence[Policy], own: int | None, field: str) -> tuple[int, str]:
@@ -158,9 +164,10 @@ def _warn(session: Session, name: str, spec: RateLimitSpec, row: ResourceRow | N
     if spec.rate_bytes_per_s is None and spec.rate_packets_per_s is None:
         return ["it limits nothing: neither rate_packets_per_s nor rate_bytes_per_s is set"]
     rivals = [
-        p.name for p in policies(session)
+        p.name
+        for p in policies(session)
         if p.name != name and p.priority > spec.priority and covers(p.pattern, spec.pattern)
-    ]  # fmt: skip
+    ]
     return [f"always overruled by {', '.join(rivals)}"] if rivals else []
 
 

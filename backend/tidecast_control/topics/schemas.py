@@ -40,10 +40,12 @@ class TopicSpec(Model):
     receiver_timeout_s: float = Field(5.0, gt=0, le=3600)
     close_linger_s: float = Field(5.0, ge=0, le=3600)
     owner: str = Field(
-        "", max_length=64, pattern=r"^(\*|[A-Za-z0-9_.-]*)$",
+        "",
+        max_length=64,
+        pattern=r"^(\*|[A-Za-z0-9_.-]*)$",
         description='Durable topics: the node that keeps the queues; "" = each node what is '
         'published there, "*" = the engines that share a directory take turns by leases',
-    )  # fmt: skip
+    )
     queues: int = Field(1, ge=1, le=1024, description="Durable topics; may only grow")
     fsync: Literal["none", "interval", "batch"] = "interval"
     fsync_interval_ms: float = Field(50.0, ge=1, le=60_000)

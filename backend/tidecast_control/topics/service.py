@@ -25,9 +25,14 @@ from tidecast_control.topics.schemas import Topic, TopicInput, TopicSpec, TopicS
 
 LIVE = frozenset(TopicSpec.model_fields) & LIVE_TOPIC_FIELDS
 DURABLE = (
-    "mode", "queues", "fsync", "fsync_interval_ms", "segment_bytes", "retention_bytes",
+    "mode",
+    "queues",
+    "fsync",
+    "fsync_interval_ms",
+    "segment_bytes",
+    "retention_bytes",
     "retention_s",
-)  # fmt: skip
+)
 ENGINE_FIELDS = frozenset(TopicConfig.__struct_fields__)
 WIRE_ID_MAX, WIRE_IDS_TRIED_MAX = 65_535, 32
 
@@ -40,15 +45,19 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
     if spec.transport and repository.find(session, "transport", spec.transport) is None:
         known = ", ".join(repository.names(session, "transport")) or "none"
         found.append(
-            ProblemItem(pointer="/spec/transport", detail=f"no transport {spec.transport!r}",
-                        allowed=known)
-        )  # fmt: skip
+            ProblemItem(
+                pointer="/spec/transport", detail=f"no transport {spec.transport!r}", allowed=known
+            )
+        )
     if row is not None and spec.queues < row.spec.get("queues", 1) and spec.mode == "durable":
         least = row.spec["queues"]
         found.append(
-            ProblemItem(pointer="/spec/queues", detail=f"{spec.queues}: queues may only grow",
-                        allowed=f">= {least}")
-        )  # fmt: skip
+            ProblemItem(
+                pointer="/spec/queues",
+                detail=f"{spec.queues}: queues may only grow",
+                allowed=f">= {least}",
+            )
+        )
     found += [
         ProblemItem(
             pointer=f"/spec/{field}", detail=detail, allowed="mode durable, or leave it out"
@@ -57,9 +66,12 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
     ]
     if spec.owner and spec.mode != "durable":
         found.append(
-            ProblemItem(pointer="/spec/owner",
-                        detail=f"{spec.owner!r}: a live topic is kept by nobody", allowed='""')
-        )  # fmt: skip
+            ProblemItem(
+                pointer="/spec/owner",
+                detail=f"{spec.owner!r}: a live topic is kept by nobody",
+                allowed='""',
+            )
+        )
     wire_id = spec.wire_id
     rival = wire_id and topics.with_wire_id(session, wire_id, spec.transport, name)
     if wire_id and rival:
@@ -113,18 +125,19 @@ def _status(
     rows: Sequence[Row],
 ) -> list[Status]:
     states, policies = known
-    unwired = [
-        field for field in DURABLE if field not in ENGINE_FIELDS
-    ] if states else []  # fmt: skip
+    unwired = [field for field in DURABLE if field not in ENGINE_FIELDS] if states else []
     found: list[Status] = []
     for row in rows:
         facts = applied.applied(states, row) | _seen(world, row.name)
         missing = unwired if row.spec.get("mode") == "durable" else []
         if missing:
             facts["conditions"].append(
-                Condition(type="Unwired", status=True,
-                          message=f"the engines do not know yet: {', '.join(missing)}")
-            )  # fmt: skip
+                Condition(
+                    type="Unwired",
+                    status=True,
+                    message=f"the engines do not know yet: {', '.join(missing)}",
+                )
+            )
         found.append(
             TopicStatus(
                 **facts,
@@ -141,8 +154,11 @@ def _seen(world: World | None, name: str) -> dict[str, Any]:
     if world is None:
         return {}
     live = world.topics.get(name, {})
-    return {"publishers": live.get("publishers", 0), "subscribers": live.get("subscribers", 0),
-            "paused": bool(live.get("paused"))}  # fmt: skip
+    return {
+        "publishers": live.get("publishers", 0),
+        "subscribers": live.get("subscribers", 0),
+        "paused": bool(live.get("paused")),
+    }
 
 
 def _given_id(_name: str, spec: Mapping[str, Any]) -> int | None:
@@ -169,4 +185,4 @@ KIND = Kind(
     learn=_learn,
     status=_status,
     number_of=_given_id,
-)  # fmt: skip
+)

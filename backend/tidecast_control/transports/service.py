@@ -33,9 +33,10 @@ def _check(session: Session, name: str, spec: TransportSpec, row: ResourceRow | 
     whole = [*({"name": r.name, **r.spec} for r in others), mine]
     if len(whole) > TRANSPORTS_MAX:
         return [
-            ProblemItem(pointer="path/name", detail="too many transports",
-                        allowed=f"1..{TRANSPORTS_MAX}")
-        ]  # fmt: skip
+            ProblemItem(
+                pointer="path/name", detail="too many transports", allowed=f"1..{TRANSPORTS_MAX}"
+            )
+        ]
     try:
         topology_from({"transports": whole})
     except ConfigError as problem:
@@ -56,8 +57,9 @@ def _item(problem: str, mine: int) -> ProblemItem:
     value, _, allowed = rest.partition(": allowed ")
     return ProblemItem(
         pointer="/spec/" + field.replace("[", "/").replace("]", "").replace(".", "/"),
-        detail=value, allowed=allowed or None,
-    )  # fmt: skip
+        detail=value,
+        allowed=allowed or None,
+    )
 
 
 def _uses(session: Session, row: ResourceRow) -> list[str]:

@@ -99,10 +99,13 @@ def for_engines(session: Session) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for row in repository.living(session, utc_now()):
         found.setdefault(row.transport, []).append(
-            {"epoch": row.epoch, "secret_hex": row.secret,
-             "activate_at_ns": _ns(row.activate_at),
-             "retire_at_ns": _ns(row.retire_at) if row.retire_at else 0}
-        )  # fmt: skip
+            {
+                "epoch": row.epoch,
+                "secret_hex": row.secret,
+                "activate_at_ns": _ns(row.activate_at),
+                "retire_at_ns": _ns(row.retire_at) if row.retire_at else 0,
+            }
+        )
     return found
 
 
@@ -119,10 +122,13 @@ def _next(session: Session, name: str, rows: list[WireEpochRow], *, at_once: boo
         session.add(active)
     session.add(
         WireEpochRow(
-            transport=name, epoch=max((row.epoch for row in rows), default=0) + 1,
-            secret=secrets.token_hex(SECRET_BYTES), created_at=now, activate_at=activate_at,
+            transport=name,
+            epoch=max((row.epoch for row in rows), default=0) + 1,
+            secret=secrets.token_hex(SECRET_BYTES),
+            created_at=now,
+            activate_at=activate_at,
         )
-    )  # fmt: skip
+    )
     session.flush()
     kit.announce(session, kit.next_version(session), "wire_key", name, None)
 

@@ -133,10 +133,13 @@ def _step(
     version = snapshot.version + 1
     staging = log.staging(uuid.uuid4().hex)
     frame = (
-        spark.read.format("tidecast").options(**given)
-        .option("startingOffsets", json.dumps(start)).option("endingOffsets", json.dumps(end))
-        .load().selectExpr("*", "to_date(timestamp) date")
-    )  # fmt: skip
+        spark.read.format("tidecast")
+        .options(**given)
+        .option("startingOffsets", json.dumps(start))
+        .option("endingOffsets", json.dumps(end))
+        .load()
+        .selectExpr("*", "to_date(timestamp) date")
+    )
     _write(frame, staging, compression)
     added, size = log.staged_files(staging, version)
     positions = {**snapshot.positions, **end}
@@ -149,9 +152,10 @@ def _write(frame: Any, staging: Path, compression: str) -> None:
     # Sorted, so that the files keep each queue's order; Spark's own sort by folder does not.
     (
         frame.sortWithinPartitions(*ORDER)
-        .write.partitionBy("topic", "date").option("compression", compression)
+        .write.partitionBy("topic", "date")
+        .option("compression", compression)
         .parquet(str(staging))
-    )  # fmt: skip
+    )
 
 
 def _rows_in(log: ArchiveLog, added: Mapping[str, str]) -> int:

@@ -200,9 +200,13 @@ def _runs(points: Sequence[tuple[datetime, float]]) -> list[list[tuple[datetime,
 
 
 def _plot(
-    title: str, minutes: Sequence[Minute], field: str, unit: str, limit: float | None = None,
+    title: str,
+    minutes: Sequence[Minute],
+    field: str,
+    unit: str,
+    limit: float | None = None,
     named: str = "recommended",
-) -> str:  # fmt: skip
+) -> str:
     """A line over time as SVG, with a limit as a dashed line."""
     seen = [(m.at, float(getattr(m, field))) for m in minutes]
     highest = max(value for _, value in seen)
@@ -268,7 +272,7 @@ def page(advice: Sequence[Advice], minutes: dict[str, list[Minute]], made: datet
             + _plot("Retransmit ratio", seen, "retransmit_ratio", "")
             + _plot("History fill", seen, "history_fill", "", FILL_HIGH, "full from")
             + _plot("Cache fill", seen, "cache_fill", "")
-        )  # fmt: skip
+        )
     if not advice:
         parts.append("<p>No rollups in this time: run <code>tidecast pipeline rollup</code>.</p>")
     return "".join(parts) + "</html>\n"

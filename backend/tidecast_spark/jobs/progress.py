@@ -37,8 +37,11 @@ WATCH_S = 0.5
 def progress_bar(what: str, total: int | None) -> Iterator[Bar]:
     """A bar over ``total`` rows (None: unknown) while the block runs."""
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     screen = Console(stderr=True)
     with Progress(*columns, console=screen, disable=not sys.stderr.isatty()) as progress:
         yield Bar(progress, progress.add_task(what, total=total))

@@ -62,9 +62,12 @@ def replay(
     if where:
         frame = frame.where(where)
     found = frame.selectExpr(
-        "count(*) n", "coalesce(sum(length(value)), 0) size", "count(distinct key) keys",
-        "cast(min(timestamp) as string) first", "cast(max(timestamp) as string) last",
-    ).collect()[0]  # fmt: skip
+        "count(*) n",
+        "coalesce(sum(length(value)), 0) size",
+        "count(distinct key) keys",
+        "cast(min(timestamp) as string) first",
+        "cast(max(timestamp) as string) last",
+    ).collect()[0]
     write_id = write_id or f"replay-{uuid.uuid4().hex[:12]}"
     report = ReplayReport(
         found.n, found.size, found.keys, found.first or "", found.last or "", write_id, dry_run

@@ -107,14 +107,15 @@ def derived(frame: Any) -> Any:
         for name, q in QUANTILES.items()
     ]
     return frame.selectExpr(
-        "*", *quantiles,
+        "*",
+        *quantiles,
         "try_divide(resent, packets) retransmit_ratio",
         "try_divide(cache_bytes_sum, cache_max_sum) cache_fill",
         "try_divide(messages_in * 1000D, interval_ms) in_per_s",
         "try_divide(messages_out * 1000D, interval_ms) out_per_s",
         f"if(lag_last = 0, 0D, if(messages_out > {DUE}, "
         f"lag_last * (interval_ms / 1000D) / (messages_out - {DUE}), null)) drain_s",
-    )  # fmt: skip
+    )
 
 
 def rollup(
@@ -142,10 +143,12 @@ def rollup(
     spark.dataSource.register(TelemetrySource)
     source = (
         spark.readStream.format("tidecast_telemetry")
-        .option("dataDir", str(data_dir)).option("topic", topic)
-        .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", str(trigger_rows))
+        .option("dataDir", str(data_dir))
+        .option("topic", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxRecordsPerTrigger", str(trigger_rows))
         .load()
-    )  # fmt: skip
+    )
     parsed = source.selectExpr("*", f"timestamp_micros({TIME}) at").selectExpr(
         "*", f"{SOUND} sound"
     )
@@ -163,9 +166,8 @@ def rollup(
 
         stream = frame.writeStream.outputMode("update").foreachBatch(write)
         query = (
-            stream.option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
+            stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        )
         query.awaitTermination()
     return _report(query)
 

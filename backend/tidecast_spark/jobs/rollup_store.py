@@ -120,8 +120,10 @@ class RollupStore:
             fresh_hours = spark.read.parquet(str(hour_folder))
             self._upsert(
                 derived(fresh).withColumnRenamed("minute", "at"),
-                derived(fresh_hours).withColumnRenamed("hour", "at"), batch, query,
-            )  # fmt: skip
+                derived(fresh_hours).withColumnRenamed("hour", "at"),
+                batch,
+                query,
+            )
 
     def minutes(self, spark: Any, where: str = "true") -> Any:
         """Each minute as the newest batch has it."""

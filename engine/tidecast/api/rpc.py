@@ -64,9 +64,13 @@ class Calls:
         return number
 
     def ask(
-        self, send: Callable[[int], None], kind: Any, timeout_s: float, name: str,
+        self,
+        send: Callable[[int], None],
+        kind: Any,
+        timeout_s: float,
+        name: str,
         undo: Undo | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Ask and wait for the result; ``send`` sends the question of this id.
 
         Raises what the other side raised, ConnectionLost, Timeout, and what ``send`` raises.

@@ -185,9 +185,13 @@ class App:
         Raises ConfigError.
         """
         return self._register(
-            ResponderHandler, topic, group=group, concurrency=concurrency, timeout=timeout,
+            ResponderHandler,
+            topic,
+            group=group,
+            concurrency=concurrency,
+            timeout=timeout,
             codec=codec,
-        )  # fmt: skip
+        )
 
     def _register(
         self, kind: Callable[..., Handler], topic: str, **options: Any

@@ -108,9 +108,10 @@ def run(
     signal ends it at once.
     """
     logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr,
+        level=log_level.upper(),
+        stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )  # fmt: skip
+    )
     directory = app_dir.resolve()
     found = app_of(app, directory)
     if server is not None:
@@ -151,9 +152,13 @@ def _show(app: App) -> None:
         about = each.describe()
         hint = each.plan.payload_type
         table.add_row(
-            each.name, each.kind, each.topic, str(about.get("subscription", "")),
-            str(each.concurrency), "" if hint is None else getattr(hint, "__name__", str(hint)),
-        )  # fmt: skip
+            each.name,
+            each.kind,
+            each.topic,
+            str(about.get("subscription", "")),
+            str(each.concurrency),
+            "" if hint is None else getattr(hint, "__name__", str(hint)),
+        )
     Console().print(table)
 
 

@@ -40,9 +40,11 @@ class Declaration(msgspec.Struct, frozen=True):
         await self._ask(client.topics.check, client.subscriptions.check, settings)
 
     async def _ask(
-        self, of_topic: Callable[..., Any], of_subscription: Callable[..., Any],
+        self,
+        of_topic: Callable[..., Any],
+        of_subscription: Callable[..., Any],
         settings: dict[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self.subscription is None:
             await of_topic(self.topic, **settings)
         else:

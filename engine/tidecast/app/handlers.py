@@ -188,8 +188,11 @@ class Handler(ABC):
         if not (await self.app.publisher_of(topic)).durable:
             logger.warning(
                 "%s: results go to the topic %s, which is live: they are not stored. Declare it "
-                'with app.topic("%s", mode="durable")', self.name, topic, topic,
-            )  # fmt: skip
+                'with app.topic("%s", mode="durable")',
+                self.name,
+                topic,
+                topic,
+            )
 
     def completed(self) -> None:
         """A call is over, and counted."""
@@ -260,16 +263,22 @@ class ConsumerHandler(Handler):
             message.term(text)  # with the reason, which the engine would not know
             self.counts.rejected += 1
             logger.error(
-                "%s: %s is given up after %d deliveries", self.name, message.token,
-                message.attempts, exc_info=problem,
-            )  # fmt: skip
+                "%s: %s is given up after %d deliveries",
+                self.name,
+                message.token,
+                message.attempts,
+                exc_info=problem,
+            )
         else:
             message.nak(self.retry.delay_s(message.attempts))
             self.counts.retried += 1
             logger.warning(
-                "%s: %s failed at delivery %d", self.name, message.token, message.attempts,
+                "%s: %s failed at delivery %d",
+                self.name,
+                message.token,
+                message.attempts,
                 exc_info=problem,
-            )  # fmt: skip
+            )
 
 
 class SubscriberHandler(Handler):
@@ -316,10 +325,13 @@ class SubscriberHandler(Handler):
         except Exception as problem:
             self.counts.rejected += 1
             logger.error(
-                "%s: a message of %s failed: %s: %s", self.name, message.topic,
-                type(problem).__name__, problem,
+                "%s: a message of %s failed: %s: %s",
+                self.name,
+                message.topic,
+                type(problem).__name__,
+                problem,
                 exc_info=None if isinstance(problem, (Reject, InvalidMessage)) else problem,
-            )  # fmt: skip
+            )
         self.completed()
 
 

@@ -89,9 +89,13 @@ class Plan:
     """
 
     def __init__(
-        self, fn: Callable[..., Any], codec: Codec | str, local: Mapping[str, Any],
-        *, payload: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        fn: Callable[..., Any],
+        codec: Codec | str,
+        local: Mapping[str, Any],
+        *,
+        payload: bool = True,
+    ) -> None:
         self.fn, self.payload_type = fn, None
         self._where = f"{getattr(fn, '__qualname__', fn)}()"
         self._sources: dict[str, Source] = {}
@@ -114,9 +118,13 @@ class Plan:
                 self._decoder = decoder_of(hint, codec, self._where)
 
     def _source(
-        self, name: str, parameter: inspect.Parameter, hint: Any, codec: Codec | str,
+        self,
+        name: str,
+        parameter: inspect.Parameter,
+        hint: Any,
+        codec: Codec | str,
         local: Mapping[str, Any],
-    ) -> Source | None:  # fmt: skip
+    ) -> Source | None:
         marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
         base = get_args(hint)[0] if marks else hint
         if isinstance(parameter.default, Dependency):

@@ -65,9 +65,11 @@ def state_of(app: App) -> State:
     ]
     connected = app.phase in ("ready", "draining")
     return State(
-        phase=app.phase, status=app.client.health().status if connected else "",
-        handlers=handlers, at=time.monotonic(),
-    )  # fmt: skip
+        phase=app.phase,
+        status=app.client.health().status if connected else "",
+        handlers=handlers,
+        at=time.monotonic(),
+    )
 
 
 async def write_states(app: App, descriptor: int) -> None:
@@ -132,12 +134,14 @@ def page(path: str, states: dict[str, State]) -> tuple[int, str, str]:
         "status": "ok" if good else f"not {wanted}",
         "workers": {
             name: {
-                "live": each.live, "phase": each.phase, "connection": each.status,
+                "live": each.live,
+                "phase": each.phase,
+                "connection": each.status,
                 "handlers": each.handlers,
             }
             for name, each in states.items()
         },
-    }  # fmt: skip
+    }
     return 200 if good else 503, json.dumps(body) + "\n", "application/json"
 
 
@@ -160,8 +164,10 @@ def metrics(states: dict[str, State]) -> str:
             for worker, state in states.items()
             for handler in state.handlers
         ]
-    lines += ["# HELP tidecast_app_ready Does the worker handle messages?",
-              "# TYPE tidecast_app_ready gauge"]  # fmt: skip
+    lines += [
+        "# HELP tidecast_app_ready Does the worker handle messages?",
+        "# TYPE tidecast_app_ready gauge",
+    ]
     lines += [
         f'tidecast_app_ready{{worker="{worker}"}} {int(state.ready)}'
         for worker, state in states.items()

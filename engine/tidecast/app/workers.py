@@ -46,9 +46,11 @@ class Worker:
             failures = 0 if time.monotonic() - began >= STEADY_S else failures + 1
             delay = min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_MAX_S) if failures else 0.0
             logger.error(
-                "worker %s ended with exit code %d; it starts again in %.1f s", self.name,
-                self.code, delay,
-            )  # fmt: skip
+                "worker %s ended with exit code %d; it starts again in %.1f s",
+                self.name,
+                self.code,
+                delay,
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await stop.wait()
@@ -57,9 +59,12 @@ class Worker:
         read, write = os.pipe()
         try:
             self.process = await asyncio.create_subprocess_exec(
-                *self._command, "--report-to", str(write), pass_fds=(write,),
+                *self._command,
+                "--report-to",
+                str(write),
+                pass_fds=(write,),
                 start_new_session=True,
-            )  # fmt: skip
+            )
         finally:
             os.close(write)
         self.starts += 1

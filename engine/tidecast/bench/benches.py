@@ -47,8 +47,10 @@ IPC_TURNS, REQUEST_TURNS = 4, 3
 # Four busy threads on two cores: a stage waits some milliseconds for its turn, and a ring must last
 # as long. In 4 MiB (embedded, where rings in the cache are faster) it is empty after three.
 ENGINE_RINGS = {
-    "history_bytes": 32 << 20, "receive_bytes": 32 << 20, "socket_buffer_bytes": 64 << 20,
-}  # fmt: skip
+    "history_bytes": 32 << 20,
+    "receive_bytes": 32 << 20,
+    "socket_buffer_bytes": 64 << 20,
+}
 LOSS_FAULTS = {"duplicate": 0.02, "reorder": 0.05, "seed": 7}
 LOSS_ROUNDS = 20_000
 Note = Callable[[str], None]
@@ -385,9 +387,12 @@ def python(note: Note, *, messages: int = 2_000_000) -> Result:
     """
     result = Result("python", {"messages": messages, "message_bytes": MESSAGE_BYTES, **machine()})
     cases = (
-        ("one", "one", 1), ("one_nothing", "nothing", 1), ("batch_list", "list", 4),
-        ("batch_array", "array", 6), ("batch_in_place", "in_place", 6),
-    )  # fmt: skip
+        ("one", "one", 1),
+        ("one_nothing", "nothing", 1),
+        ("batch_list", "list", 4),
+        ("batch_array", "array", 6),
+        ("batch_in_place", "in_place", 6),
+    )
     note("raw sockets")
     raw = floor_throughput(1400, 2.0, MESSAGE_BYTES)
     for case, how, times in cases:
@@ -444,8 +449,9 @@ def _requests(engine_dir: str, how: str, rounds: int) -> np.ndarray:
         if how == "socket":
             path = str(Path(folder) / "socket")
             pair = (
-                Worker("socket_reply", 1, path=path), Worker("socket_ask", 0, path=path, **asked),
-            )  # fmt: skip
+                Worker("socket_reply", 1, path=path),
+                Worker("socket_ask", 0, path=path, **asked),
+            )
         else:
             pair = (
                 Worker("reply", 1, data_dir=engine_dir, how=how),

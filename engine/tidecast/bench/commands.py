@@ -215,16 +215,24 @@ SPARK_PARTS = ("source", "tuples", "stream", "gateway", "sink", "rollup", "decod
               help="Rows of each measurement.")  # fmt: skip
 @click.option("--rollup-rows", type=click.IntRange(0), default=10_000_000, show_default=True,
               help="Rows of telemetry to roll up.")  # fmt: skip
-@click.option("--kafka", type=click.Path(path_type=Path, file_okay=False, exists=True),
-              metavar="DIR", help="Compare with Kafka: its jars in DIR/broker, those of Spark's "
-              "connector in DIR/spark.")  # fmt: skip
-@click.option("--only", multiple=True, help="Measure these parts only.",
-              type=click.Choice(SPARK_PARTS))  # fmt: skip
+@click.option(
+    "--kafka",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Compare with Kafka: its jars in DIR/broker, those of Spark's connector in DIR/spark.",
+)
+@click.option(
+    "--only", multiple=True, help="Measure these parts only.", type=click.Choice(SPARK_PARTS)
+)
 @data_dir_option
 def run_spark(
-    as_json: bool, rows: int, rollup_rows: int, kafka: Path | None, only: tuple[str, ...],
+    as_json: bool,
+    rows: int,
+    rollup_rows: int,
+    kafka: Path | None,
+    only: tuple[str, ...],
     data_dir: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Measure the Spark pipeline."""
     del data_dir
     from tidecast.cli.pipelines.run import load_spark

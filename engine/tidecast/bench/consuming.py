@@ -99,8 +99,10 @@ async def _one_by_one_on_a_loop(consumer: Any, records: int) -> int:
 
 
 WAYS: dict[str, tuple[Callable[[Any, int], int], int]] = {
-    "compiled": (compiled, 1), "batches": (batches, 1), "single": (one_by_one, 8)
-}  # fmt: skip
+    "compiled": (compiled, 1),
+    "batches": (batches, 1),
+    "single": (one_by_one, 8),
+}
 """By name: how, and which part of the records is enough for it."""
 
 
@@ -155,9 +157,13 @@ def consume(note: Note, *, records: int = 2_000_000, streams: int = 10_000) -> R
 
     records = max(records // BATCH, 1) * BATCH
     config: dict[str, Any] = {
-        "records": records, "streams": streams, "message_bytes": MESSAGE_BYTES, "fetch": FETCH,
-        "queues": 1, **machine(),
-    }  # fmt: skip
+        "records": records,
+        "streams": streams,
+        "message_bytes": MESSAGE_BYTES,
+        "fetch": FETCH,
+        "queues": 1,
+        **machine(),
+    }
     result = Result("consume", config)
     rates: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:

@@ -97,8 +97,11 @@ def durable_publish(data_dir: str, messages: int, queues: int, fsync: str) -> di
             return seconds, sum(log.bytes for log in logs) - before, n
 
         turns: dict[str, list[tuple[float, int, int]]] = {
-            "batched": [], "single": [], "compiled": [], "plain": []
-        }  # fmt: skip
+            "batched": [],
+            "single": [],
+            "compiled": [],
+            "plain": [],
+        }
         for _ in range(TURNS):
             turns["batched"].append(measured(batched, messages))
             turns["single"].append(measured(single, messages // 10))
@@ -122,9 +125,12 @@ def durable(
     """
     messages = max(BATCH, messages // BATCH * BATCH)
     config: dict[str, Any] = {
-        "messages": messages, "queues": queues, "fsync": fsync, "message_bytes": MESSAGE_BYTES,
+        "messages": messages,
+        "queues": queues,
+        "fsync": fsync,
+        "message_bytes": MESSAGE_BYTES,
         **machine(),
-    }  # fmt: skip
+    }
     result = Result("durable", config)
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
         note(f"publishing, and plain sequential writes, {TURNS} turns")
@@ -262,6 +268,7 @@ def durable_engine(data_dir: str) -> dict[str, Any]:
 
 
 ROLES: dict[str, Callable[..., dict[str, Any]]] = {
-    "durable_publish": durable_publish, "durable_engine": durable_engine,
+    "durable_publish": durable_publish,
+    "durable_engine": durable_engine,
     "durable_serve": durable_serve,
-}  # fmt: skip
+}

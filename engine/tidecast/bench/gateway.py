@@ -165,8 +165,9 @@ def gateway(note: Note, *, messages: int = 500_000) -> Result:
     result = Result("gateway", {"messages": messages, "message_bytes": MESSAGE_BYTES, **machine()})
     outcomes = {}
     for name, server, client in (
-        ("floor", "gateway_echo", "gateway_floor"), ("ours", "gateway_engine", "gateway_client"),
-    ):  # fmt: skip
+        ("floor", "gateway_echo", "gateway_floor"),
+        ("ours", "gateway_engine", "gateway_client"),
+    ):
         note(name)
         port = _free_port()
         with contextlib.ExitStack() as stack:
@@ -183,6 +184,8 @@ def gateway(note: Note, *, messages: int = 500_000) -> Result:
 
 
 ROLES: dict[str, Callable[..., dict[str, Any]]] = {
-    "gateway_engine": gateway_engine, "gateway_echo": gateway_echo,
-    "gateway_floor": gateway_floor, "gateway_client": gateway_client,
-}  # fmt: skip
+    "gateway_engine": gateway_engine,
+    "gateway_echo": gateway_echo,
+    "gateway_floor": gateway_floor,
+    "gateway_client": gateway_client,
+}

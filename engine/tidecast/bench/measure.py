@@ -156,19 +156,25 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """The JSON object."""
         outcome = {
-            "bench": self.bench, "config": self.config, "metrics": self.metrics,
-            "floor": self.floor, "ratio": self.ratio, "peers": self.peers,
-        }  # fmt: skip
+            "bench": self.bench,
+            "config": self.config,
+            "metrics": self.metrics,
+            "floor": self.floor,
+            "ratio": self.ratio,
+            "peers": self.peers,
+        }
         return outcome | ({"histograms_us": self.histograms} if self.histograms else {})
 
 
 def machine() -> dict[str, Any]:
     """What the figures were taken on."""
     return {
-        "cores": os.cpu_count(), "machine": platform.machine(),
-        "kernel": platform.release(), "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
         "load": other_load(),
-    }  # fmt: skip
+    }
 
 
 def wait_until(condition: Any, timeout_s: float, what: str) -> None:

@@ -215,8 +215,10 @@ def pausing(
                     found[f"{name}_records_in_60_s"] = round(case["records"] / case["seconds"] * 60)
     note("BM2: filling 100 queues")
     found.update({f"bm2_{name}": value for name, value in many_queues(bm2_records).items()})
-    result.floor = {"retain_0ms_records_per_s": round(PUBLISHED_RETAIN),
-                    "discard_30ms_records_per_s": round(PUBLISHED_DISCARD, 1)}  # fmt: skip
+    result.floor = {
+        "retain_0ms_records_per_s": round(PUBLISHED_RETAIN),
+        "discard_30ms_records_per_s": round(PUBLISHED_DISCARD, 1),
+    }
     for name in result.floor:
         result.compare(name)
     return result
@@ -236,12 +238,13 @@ def many_queues(records: int) -> dict[str, Any]:
         fetched = int(tables.queues["fetched_records"].sum())
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
         return {
-            "records": int(taken[0]), "records_per_s": round(int(taken[0]) / seconds),
+            "records": int(taken[0]),
+            "records_per_s": round(int(taken[0]) / seconds),
             "bytes_per_s": round(int(tables.queues["consumed_bytes"].sum()) / seconds),
             "amplification": round(fetched / max(1, int(tables.cursors["delivered"].sum())), 4),
             "cache_bytes_max": 2 * len(queues) * puller.block_bytes,
             "peak_rss_growth_bytes": peak_kib * 1024,
-        }  # fmt: skip
+        }
 
 
 def drain(
@@ -294,14 +297,15 @@ def slow_consumer(note: Note, *, records: int = 400_000, healthy: int = 30) -> R
         late, _ = drain(puller, [stuck[0]], [stuck[1]], stand.records)
         tables = puller.state
         result.metrics = {
-            "stuck_received": int(late[0]), "lost": stand.records - int(late[0]),
+            "stuck_received": int(late[0]),
+            "lost": stand.records - int(late[0]),
             "blocks": int(tables.queues["blocks"].sum()),
             "cache_bytes": int(tables.queues["blocks"].sum()) * puller.block_bytes,
             "spilled": int(tables.queues["spilled"].sum()),
             "amplification": round(
                 int(tables.queues["fetched_records"].sum()) / (2 * stand.records), 4
             ),
-        }  # fmt: skip
+        }
     config["msgs_per_s_by_turn"] = [[round(rate) for rate in each] for each in turns]
     for name, rates in zip(("alone", "beside"), zip(*turns, strict=True), strict=True):
         result.metrics[f"{name}_msgs_per_s"] = round(statistics.median(rates))

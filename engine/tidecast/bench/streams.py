@@ -42,10 +42,13 @@ class _Case:
             cursor = self.puller.add_cursor(0, self.q, self.log.next_token, key_pattern=pattern)
             self.puller.share(cursor, owners)
         self.arguments = (
-            self.puller.words, np.array([number for number, _ in made]),
-            np.array([state for _, state in made]), np.zeros((4096, ROW_FIELDS), dtype=np.int64),
-            np.zeros((4096, RUN_FIELDS), dtype=np.int64), np.zeros(512, dtype=np.uint8),
-        )  # fmt: skip
+            self.puller.words,
+            np.array([number for number, _ in made]),
+            np.array([state for _, state in made]),
+            np.zeros((4096, ROW_FIELDS), dtype=np.int64),
+            np.zeros((4096, RUN_FIELDS), dtype=np.int64),
+            np.zeros(512, dtype=np.uint8),
+        )
         self.found = np.zeros(members, dtype=np.int64)
         self.costs_ns: list[float] = []
 
@@ -72,9 +75,13 @@ def streams(note: Note, *, records: int = 200_000, streams: int = 10_000) -> Res
     rounds = max(records // _ROUND, 1)
     result = Result(
         "streams",
-        {"records": rounds * _ROUND, "streams": streams, "message_bytes": MESSAGE_BYTES,
-         **machine()},
-    )  # fmt: skip
+        {
+            "records": rounds * _ROUND,
+            "streams": streams,
+            "message_bytes": MESSAGE_BYTES,
+            **machine(),
+        },
+    )
     shapes: dict[str, tuple[int, int, bool]] = {
         "one": (1, 1, True), "hundred": (100, 1, True), "thousand": (1000, 1, True),
         "many": (streams, 1, True),

@@ -159,9 +159,13 @@ Examples:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
     help="Show the version and exit.",
-)  # fmt: skip
+)
 def main() -> None:
     """Tidecast: reliable multicast topics, from Python and from the shell.
 

@@ -10,9 +10,12 @@ from tidecast.cli.common import data_dir_option
 from tidecast.errors import TidecastError
 
 control_option = click.option(
-    "--control", "url", envvar="TIDECAST_CONTROL_URL", metavar="URL",
+    "--control",
+    "url",
+    envvar="TIDECAST_CONTROL_URL",
+    metavar="URL",
     help="The service [env: TIDECAST_CONTROL_URL; or that of --data-dir].",
-)  # fmt: skip
+)
 
 
 @click.command()
@@ -24,7 +27,7 @@ control_option = click.option(
 @data_dir_option
 def api(
     method: str, path: str, data: str | None, media_type: str, url: str | None, data_dir: Path
-) -> None:  # fmt: skip
+) -> None:
     """Send one request to the control service; write its answer.
 
     PATH is under /api/v1: `tidecast api GET /topics`. TIDECAST_KEY holds the secret of an API key,
@@ -38,7 +41,7 @@ def api(
 
 def send(
     method: str, path: str, url: str | None, data_dir: Path, body: tuple[bytes, str] | None = None
-) -> str:  # fmt: skip
+) -> str:
     """The answer to one request. ``body``: bytes and their media type. Raises Failure."""
     from tidecast.cli import Failure
     from tidecast.rest.http import Service

@@ -51,9 +51,11 @@ def json_option(command: F) -> F:
 def token_option(command: F) -> F:
     """``--token``: what an engine that was started with a token asks for."""
     return click.option(
-        "--token", envvar="TIDECAST_TOKEN", metavar="TEXT",
+        "--token",
+        envvar="TIDECAST_TOKEN",
+        metavar="TEXT",
         help="Token of an engine that wants one [env: TIDECAST_TOKEN].",
-    )(command)  # fmt: skip
+    )(command)
 
 
 def _given(ctx: click.Context, name: str) -> bool:
@@ -73,10 +75,14 @@ def _server(ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 def server_option(command: F, **more: Any) -> F:
     """``--server``: a gateway, instead of the engine of this machine."""
     return click.option(
-        "--server", metavar="URL", envvar="TIDECAST_SERVER", callback=_server,
+        "--server",
+        metavar="URL",
+        envvar="TIDECAST_SERVER",
+        callback=_server,
         help="Gateway of a remote engine, tidecast://HOST:PORT, with --token "
-        "[env: TIDECAST_SERVER].", **more,
-    )(command)  # fmt: skip
+        "[env: TIDECAST_SERVER].",
+        **more,
+    )(command)
 
 
 def server_kept_option(command: F) -> F:

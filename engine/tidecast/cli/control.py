@@ -42,9 +42,12 @@ PORT, PORTS_TRIED_MAX = 7480, 20
 @click.option("--allow-faults", is_flag=True, help="Let admins inject faults: a place for tests.")
 @click.option("--example", is_flag=True, help="Make an example topic on the first run.")
 @click.option("--local-token", is_flag=True, help="Write an enrolment token for an engine here.")
-@click.option("--topology", type=click.Path(dir_okay=False), metavar="FILE",
-              help="What a new platform begins with [default: topology.yaml in the data "
-              "directory].")  # fmt: skip
+@click.option(
+    "--topology",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="What a new platform begins with [default: topology.yaml in the data directory].",
+)
 def control(data_dir: Path, **told: Any) -> None:
     """Run the control service: REST API, live feed, dashboard.
 
@@ -65,8 +68,11 @@ def control(data_dir: Path, **told: Any) -> None:
 def _require() -> None:
     from tidecast.cli import Failure
 
-    missing = [m for m in ("tidecast_control", "fastapi", "sqlmodel")
-               if importlib.util.find_spec(m) is None]  # fmt: skip
+    missing = [
+        m
+        for m in ("tidecast_control", "fastapi", "sqlmodel")
+        if importlib.util.find_spec(m) is None
+    ]
     if missing:
         raise Failure(
             f"the control service needs {', '.join(missing)}: pip install 'tidecast[control]'; "
@@ -103,9 +109,13 @@ def start_service(data_dir: Path, *options: str) -> Service:
     command = _command("--data-dir", str(data_dir), "--local-token", "--example", *options)
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
     assert process.stdout is not None
     lines: list[str] = []
     with process.stdout as output:

@@ -39,9 +39,12 @@ DETACHED_START_TIMEOUT_S = 300.0
 LOG_LINES_SHOWN = 20
 
 _topology_option = click.option(
-    "--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--topology",
+    "topology_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="Topology file [default: topology.yaml in the data directory].",
-)  # fmt: skip
+)
 
 
 def _warm_up(topology: Topology) -> None:
@@ -176,10 +179,14 @@ _control_options = (
               envvar="TIDECAST_CONTROL_PORT", help="Port of the control service on loopback. "
               "[default: 7480, or the next that is free]")  # fmt: skip
 def up(
-    data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
+    data_dir: Path,
+    topology_file: Path | None,
+    token: str | None,
+    gateway: GatewaySettings,
     detach: bool,
-    no_control: bool, port: int | None,
-) -> None:  # fmt: skip
+    no_control: bool,
+    port: int | None,
+) -> None:
     """Start Tidecast on this machine: Postgres, the control service with its page, an engine.
 
     In the foreground until Ctrl-C, or in the background with --detach. What of it is missing later
@@ -354,9 +361,13 @@ def down(data_dir: Path, as_json: bool) -> None:
     service = stop_service(data_dir) or (served and served["pid"])
     if as_json:
         echo_json(
-            {"stopped_pid": stopped, "stopped_control_pid": service,
-             "waiting_messages": left.waiting_messages, "lost_messages": left.lost_messages}
-        )  # fmt: skip
+            {
+                "stopped_pid": stopped,
+                "stopped_control_pid": service,
+                "waiting_messages": left.waiting_messages,
+                "lost_messages": left.lost_messages,
+            }
+        )
         return
     if stopped is not None:
         click.echo(f"stopped engine pid {stopped}")

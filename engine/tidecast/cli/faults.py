@@ -54,8 +54,9 @@ def _probability(flag: str, text: str) -> Callable[[F], F]:
 @click.option("--delay", type=Duration("us", bare=False, low=0), default=0,
               metavar="DURATION", help="Every packet: 2ms.")  # fmt: skip
 @click.option("--partition", default="", metavar="A,B", help="Cut off from these nodes (name, id).")
-@click.option("--seed", type=click.IntRange(0, (1 << 62) - 1), default=0, help="Same seed, same "
-              "faults.")  # fmt: skip
+@click.option(
+    "--seed", type=click.IntRange(0, (1 << 62) - 1), default=0, help="Same seed, same faults."
+)
 @data_dir_option
 @token_option
 @json_option
@@ -69,10 +70,14 @@ def set_faults(
 
     with control(data_dir, token) as engine:
         settings = FaultSettings(
-            drop=drop, duplicate=duplicate, reorder=reorder, corrupt=corrupt,
-            delay_us=float(delay), seed=seed,
+            drop=drop,
+            duplicate=duplicate,
+            reorder=reorder,
+            corrupt=corrupt,
+            delay_us=float(delay),
+            seed=seed,
             partition=tuple(filter(None, (name.strip() for name in partition.split(",")))),
-        )  # fmt: skip
+        )
         raise_problems(settings.problems())
         _apply(engine, transport, settings)
         _report(engine, as_json)

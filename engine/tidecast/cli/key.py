@@ -37,7 +37,7 @@ def key() -> None:
 @json_option
 def new(
     name: str, allowed: tuple[str, ...], expires_ns: int | None, data_dir: Path, as_json: bool
-) -> None:  # fmt: skip
+) -> None:
     """Make a key. Prints its secret, once, and what to put under `keys:` in the topology file.
 
     The file holds a hash only. Engines that a control service manages receive its keys instead.

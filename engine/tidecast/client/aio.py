@@ -463,7 +463,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
 
     async def _await_reply(
         self, requester: Requester, pending: Pending, within_s: float | None, deadline: Deadline
-    ) -> None:  # fmt: skip
+    ) -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 

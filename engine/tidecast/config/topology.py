@@ -211,9 +211,13 @@ class FaultSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def any(self) -> bool:
         """Some fault is switched on."""
         return bool(
-            self.drop or self.duplicate or self.reorder or self.corrupt or self.delay_us
+            self.drop
+            or self.duplicate
+            or self.reorder
+            or self.corrupt
+            or self.delay_us
             or self.partition
-        )  # fmt: skip
+        )
 
     def problems(self) -> list[str]:
         """What is wrong with the values, empty when nothing is."""

@@ -50,9 +50,13 @@ class Applier:
     """Applies topologies to a node, and saves them. Used by the link's thread alone."""
 
     def __init__(
-        self, node: Node, store: TopologyStore, managed: list[str], version: int = 0,
+        self,
+        node: Node,
+        store: TopologyStore,
+        managed: list[str],
+        version: int = 0,
         on_saved: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``version``: that the topology file has; ``on_saved``: `saved_version` has risen."""
         self._node, self._store, self._on_saved = node, store, on_saved
         self.saved_version = version
@@ -229,9 +233,10 @@ class Applier:
 
     def _edit(self, name: str, topic: TopicConfig, before: TopicConfig) -> None:
         changes = {
-            key: getattr(topic, key) for key in LIVE_TOPIC_FIELDS
+            key: getattr(topic, key)
+            for key in LIVE_TOPIC_FIELDS
             if getattr(topic, key) != getattr(before, key)
-        }  # fmt: skip
+        }
         try:
             if changes:
                 self._node.edit_topic(name, changes)
@@ -422,9 +427,10 @@ def _differs(before: TopicConfig | None, after: TopicConfig) -> str:
     if before is None:
         return "recreate"
     changed = {
-        name for name in TopicConfig.__struct_fields__
+        name
+        for name in TopicConfig.__struct_fields__
         if getattr(before, name) != getattr(after, name)
-    }  # fmt: skip
+    }
     if not changed:
         return "none"
     return "live" if changed <= LIVE_TOPIC_FIELDS else "recreate"

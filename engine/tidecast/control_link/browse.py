@@ -89,16 +89,18 @@ def browse(node: Node, topic: DurableTopic, args: Json) -> Json:
     found: list[Json] = []
     merged = heapq.merge(
         *(read(scan, budget, needle, not_before_ns, limit) for scan in scans),
-        key=lambda each: (each[2]["time_ns"], each[0].log.queue), reverse=older,
-    )  # fmt: skip
+        key=lambda each: (each[2]["time_ns"], each[0].log.queue),
+        reverse=older,
+    )
     for scan, token, record in merged:
         scan.pending = None
         found.append(_message(node, topic, scan.log, token, record))
         if len(found) >= limit:
             break
     places = {str(s.log.queue): str(s.place(older=older)) for s in scans}
-    ends = [(s.place(older=older), s.log.earliest_token if older else s.log.next_token)
-            for s in scans]  # fmt: skip
+    ends = [
+        (s.place(older=older), s.log.earliest_token if older else s.log.next_token) for s in scans
+    ]
     return {
         "messages": found[::-1] if older else found,
         "scanned": budget.scanned,
@@ -209,9 +211,10 @@ def purge(node: Node, topic: DurableTopic, queue: int | None, *, dry_run: bool) 
     rows = []
     for log in _logs(topic, queue):
         before = {
-            "queue": log.queue, "messages": log.next_token - log.earliest_token,
+            "queue": log.queue,
+            "messages": log.next_token - log.earliest_token,
             "bytes": log.bytes,
-        }  # fmt: skip
+        }
         if not dry_run:
             _purge_one(node, topic, log)
             _move_cursors(node, topic.config.name, log)
@@ -237,10 +240,12 @@ def _purge_one(node: Node, topic: DurableTopic, log: QueueLog) -> None:
         node.counters.values[row, QueueCounter.SEGMENTS_DELETED] += gone
         node.notify_all(
             events.SegmentsDeleted(
-                topic=topic.config.name, queue=log.queue, segments=gone,
+                topic=topic.config.name,
+                queue=log.queue,
+                segments=gone,
                 earliest_token=log.earliest_token,
             )
-        )  # fmt: skip
+        )
 
 
 def _move_cursors(node: Node, topic: str, log: QueueLog) -> None:

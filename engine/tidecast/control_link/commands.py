@@ -273,9 +273,13 @@ class Commands:
         try:
             publisher = connection.publisher(str(args["topic"]), on_full="error")
             publisher.publish(
-                base64.b64decode(args["payload"]), key=args.get("key"),
-                headers=args.get("headers") or None, timestamp=True, flush=True, timeout=2.0,
-            )  # fmt: skip
+                base64.b64decode(args["payload"]),
+                key=args.get("key"),
+                headers=args.get("headers") or None,
+                timestamp=True,
+                flush=True,
+                timeout=2.0,
+            )
             publisher.flush(timeout=2.0)
         finally:
             connection.close()
@@ -283,25 +287,31 @@ class Commands:
 
 
 OF_NODE = {
-    "sample": Operation(Commands.sample), "counters": Operation(Commands.counters),
-    "recorder": Operation(Commands.recorder), "browse": Operation(Commands.browse),
-    "tail": Operation(Commands.tail), "publish": Operation(Commands.publish),
-}  # fmt: skip
+    "sample": Operation(Commands.sample),
+    "counters": Operation(Commands.counters),
+    "recorder": Operation(Commands.recorder),
+    "browse": Operation(Commands.browse),
+    "tail": Operation(Commands.tail),
+    "publish": Operation(Commands.publish),
+}
 _PAUSE, _PURGE = Operation(Commands.pause), Operation(Commands.purge)
 _PAUSE_SUBSCRIPTION = Operation(Commands.pause_subscription)
 COMMANDS = Operations(
     {
         **OF_NODE,
-        ("pause", "topic"): _PAUSE, ("pause", "queue"): _PAUSE,
-        ("resume", "topic"): _PAUSE, ("resume", "queue"): _PAUSE,
-        ("purge", "topic"): _PURGE, ("purge", "queue"): _PURGE,
+        ("pause", "topic"): _PAUSE,
+        ("pause", "queue"): _PAUSE,
+        ("resume", "topic"): _PAUSE,
+        ("resume", "queue"): _PAUSE,
+        ("purge", "topic"): _PURGE,
+        ("purge", "queue"): _PURGE,
         ("pause", "subscription"): _PAUSE_SUBSCRIPTION,
         ("resume", "subscription"): _PAUSE_SUBSCRIPTION,
         ("seek", "subscription"): Operation(Commands.seek),
         ("redrive", "subscription"): Operation(Commands.redrive),
     },
     Commands.unknown,
-)  # fmt: skip
+)
 
 
 def _seek_arguments(args: dict[str, Any]) -> dict[str, Any]:

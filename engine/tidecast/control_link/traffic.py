@@ -91,9 +91,11 @@ class Traffic:
         for _ in range(n):
             serial = self.published
             publisher.publish(
-                self._payload(serial, time.time_ns()), key=f"key-{serial % self._keys}",
-                timestamp=True, timeout=TICK_S,
-            )  # fmt: skip
+                self._payload(serial, time.time_ns()),
+                key=f"key-{serial % self._keys}",
+                timestamp=True,
+                timeout=TICK_S,
+            )
             self.published += 1
 
     def _payload(self, serial: int, stamp_ns: int) -> bytes:

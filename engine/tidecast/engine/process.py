@@ -215,9 +215,7 @@ CompanionFactory = Callable[[NodeApi, TopologyStore], Companion | None]
 """None: the topology has no use for it."""
 
 
-def make_node(
-    topology: Topology, data_dir: Path, lease_store: LeaseStore | None = None
-) -> NodeApi:  # fmt: skip
+def make_node(topology: Topology, data_dir: Path, lease_store: LeaseStore | None = None) -> NodeApi:
     """A node that is not started yet. ``lease_store``: of the service that it is linked to."""
     from tidecast.embedded import connect_to
     from tidecast.node.node import Node
@@ -277,9 +275,12 @@ class Engine:
                 from tidecast.gateway.server import open_gateway
 
                 opened = open_gateway(
-                    node, self.data_dir, self._gateway, keys_come=self._keys_come,
+                    node,
+                    self.data_dir,
+                    self._gateway,
+                    keys_come=self._keys_come,
                     store=store,
-                )  # fmt: skip
+                )
                 undo.callback(opened.stop)
                 gateway = opened.url
             guard = Guard(node, time.monotonic_ns) if self._topology.node.local_keys else None

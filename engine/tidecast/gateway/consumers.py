@@ -61,10 +61,13 @@ class RemoteConsumer:
         """The answer to the client that opens the consumer."""
         grant, file = self.grant, self._file
         return frames.ConsumerOpened(
-            deliveries_bytes=file.deliveries_bytes, acks_bytes=file.acks_bytes,
-            ack_wait_s=grant.ack_wait_s, max_deliver=grant.max_deliver,
-            dead_letter=grant.dead_letter, cursors=grant.cursors,
-        )  # fmt: skip
+            deliveries_bytes=file.deliveries_bytes,
+            acks_bytes=file.acks_bytes,
+            ack_wait_s=grant.ack_wait_s,
+            max_deliver=grant.max_deliver,
+            dead_letter=grant.dead_letter,
+            cursors=grant.cursors,
+        )
 
     @property
     def _sent(self) -> int:

@@ -164,11 +164,15 @@ class LogReader:
     async def _send_range(self, asked: log_frames.Range) -> int:
         missing: deque[log_frames.Missing] = deque()
         scan = RangeScan(
-            queue_directory(self._data_dir, asked.topic, asked.queue), asked.topic, asked.queue,
-            _wanted(asked), skip_corrupt=asked.skip_corrupt, block_bytes=BLOCK_BYTES,
+            queue_directory(self._data_dir, asked.topic, asked.queue),
+            asked.topic,
+            asked.queue,
+            _wanted(asked),
+            skip_corrupt=asked.skip_corrupt,
+            block_bytes=BLOCK_BYTES,
             fail_on_data_loss=asked.fail_on_data_loss,
             report=lambda what, about: missing.append(log_frames.Missing(what=what, about=about)),
-        )  # fmt: skip
+        )
         blocks = iter(scan)
         while True:
             body = await asyncio.to_thread(_next_body, scan, blocks)
@@ -218,15 +222,17 @@ OPERATIONS = Operations(
 
 def _wanted(asked: log_frames.Range) -> Wanted:
     return Wanted(
-        token_min=asked.start, token_end=asked.end, time_min_ns=asked.time_min_ns,
-        time_end_ns=asked.time_end_ns, keys=asked.keys, key_null=asked.key_null,
+        token_min=asked.start,
+        token_end=asked.end,
+        time_min_ns=asked.time_min_ns,
+        time_end_ns=asked.time_end_ns,
+        keys=asked.keys,
+        key_null=asked.key_null,
         key_hashes=tuple(hash_of(key) for key in asked.keys or ()),
-    )  # fmt: skip
+    )
 
 
-def _next_body(
-    scan: RangeScan, blocks: Iterator[tuple[np.ndarray, int]]
-) -> np.ndarray | None:  # fmt: skip
+def _next_body(scan: RangeScan, blocks: Iterator[tuple[np.ndarray, int]]) -> np.ndarray | None:
     """The wanted batches of the next block; None: there is no more."""
     found = next(blocks, None)
     if found is None:

@@ -222,9 +222,12 @@ class Connection:
         return _frame(tables.APIS[tables.API_VERSIONS], 0, correlation, answer)
 
     async def _answer(
-        self, api: Api, version: int, correlation: int,
+        self,
+        api: Api,
+        version: int,
+        correlation: int,
         work: Callable[[], Awaitable[Struct | None]],
-    ) -> Pieces | None:  # fmt: skip
+    ) -> Pieces | None:
         answer = await work()
         if answer is None:
             return None

@@ -128,10 +128,14 @@ class Fetching:
     def _want(self, connection: Client, topic: str, asked: Struct) -> _Wanted:
         code, log, found = self.log_of(connection, topic, asked["partition"])
         row: Struct = {
-            "partition_index": asked["partition"], "error_code": code, "high_watermark": -1,
-            "last_stable_offset": -1, "log_start_offset": -1, "preferred_read_replica": -1,
+            "partition_index": asked["partition"],
+            "error_code": code,
+            "high_watermark": -1,
+            "last_stable_offset": -1,
+            "log_start_offset": -1,
+            "preferred_read_replica": -1,
             "records": b"",
-        }  # fmt: skip
+        }
         offset, epoch = asked["fetch_offset"], 0
         if log is not None and found is not None:
             epoch, known = found.owner, asked.get("current_leader_epoch", -1)
@@ -145,9 +149,12 @@ class Fetching:
                 code = Code.OFFSET_OUT_OF_RANGE
             row["error_code"] = code
         return _Wanted(
-            row, offset, max(asked["partition_max_bytes"], 1),
-            log if code == Code.NONE else None, epoch,
-        )  # fmt: skip
+            row,
+            offset,
+            max(asked["partition_max_bytes"], 1),
+            log if code == Code.NONE else None,
+            epoch,
+        )
 
     def _read_all(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
         """In a thread: fill in the records of partitions until the answer is long enough."""
@@ -201,9 +208,11 @@ class Fetching:
             except (CorruptLog, StorageError, NotFound, OSError):
                 code = Code.KAFKA_STORAGE_ERROR
         return {
-            "partition_index": asked["partition_index"], "error_code": code,
-            "timestamp": at_ms, "offset": offset,
-        }  # fmt: skip
+            "partition_index": asked["partition_index"],
+            "error_code": code,
+            "timestamp": at_ms,
+            "offset": offset,
+        }
 
 
 def _block(reader: LogReader, token: int, room: int) -> tuple[np.ndarray, int]:

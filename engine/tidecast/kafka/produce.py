@@ -48,9 +48,12 @@ class _Answer:
     def row(self, index: int) -> Struct:
         """The place of one partition's verdict; until there is one it has timed out."""
         found: Struct = {
-            "index": index, "error_code": Code.REQUEST_TIMED_OUT, "base_offset": -1,
-            "log_append_time_ms": -1, "log_start_offset": -1,
-        }  # fmt: skip
+            "index": index,
+            "error_code": Code.REQUEST_TIMED_OUT,
+            "base_offset": -1,
+            "log_append_time_ms": -1,
+            "log_start_offset": -1,
+        }
         self.rows.append(found)
         return found
 
@@ -83,9 +86,12 @@ class Producing:
     """Serves Produce. ``waiting_bytes``: of batches taken apart whose verdict is still to come."""
 
     def __init__(
-        self, node: Node, appends: PlacedAppends, wrote: Callable[[str], None],
+        self,
+        node: Node,
+        appends: PlacedAppends,
+        wrote: Callable[[str], None],
         count: Callable[[str, int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``wrote(topic)``: called from any thread when something was appended."""
         self._node, self._appends = node, appends
         self._wrote, self._count = wrote, count
@@ -207,9 +213,13 @@ class Producing:
         row["error_code"] = code
 
     async def _finish(
-        self, connection: Client, answer: _Answer, acks: int, timeout_s: float,
+        self,
+        connection: Client,
+        answer: _Answer,
+        acks: int,
+        timeout_s: float,
         responses: list[Struct],
-    ) -> Struct | None:  # fmt: skip
+    ) -> Struct | None:
         if acks != 0:
             await answer.whole(timeout_s)
             copies = [

@@ -188,10 +188,14 @@ class KafkaEndpoint:
     async def _main(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = await asyncio.start_server(
-            self._accepted, self.host, self.port, backlog=BACKLOG, limit=1 << 18,
+            self._accepted,
+            self.host,
+            self.port,
+            backlog=BACKLOG,
+            limit=1 << 18,
             ssl=None if self._tls is None else self._tls.context,
             ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
-        )  # fmt: skip
+        )
         self.port = int(server.sockets[0].getsockname()[1])
         self._ready.set()
         helpers = [
@@ -288,10 +292,12 @@ class KafkaEndpoint:
             self._told_s = now_s
             self.node.notify_all(
                 AccessDenied(
-                    key=connection.access.name, client=connection.name, right=right,
+                    key=connection.access.name,
+                    client=connection.name,
+                    right=right,
                     topic=printable(topic),
                 )
-            )  # fmt: skip
+            )
 
     def _refused(self, client: str, reason: str, detail: str) -> None:
         """Report a connection that was refused or ended, at most once a second."""
@@ -425,11 +431,13 @@ class KafkaEndpoint:
             return {"error_code": Code.MISMATCHED_ENDPOINT_TYPE, "error_message": text}
         host, port = self._address(asked.connection)
         return {
-            "error_code": Code.NONE, "endpoint_type": BROKERS, "cluster_id": self._cluster_id,
+            "error_code": Code.NONE,
+            "endpoint_type": BROKERS,
+            "cluster_id": self._cluster_id,
             "controller_id": self.node.id,
             "brokers": [{"broker_id": self.node.id, "host": host, "port": port}],
             "cluster_authorized_operations": NO_OPERATIONS,
-        }  # fmt: skip
+        }
 
     @property
     def _cluster_id(self) -> str:
@@ -447,19 +455,21 @@ class KafkaEndpoint:
         connection, names = asked.connection, asked.body["topics"]
         host, port = self._address(connection)
         durable = [
-            name for name, config in dict(self.node.topic_by_name).items()
+            name
+            for name, config in dict(self.node.topic_by_name).items()
             if config.mode == "durable"
-        ]  # fmt: skip
+        ]
         if names is None:
             wanted = [each for each in durable if connection.access.may_hear_of(each)]
         else:
             wanted = list(dict.fromkeys(each["name"] for each in names))
         return {
             "brokers": [{"node_id": self.node.id, "host": host, "port": port}],
-            "cluster_id": self._cluster_id, "controller_id": self.node.id,
+            "cluster_id": self._cluster_id,
+            "controller_id": self.node.id,
             "topics": [self._topic(connection, each) for each in wanted],
             "cluster_authorized_operations": NO_OPERATIONS,
-        }  # fmt: skip
+        }
 
     def _topic(self, connection: Client, name: str) -> Struct:
         config = self.node.topic_by_name.get(name)
@@ -485,16 +495,20 @@ class KafkaEndpoint:
                 for each in range(len(found.logs))
             ]  # fmt: skip
         return {
-            "error_code": code, "name": name, "partitions": partitions,
+            "error_code": code,
+            "name": name,
+            "partitions": partitions,
             "topic_authorized_operations": NO_OPERATIONS,
-        }  # fmt: skip
+        }
 
     async def _find_coordinator(self, asked: Request) -> Struct:
         if asked.body.get("key_type", 0) != 0:
             return {
-                "error_code": Code.INVALID_REQUEST, "error_message": "transactions are not served",
-                "node_id": -1, "port": -1,
-            }  # fmt: skip
+                "error_code": Code.INVALID_REQUEST,
+                "error_message": "transactions are not served",
+                "node_id": -1,
+                "port": -1,
+            }
         host, port = self._address(asked.connection)
         return {"node_id": self.node.id, "host": host, "port": port}
 
@@ -512,8 +526,11 @@ class KafkaEndpoint:
             self.count("logins_refused")
             told = self._denials.refused(asked.connection.name)
             if told is not None:
-                _log.warning("kafka: %s showed no valid key (and %d others since)",
-                             told.client, told.unreported)  # fmt: skip
+                _log.warning(
+                    "kafka: %s showed no valid key (and %d others since)",
+                    told.client,
+                    told.unreported,
+                )
             return {
                 "error_code": Code.SASL_AUTHENTICATION_FAILED,
                 "error_message": "user: the name of a key of this engine; password: its secret",

@@ -51,9 +51,13 @@ class Conductor:
     """
 
     def __init__(
-        self, lock: threading.RLock, clock_ns: Callable[[], int], *, inline: bool,
+        self,
+        lock: threading.RLock,
+        clock_ns: Callable[[], int],
+        *,
+        inline: bool,
         report: Callable[[Fault], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._lock, self._clock_ns, self._inline, self._report = lock, clock_ns, inline, report
         self._tick: Callable[[], None] = _nothing
         self._on_stuck: Callable[[str, Exception], None] = lambda _agent, _problem: None
@@ -142,8 +146,11 @@ class Conductor:
             unreported, self._unreported = self._unreported, 0
             _log.error(
                 "the engine's %s failed; it goes on (%d more such failures were not logged). This "
-                "is a fault of Tidecast: please report it", agent, unreported, exc_info=problem,
-            )  # fmt: skip
+                "is a fault of Tidecast: please report it",
+                agent,
+                unreported,
+                exc_info=problem,
+            )
         self._report(Fault(agent, problem, self.faults, in_a_row, is_repeated))
 
 

@@ -217,10 +217,14 @@ class NodeContext:
             self.notify(
                 subscription.client,
                 events.ImageGone(
-                    subscription_id=subscription_id, image_id=image_id, topic=topic, node=node,
-                    session=session, reason=reason,
+                    subscription_id=subscription_id,
+                    image_id=image_id,
+                    topic=topic,
+                    node=node,
+                    session=session,
+                    reason=reason,
                 ),
-            )  # fmt: skip
+            )
 
     def source_gone(self, source: Publication | Image) -> None:
         """A publication or image is about to end: its counters can still be read."""
@@ -245,7 +249,9 @@ class NodeContext:
         self.note(rec.ALERT, rec.Code.ENGINE_FAULT, 0, number, fault.number, fault.in_a_row)
         self.notify_all(
             events.EngineFault(
-                node=self.name, agent=fault.agent,
-                problem=f"{type(fault.problem).__name__}: {fault.problem}", faults=fault.number,
+                node=self.name,
+                agent=fault.agent,
+                problem=f"{type(fault.problem).__name__}: {fault.problem}",
+                faults=fault.number,
             )
-        )  # fmt: skip
+        )

@@ -109,9 +109,13 @@ class Node:
             ctx, self.durable.registry, self.durable.leases, partial(connect, self), ACTIONS
         )
         self._topics = Topics(
-            ctx, self._publications, self.durable.wanted, self._subscriptions, self.durable,
+            ctx,
+            self._publications,
+            self.durable.wanted,
+            self._subscriptions,
+            self.durable,
             self.consumers.attached,
-        )  # fmt: skip
+        )
         self.conductor.serve(self.tick, self._end_dependents)
         self._next_tick = 0.0
         self.left_behind = LeftBehind()
@@ -240,9 +244,11 @@ class Node:
                 )
                 for publication in [p for p in self.pubs.values() if p.runtime is runtime]:
                     event = events.PublicationEnded(
-                        topic=publication.topic.name, session=publication.session,
-                        code=ConnectionLost.code, reason=reason,
-                    )  # fmt: skip
+                        topic=publication.topic.name,
+                        session=publication.session,
+                        code=ConnectionLost.code,
+                        reason=reason,
+                    )
                     self.context.notify(publication.client, event)
             elif agent == f"receiver-{name}":
                 for image in [i for i in self.images_by_id.values() if i.runtime is runtime]:

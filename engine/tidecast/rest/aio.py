@@ -50,9 +50,13 @@ class Control:
     """
 
     def __init__(
-        self, url: str | None = None, *, key: str | None = None, timeout: float = TIMEOUT_S,
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: float = TIMEOUT_S,
         ca: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._blocking = blocking.Control(url, key=key, timeout=timeout, ca=ca)
         self.topics, self.subscriptions = self.resources("topics"), self.resources("subscriptions")
         self.keys = Keys(self._blocking.keys)

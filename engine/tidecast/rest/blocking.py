@@ -52,10 +52,12 @@ class Resources:
         metadata = {"labels": dict(labels or {}), "description": description}
         return _resource(
             self._service.send(
-                "PUT", self._path(name), _json({"metadata": metadata, "spec": spec}),
+                "PUT",
+                self._path(name),
+                _json({"metadata": metadata, "spec": spec}),
                 headers={"If-None-Match": "*"},
             )
-        )  # fmt: skip
+        )
 
     def ensure(
         self, /, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
@@ -98,16 +100,18 @@ class Resources:
         return _plan(self._patch(name, changes, None, dry_run=True))
 
     def delete(
-        self, name: str, *, if_unused: bool = False, dry_run: bool = False,
+        self,
+        name: str,
+        *,
+        if_unused: bool = False,
+        dry_run: bool = False,
         if_match: str | None = None,
-    ) -> Plan:  # fmt: skip
+    ) -> Plan:
         """Delete one. ``dry_run``: only say what goes with it. Raises NotFound, Conflict."""
         query = {"if_unused": if_unused, "dry_run": dry_run}
         return _plan(
-            self._service.send(
-                "DELETE", self._path(name), query=query, headers=_only_if(if_match)
-            )
-        )  # fmt: skip
+            self._service.send("DELETE", self._path(name), query=query, headers=_only_if(if_match))
+        )
 
     def pause(self, name: str) -> Operation:
         """Stop deliveries of a topic or subscription, on all engines; records are kept."""
@@ -168,9 +172,12 @@ class Keys:
     ) -> Key:  # fmt: skip
         """Create a key. Its `Key.secret` is shown this once. Raises Conflict, ConfigError."""
         body = {
-            "name": name, "role": role, "scopes": msgspec.to_builtins(list(scopes)),
-            "description": description, "expires_s": expires_s,
-        }  # fmt: skip
+            "name": name,
+            "role": role,
+            "scopes": msgspec.to_builtins(list(scopes)),
+            "description": description,
+            "expires_s": expires_s,
+        }
         answer = self._service.send("POST", "/keys", _json(body))
         return msgspec.json.decode(answer.body, type=Key)
 
@@ -189,9 +196,13 @@ class Control:
     """
 
     def __init__(
-        self, url: str | None = None, *, key: str | None = None, timeout: float = TIMEOUT_S,
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: float = TIMEOUT_S,
         ca: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._service = Service(url, key, timeout, ca)
         self.topics = self.resources("topics")
         self.subscriptions = self.resources("subscriptions")
@@ -202,9 +213,13 @@ class Control:
         return Resources(self._service, kind)
 
     def apply(
-        self, documents: Iterable[Mapping[str, Any]] | str, *, dry_run: bool = False,
-        managed_by: str = "", prune: bool = False,
-    ) -> Applied:  # fmt: skip
+        self,
+        documents: Iterable[Mapping[str, Any]] | str,
+        *,
+        dry_run: bool = False,
+        managed_by: str = "",
+        prune: bool = False,
+    ) -> Applied:
         """Create and change many resources: all of it or nothing.
 
         ``documents``: as mappings, or as a text of YAML. ``prune``: delete what has this

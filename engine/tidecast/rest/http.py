@@ -71,9 +71,13 @@ class Service:
         )
 
     def send(
-        self, method: str, path: str, body: tuple[bytes, str] | None = None,
-        query: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None,
-    ) -> Answer:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        body: tuple[bytes, str] | None = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
         """Send one request. ``path``: under /api/v1, or from /api/ on; ``body``: and its type.
 
         ``query``: None is left out, a list is repeated. Raises AuthError, NotFound, Conflict,

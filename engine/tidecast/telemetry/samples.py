@@ -114,9 +114,10 @@ class Collector:
         return {
             "packets": int(values[Counter.PACKETS_SENT]),
             "resent": int(values[Counter.PACKETS_RESENT]),
-            "bytes_in": 0 if publication.topic.mode == "durable" else
-            int(values[Counter.BYTES_SENT]),
-        }  # fmt: skip
+            "bytes_in": 0
+            if publication.topic.mode == "durable"
+            else int(values[Counter.BYTES_SENT]),
+        }
 
     def _received(self, image: Image) -> dict[str, int]:
         return {"bytes_out": int(self.node.counters.values[image.row][Counter.BYTES_RECEIVED])}
@@ -244,9 +245,7 @@ class Sampler:
         self._node, self._last_ns = node, now_ns
         self._seen: dict[Key, _Seen] = {}
 
-    def rows(
-        self, readings: dict[Key, Reading], at_us: int, now_ns: int
-    ) -> list[dict[str, Any]]:  # fmt: skip
+    def rows(self, readings: dict[Key, Reading], at_us: int, now_ns: int) -> list[dict[str, Any]]:
         """The rows to write. ``at_us``: wall clock; ``now_ns``: monotonic."""
         found = []
         for key, reading in readings.items():

@@ -66,9 +66,12 @@ def _create_runs() -> None:
         "ix_pipeline_runs_pipeline_queued_at", "pipeline_runs", ["pipeline", "queued_at"]
     )
     op.create_index(
-        "ix_pipeline_runs_open", "pipeline_runs", ["pipeline"], unique=True,
+        "ix_pipeline_runs_open",
+        "pipeline_runs",
+        ["pipeline"],
+        unique=True,
         postgresql_where=sa.text("state IN ('queued', 'running')"),
-    )  # fmt: skip
+    )
     op.create_table(
         "pipeline_logs",
         sa.Column("run", sa.String(36), nullable=False),
@@ -98,6 +101,10 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop them."""
     for name in (
-        "pipeline_logs", "pipeline_runs", "rollup_applied", "rollup_hour", "rollup_minute",
-    ):  # fmt: skip
+        "pipeline_logs",
+        "pipeline_runs",
+        "rollup_applied",
+        "rollup_hour",
+        "rollup_minute",
+    ):
         op.drop_table(name)

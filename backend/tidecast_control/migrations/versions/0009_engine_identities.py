@@ -14,8 +14,9 @@ depends_on = None
 def upgrade() -> None:
     """Tokens of before are bound to no node, and replace none."""
     for table, column, length in (
-        ("node_states", "credential_next", 64), ("enrolments", "node", 200),
-    ):  # fmt: skip
+        ("node_states", "credential_next", 64),
+        ("enrolments", "node", 200),
+    ):
         op.add_column(
             table, sa.Column(column, sa.String(length), nullable=False, server_default="")
         )
@@ -23,8 +24,10 @@ def upgrade() -> None:
         "enrolments", sa.Column("replace", sa.Boolean(), nullable=False, server_default=sa.false())
     )
     for table, column in (
-        ("node_states", "credential_next"), ("enrolments", "node"), ("enrolments", "replace"),
-    ):  # fmt: skip
+        ("node_states", "credential_next"),
+        ("enrolments", "node"),
+        ("enrolments", "replace"),
+    ):
         op.alter_column(table, column, server_default=None)
 
 

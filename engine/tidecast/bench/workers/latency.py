@@ -61,8 +61,9 @@ def ping(node: int, rounds: int, message_bytes: int, save: str, **config: Any) -
     scratch = np.zeros(64, dtype=np.uint8)
     port = pub.port_for_kernel()
     if c.link.inline:  # no rounds: compiled, or loaded, before the other side waits
-        live_kernels.ping_inline(port, port, source, message_bytes, out, samples[:0], progress,
-                       c.link.agents[1], scratch)  # fmt: skip
+        live_kernels.ping_inline(
+            port, port, source, message_bytes, out, samples[:0], progress, c.link.agents[1], scratch
+        )
     else:
         live_kernels.ping_ring(port, port, source, message_bytes, out, samples[:0], scratch)
     ready()

@@ -36,11 +36,13 @@ def topology(node: int, port: int, **config: Any) -> Any:
     if config.get("peers"):
         transport |= {"peers": config["peers"], "bind": "127.0.0.1"}
     topic = {
-        "name": TOPIC, "history_bytes": config.get("history_bytes", 4 << 20),
-        "receive_bytes": config.get("receive_bytes", 4 << 20), "flow": config.get("flow", "min"),
+        "name": TOPIC,
+        "history_bytes": config.get("history_bytes", 4 << 20),
+        "receive_bytes": config.get("receive_bytes", 4 << 20),
+        "flow": config.get("flow", "min"),
         "reliability": config.get("reliability", "reliable"),
         "linger_us": config.get("linger_us", 20),
-    }  # fmt: skip
+    }
     topics = [topic, *({**topic, "name": f"{TOPIC}.{each}"} for each in ("ping", "pong", "warm"))]
     return topology_from(
         {"node": {"id": node, "name": f"bench-{node}"}, "transports": [transport], "topics": topics}
@@ -196,6 +198,7 @@ def engine(data_dir: str, node: int, **config: Any) -> dict[str, Any]:
 
 
 ROLES: dict[str, Callable[..., dict[str, Any]]] = {
-    "publish_compiled": publish_compiled, "subscribe_compiled": subscribe_compiled,
+    "publish_compiled": publish_compiled,
+    "subscribe_compiled": subscribe_compiled,
     "engine": engine,
-}  # fmt: skip
+}

@@ -173,8 +173,9 @@ def pub(
     with connect(server or url_of(data_dir), name="tidecast pub", token=token) as client:
         warning = "" if quiet else _of_new_topic(client, topic)
         publisher = client.publisher(topic, channel=channel, producer=producer, first_seq=first_seq)
-        sender = Sender(publisher, optional, rate_per_s, key_of, durable=ack == "durable",
-                        warning=warning)  # fmt: skip
+        sender = Sender(
+            publisher, optional, rate_per_s, key_of, durable=ack == "durable", warning=warning
+        )
 
         def feed() -> None:
             if messages:
@@ -286,9 +287,13 @@ def url_of(data_dir: Path) -> str:
 
 
 def _optional(
-    key: str | None, headers: tuple[str, ...], timestamp: int | None, to: str | None,
-    deliver_in: float | None, deliver_at: int | None,
-) -> dict[str, Any]:  # fmt: skip
+    key: str | None,
+    headers: tuple[str, ...],
+    timestamp: int | None,
+    to: str | None,
+    deliver_in: float | None,
+    deliver_at: int | None,
+) -> dict[str, Any]:
     """The fields that each message has, as `Publisher.publish` takes them."""
     if deliver_in is not None and deliver_at is not None:
         raise click.UsageError("--deliver-in and --deliver-at: give one of them")

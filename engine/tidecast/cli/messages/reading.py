@@ -93,8 +93,11 @@ class Flow:
 
         for event in self._client.events(timeout=0.0):
             if isinstance(event, Gap):
-                click.echo(f"gap: {event.topic}: packets {event.first} to {event.end} of "
-                           f"{event.node} are lost ({event.reason})", err=True)  # fmt: skip
+                click.echo(
+                    f"gap: {event.topic}: packets {event.first} to {event.end} of "
+                    f"{event.node} are lost ({event.reason})",
+                    err=True,
+                )
             else:
                 tell(event)
 
@@ -134,9 +137,13 @@ class LogFlow(Flow):
     keeps = True
 
     def __init__(
-        self, client: Connection, reader: LogReader, out: BinaryIO, writer: Writer,
+        self,
+        client: Connection,
+        reader: LogReader,
+        out: BinaryIO,
+        writer: Writer,
         until_ns: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client, self._reader, self._out, self._writer = client, reader, out, writer
         self._until_ns = until_ns
         self._round: Iterator[LogRecord] = iter(())

@@ -155,9 +155,12 @@ def reply(
 
 
 def _serve(
-    client: Connection, responder: Responder, handler: Callable[[Request], bytes], concurrency: int,
+    client: Connection,
+    responder: Responder,
+    handler: Callable[[Request], bytes],
+    concurrency: int,
     count: int | None,
-) -> None:  # fmt: skip
+) -> None:
     try:
         with stoppable() as stop:
             if count is None:
@@ -181,9 +184,13 @@ def _runner(command: str, timeout_s: float) -> Callable[[Request], bytes]:
         if asked.key is not None:
             environment["TIDECAST_KEY"] = asked.key.decode("utf-8", "replace")
         process = subprocess.Popen(
-            ["/bin/sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=environment, start_new_session=True,
-        )  # fmt: skip
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
         try:
             out, said = process.communicate(asked.data, timeout_s)
         except BaseException as problem:

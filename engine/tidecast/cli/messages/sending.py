@@ -36,15 +36,17 @@ def key_function(text: str) -> KeyOf:
         if not separator:
             raise click.BadParameter(
                 f"{text!r}: no separator behind the colon: allowed are :SEP (:, for a comma) and "
-                "the name of a JSON field", param_hint="'--key-from'",
-            )  # fmt: skip
+                "the name of a JSON field",
+                param_hint="'--key-from'",
+            )
         return lambda message, number: _key_before(message, number, separator)
     fields = text.split(".")
     if not all(fields):
         raise click.BadParameter(
             f"{text!r}: allowed are :SEP and the name of a JSON field, with dots for fields in "
-            "fields: customer.id", param_hint="'--key-from'",
-        )  # fmt: skip
+            "fields: customer.id",
+            param_hint="'--key-from'",
+        )
     return lambda message, number: (_key_in(message, number, fields), message)
 
 
@@ -224,9 +226,7 @@ def _with_progress(name: str, descriptor: int, *, quiet: bool) -> Iterator[bytes
     size_bytes = os.fstat(descriptor).st_size
     known = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     columns = known if size_bytes else (DownloadColumn(), TransferSpeedColumn())
-    with Progress(
-        TextColumn("{task.description}"), *columns, console=out, transient=True
-    ) as bar:  # fmt: skip
+    with Progress(TextColumn("{task.description}"), *columns, console=out, transient=True) as bar:
         task = bar.add_task(name, total=size_bytes or None)
         for data in _read(descriptor):
             yield data

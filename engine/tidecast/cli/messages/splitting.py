@@ -115,8 +115,10 @@ class Prefixed:
     def end(self) -> list[bytes]:
         """See `Splitter`."""
         if self._rest:
-            raise ConfigError(f"--split length: the input ends within a message ({len(self._rest)} "
-                              "bytes are left over)")  # fmt: skip
+            raise ConfigError(
+                f"--split length: the input ends within a message ({len(self._rest)} "
+                "bytes are left over)"
+            )
         return []
 
 

@@ -248,8 +248,11 @@ def _writer(
 ) -> Writer:  # fmt: skip
     from tidecast.config.topology import is_pattern
 
-    ways = [*(["--format"] if template is not None else ()), *(["--json"] if as_json else ()),
-            *(["--raw"] if raw else ())]  # fmt: skip
+    ways = [
+        *(["--format"] if template is not None else ()),
+        *(["--json"] if as_json else ()),
+        *(["--raw"] if raw else ()),
+    ]
     columns = {"--topics": topics, "--keys": keys, "--headers": headers}
     given = [flag for flag, on in columns.items() if on]
     if len(ways) > 1:

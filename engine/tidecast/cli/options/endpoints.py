@@ -34,9 +34,12 @@ def gateway_options(default: str) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         @functools.wraps(command)
         def wrapped(
-            gateway: str, gateway_cert: Path | None, gateway_key: Path | None,
-            insecure_gateway: bool, **given: Any,
-        ) -> Any:  # fmt: skip
+            gateway: str,
+            gateway_cert: Path | None,
+            gateway_key: Path | None,
+            insecure_gateway: bool,
+            **given: Any,
+        ) -> Any:
             from tidecast.gateway.settings import GatewaySettings
 
             chosen = GatewaySettings(gateway, gateway_cert, gateway_key, insecure_gateway)

@@ -99,9 +99,7 @@ class Moment(_Parsed):
 
     name = "time"
 
-    def __init__(
-        self, *, ahead: bool = False, now_ns: Callable[[], int] = time.time_ns
-    ) -> None:  # fmt: skip
+    def __init__(self, *, ahead: bool = False, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._ahead, self._now_ns = ahead, now_ns
 
     def parse(self, text: str) -> int:

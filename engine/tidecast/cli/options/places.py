@@ -52,6 +52,7 @@ def of_queue(start: Start, queues: list[int], option: str) -> Start:
         some = ",".join(f"{queue}:{token}" for queue in queues[:3] or [0])
         raise click.BadParameter(
             f"{token}: each queue counts its own sequences: allowed are pairs of queue and "
-            f"sequence such as {some}", param_hint=f"'{option}'",
-        )  # fmt: skip
+            f"sequence such as {some}",
+            param_hint=f"'{option}'",
+        )
     return Tokens({queues[0]: token})

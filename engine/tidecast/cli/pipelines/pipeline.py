@@ -43,9 +43,12 @@ def _spark_options(command: F) -> F:
 @click.option("--pattern", default="", help="Topics by a pattern: orders.*")
 @click.option("--out", type=_DIRECTORY, required=True, help="The archive's directory.")
 @click.option(
-    "--compression", type=click.Choice(["zstd", "snappy", "none"]), default="zstd",
-    show_default=True, help="Of the Parquet files.",
-)  # fmt: skip
+    "--compression",
+    type=click.Choice(["zstd", "snappy", "none"]),
+    default="zstd",
+    show_default=True,
+    help="Of the Parquet files.",
+)
 @click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
 @click.option(
     "--allow-loss", is_flag=True, help="Go on although retention deleted rows not yet archived."
@@ -54,9 +57,11 @@ def _spark_options(command: F) -> F:
     "--skip-corrupt", is_flag=True, help="Leave corrupt batches out, and count their rows."
 )
 @click.option(
-    "--hold", default="", metavar="NAME",
+    "--hold",
+    default="",
+    metavar="NAME",
     help="Keep retention from what is not archived, by a subscription of this name.",
-)  # fmt: skip
+)
 @_spark_options
 @token_option
 @data_dir_option
@@ -136,8 +141,12 @@ def backfill(
 
 @pipeline.command()
 @click.option("--rollups", type=_DIRECTORY, required=True, help="Where the rollups are kept.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
-              help="The HTML file to write.")  # fmt: skip
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The HTML file to write.",
+)
 @click.option("--hours", type=click.IntRange(1, 24 * 366), default=168, show_default=True,
               help="How far to look back.")  # fmt: skip
 @_spark_options
@@ -166,8 +175,12 @@ def warm_up(data_dir: Path, again: bool) -> None:
 
 
 @pipeline.command()
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
-              help="The zip file to write.")  # fmt: skip
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The zip file to write.",
+)
 @data_dir_option
 def package(data_dir: Path, out: Path) -> None:
     """Write what a cluster needs as one file, for spark-submit --py-files."""

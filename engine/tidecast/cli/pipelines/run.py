@@ -88,11 +88,15 @@ def run_job(job: str, as_json: bool, work: Callable[[], Any]) -> None:
     def result(report: Any, error: dict[str, Any] | None) -> Result:
         plain = asdict(report) if is_dataclass(report) and not isinstance(report, type) else None
         return Result(
-            job=job, ok=error is None, rows=getattr(report, "rows", 0),
+            job=job,
+            ok=error is None,
+            rows=getattr(report, "rows", 0),
             errors=1 if error else getattr(report, "errors", 0),
             started_at=started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            duration_s=round(time.monotonic() - begun_s, 3), report=plain, error=error,
-        )  # fmt: skip
+            duration_s=round(time.monotonic() - begun_s, 3),
+            report=plain,
+            error=error,
+        )
 
     def failed(code: str, message: str, retryable: bool) -> None:
         if as_json:

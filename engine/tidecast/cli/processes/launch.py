@@ -49,9 +49,13 @@ def start_engine(
     with contextlib.ExitStack() as stack:
         output = None if log is None else stack.enter_context(new_log(log).open("wb"))
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def answers(data_dir: Path, token: str | None) -> bool:

@@ -227,9 +227,13 @@ def watch_detached(data_dir: Path, options: list[str], environment: dict[str, st
     command = [sys.executable, "-m", "tidecast.cli", "watch", "--data-dir", str(data_dir), *options]
     with new_log(data_dir / LOG_NAME).open("wb") as output:
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def _stopped_by_signal() -> threading.Event:
@@ -245,9 +249,13 @@ def _stopped_by_signal() -> threading.Event:
 
 
 def keep_up(
-    data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
-    url: str | None, service: Service | None,
-) -> int:  # fmt: skip
+    data_dir: Path,
+    topology_file: Path | None,
+    token: str | None,
+    gateway: GatewaySettings,
+    url: str | None,
+    service: Service | None,
+) -> int:
     """Run an engine, start again what is missing, until a signal; the exit code.
 
     ``url``: of the control service, which is looked after too. ``service``: it was started here.
@@ -290,11 +298,15 @@ def keep_up(
 @data_dir_option
 @click.option("--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False))
 @gateway_options("auto")
-@click.option("--port", type=click.IntRange(0, 65_535), default=None,
-              help="Of the control service; without it there is none.")  # fmt: skip
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=None,
+    help="Of the control service; without it there is none.",
+)
 def watch(
     data_dir: Path, topology_file: Path | None, gateway: GatewaySettings, port: int | None
-) -> None:  # fmt: skip
+) -> None:
     """Start again what is missing of what `up --detach` started; `down` ends it."""
     lock = hold(data_dir)
     if lock is None:

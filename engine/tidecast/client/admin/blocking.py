@@ -217,9 +217,13 @@ class Subscriptions:
         Raises NotFound, and Conflict, which names each setting that differs.
         """
         wanted: dict[str, Any] = {
-            "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
-            "key_pattern": key, "headers": headers, "where": where,
-        }  # fmt: skip
+            "ack_wait_s": ack_wait,
+            "max_deliver": max_deliver,
+            "dead_letter": dead_letter,
+            "key_pattern": key,
+            "headers": headers,
+            "where": where,
+        }
         found = self.get(topic, name)
         differing = [
             f"{field} is {getattr(found, field)!r}, not {value!r}"

@@ -84,9 +84,13 @@ class ColumnsRun(Run):
     __slots__ = ("_codes", "_columns", "_done", "_problem", "_scratch")
 
     def __init__(
-        self, payload: Located, keys: Located | None, headers: Located | None, times: Cells,
+        self,
+        payload: Located,
+        keys: Located | None,
+        headers: Located | None,
+        times: Cells,
         problem: Callable[[int, int], TidecastError],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``problem``: the error for a message of (bytes, bytes of optional fields)."""
         super().__init__((payload, keys, headers), NO_TIMES, 0, len(payload))
         self._columns = (
@@ -199,9 +203,13 @@ def _cells_of_runs(runs: list[Run]) -> Located:
 
 
 def _run(
-    payload: Located, optional: Optional, frame: dict[str, Column], of_engine: bool,
-    problem: Callable[[int, int], TidecastError], scheduling: Scheduling,
-) -> list[Run]:  # fmt: skip
+    payload: Located,
+    optional: Optional,
+    frame: dict[str, Column],
+    of_engine: bool,
+    problem: Callable[[int, int], TidecastError],
+    scheduling: Scheduling,
+) -> list[Run]:
     n = len(payload)
     keys = headers = None
     times = NO_TIMES
@@ -253,9 +261,13 @@ def _deliveries(
 
 
 def _frame_run(
-    frame: Column, optional: Optional, topic: str, of_engine: bool,
-    problem: Callable[[int, int], TidecastError], scheduling: Scheduling,
-) -> list[Run]:  # fmt: skip
+    frame: Column,
+    optional: Optional,
+    topic: str,
+    of_engine: bool,
+    problem: Callable[[int, int], TidecastError],
+    scheduling: Scheduling,
+) -> list[Run]:
     """A record batch, table or data frame: its columns by name."""
     try:
         fields = frame.fields()
@@ -273,9 +285,13 @@ def _frame_run(
         found[part] = column
     if "payload" not in found:
         wrong("messages", 'the frame has no column "payload" or "value"')
-    for part, given in (("key", optional.keys), ("headers", optional.headers),
-                        ("timestamp", optional.timestamps), ("deliver_at", optional.deliver_at),
-                        ("deliver_at", optional.deliver_in)):  # fmt: skip
+    for part, given in (
+        ("key", optional.keys),
+        ("headers", optional.headers),
+        ("timestamp", optional.timestamps),
+        ("deliver_at", optional.deliver_at),
+        ("deliver_at", optional.deliver_in),
+    ):
         if given is not None and part in found:
             wrong("messages", f"column {part!r}: it is given as an argument, too")
     payload = _payload_cells(found["payload"], topic)

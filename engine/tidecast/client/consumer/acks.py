@@ -70,9 +70,11 @@ class Collector:
     """
 
     def __init__(
-        self, send: Callable[[Collected], None], fail: Callable[[TidecastError], None],
+        self,
+        send: Callable[[Collected], None],
+        fail: Callable[[TidecastError], None],
         flusher: Rounds | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._send, self._fail, self._flusher = send, fail, flusher
         self.flush_after_s = COLLECT_S
         self._batches: list[DurableBatch] = []

@@ -122,9 +122,13 @@ class Consumer(Public, Blocking, ConsumerFlows):
             self.running -= 1
 
     def _handle(
-        self, handler: Callable[[DurableMessage], Any], ack: str, on_error: OnError,
-        nak_delay: float, message: DurableMessage,
-    ) -> None:  # fmt: skip
+        self,
+        handler: Callable[[DurableMessage], Any],
+        ack: str,
+        on_error: OnError,
+        nak_delay: float,
+        message: DurableMessage,
+    ) -> None:
         if self.overtaken(message):
             return
         if message.held_back:

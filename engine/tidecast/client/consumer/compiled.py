@@ -51,9 +51,13 @@ class CompiledConsumer:
     """The progress of one compiled handler."""
 
     def __init__(
-        self, consumer: ConsumerCore, fn: Callable[..., Any], state: Any,
-        max_messages: int | None, until: Callable[[], bool] | threading.Event | None,
-    ) -> None:  # fmt: skip
+        self,
+        consumer: ConsumerCore,
+        fn: Callable[..., Any],
+        state: Any,
+        max_messages: int | None,
+        until: Callable[[], bool] | threading.Event | None,
+    ) -> None:
         if isinstance(until, threading.Event):
             until = until.is_set
         if until is not None and not callable(until):

@@ -107,9 +107,13 @@ class ConsumerCore:
     """One member. Taking is for one thread at a time; settling for any."""
 
     def __init__(
-        self, connection: ConnectionCore, pattern: str, name: str, options: ConsumerOptions,
+        self,
+        connection: ConnectionCore,
+        pattern: str,
+        name: str,
+        options: ConsumerOptions,
         codec: codecs.Codec | str | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.pattern, self.name = pattern, name
         self._codec = codecs.codec_of(codec)
         self.generation = 0
@@ -286,9 +290,10 @@ class ConsumerCore:
         taken, ring = self._words[_TAKEN], self._ring
         moved = self._words[_MOVED] != batch.moved
         rows = [
-            row for row, position in enumerate(batch.positions)
+            row
+            for row, position in enumerate(batch.positions)
             if position > taken and not (moved and batch.taken_back(row, ring))
-        ]  # fmt: skip
+        ]
         if not rows:
             return None
         if not mark:
@@ -603,9 +608,11 @@ class ConsumerCore:
     def stats(self) -> dict[str, Any]:
         """What passed through this consumer."""
         return {
-            "pattern": self.pattern, "name": self.name, "consumer_id": self.consumer_id,
+            "pattern": self.pattern,
+            "name": self.name,
+            "consumer_id": self.consumer_id,
             "unread_bytes": int(self._words[member_layout.MEM_DELIVERED_AT // 8] - self._state[0]),
-        }  # fmt: skip
+        }
 
     def _shut(self) -> bool:
         """Leave. False: it was done already."""

@@ -443,6 +443,9 @@ class EmptyDurableBatch(KeptBatch):
     def __init__(self, consumer: Acknowledger) -> None:
         empty = np.zeros((0, member_ring.ROW_FIELDS), dtype=np.int64)
         super().__init__(
-            consumer, np.zeros(0, dtype=np.uint8), empty,
-            np.zeros((0, member_ring.RUN_FIELDS), dtype=np.int64), consumer.moved,
-        )  # fmt: skip
+            consumer,
+            np.zeros(0, dtype=np.uint8),
+            empty,
+            np.zeros((0, member_ring.RUN_FIELDS), dtype=np.int64),
+            consumer.moved,
+        )

@@ -106,8 +106,10 @@ class ProducerSession:
         self.producer_id, self._epoch = grant.producer_id, grant.epoch
         self.line, self._after = line or grant.session, after
         self._first_seq, self.acked_seq, self.last_seq = (
-            grant.first_seq, grant.acked_seq, grant.last_seq
-        )  # fmt: skip
+            grant.first_seq,
+            grant.acked_seq,
+            grant.last_seq,
+        )
 
     @property
     def epoch(self) -> int:
@@ -209,9 +211,12 @@ def continued(
 ) -> PublicationOptions:
     """Options to resume a session whose engine died when ``durable`` messages were durable."""
     return msgspec.structs.replace(
-        options, producer_id=session.producer_id, first_seq=session.first_seq + durable,
-        line=session.line, after=session.newest_epoch,
-    )  # fmt: skip
+        options,
+        producer_id=session.producer_id,
+        first_seq=session.first_seq + durable,
+        line=session.line,
+        after=session.newest_epoch,
+    )
 
 
 def await_session(connection: Any, session: ProducerSession) -> None:
@@ -249,9 +254,11 @@ def messages_in(port: ports.Port) -> int:
 
 def of_live_topic(topic: str, options: PublicationOptions) -> ConfigError:
     """For a producer's name or first sequence where nobody would remember them."""
-    name = f"producer: {options.producer!r}" if options.producer else (
-        f"first_seq: {options.first_seq}"
-    )  # fmt: skip
+    name = (
+        f"producer: {options.producer!r}"
+        if options.producer
+        else (f"first_seq: {options.first_seq}")
+    )
     return ConfigError(
         f"{name}: topic {topic} is live: no sequences of producers are kept: leave it out, or make "
         "the topic durable (tidecast topic create NAME --mode durable)"

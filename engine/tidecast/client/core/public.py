@@ -13,7 +13,10 @@ class Public:
 
     def __dir__(self) -> list[str]:
         own = {
-            name for kind in type(self).__mro__ if not kind.__module__.startswith("tidecast.")
-            for name in vars(kind) if not name.startswith("_")
-        }  # fmt: skip
+            name
+            for kind in type(self).__mro__
+            if not kind.__module__.startswith("tidecast.")
+            for name in vars(kind)
+            if not name.startswith("_")
+        }
         return sorted({*self.PUBLIC.split(), *own})

@@ -241,9 +241,12 @@ class PublisherCore:
         sent = int(ports.word_of(self._ring, ring_layout.SENT_AT))
         held = messages_between(self._ring, about, sent, about.head)
         return MessagesUnsent(
-            at_ns=time.time_ns(), topic=self.topic, session=self.session, messages=held.messages,
+            at_ns=time.time_ns(),
+            topic=self.topic,
+            session=self.session,
+            messages=held.messages,
             bytes=held.bytes,
-        )  # fmt: skip
+        )
 
     def _report_unsent(self, unsent: MessagesUnsent | None) -> None:
         if unsent is not None and unsent.messages:
@@ -358,9 +361,13 @@ class PublisherCore:
         meta, flags = b"", 0
         if not (key is headers is timestamp is subscriber is due_ns is None):  # type: ignore[comparison-overlap]
             meta, flags = metadata.encode(
-                key, headers, timestamp, subscriber,
-                of_engine=self._connection.link.of_engine, due_ns=due_ns,
-            )  # fmt: skip
+                key,
+                headers,
+                timestamp,
+                subscriber,
+                of_engine=self._connection.link.of_engine,
+                due_ns=due_ns,
+            )
         receiver = 0 if to is None else self._node_id(to)
         if len(payload) + len(meta) > self.payload_bytes_max or len(meta) > self._meta_max:
             raise self._too_large(len(payload), len(meta))
@@ -395,9 +402,13 @@ class PublisherCore:
             if not self._flush_collected():
                 return self._no_room()
             status = ports.put(
-                self._port, message.payload, message.meta, message.flags, message.receiver,
+                self._port,
+                message.payload,
+                message.meta,
+                message.flags,
+                message.receiver,
                 int(message.flush),
-            )  # fmt: skip
+            )
         if status == writer.TOO_LARGE:
             raise self._too_large(len(message.payload), len(message.meta))
         return status >= 0 or self._no_room()
@@ -413,9 +424,13 @@ class PublisherCore:
             messages = messages[n:] if n else messages
         of_engine = self._connection.link.of_engine
         return n, batch_runs(
-            messages, optional, self.topic, of_engine=of_engine, problem=self._too_large,
+            messages,
+            optional,
+            self.topic,
+            of_engine=of_engine,
+            problem=self._too_large,
             scheduling=Scheduling(self.check_scheduled, self._connection.link.wall_ns()),
-        )  # fmt: skip
+        )
 
     def attempt_run(self, run: Run, flush: bool) -> bool:
         """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""

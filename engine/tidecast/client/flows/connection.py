@@ -79,10 +79,14 @@ class ConnectionFlows(
         """
         self.check()
         options = self._options(
-            channel=channel, linger_us=linger_us, history_bytes=history_bytes,
-            rate_packets_per_s=rate_packets_per_s, rate_bytes_per_s=rate_bytes_per_s,
-            producer=producer, first_seq=first_seq,
-        )  # fmt: skip
+            channel=channel,
+            linger_us=linger_us,
+            history_bytes=history_bytes,
+            rate_packets_per_s=rate_packets_per_s,
+            rate_bytes_per_s=rate_bytes_per_s,
+            producer=producer,
+            first_seq=first_seq,
+        )
         publisher = self._kinds[0](
             self, topic, options, on_full=on_full, codec=codec, buffer=buffer
         )

@@ -171,9 +171,13 @@ class PublisherFlows(PublisherCore):
         return self._publish_batch(messages, optional, flush, timeout, ack)
 
     def _publish_batch(
-        self, messages: Any, optional: Optional, flush: bool, timeout: float | None,
+        self,
+        messages: Any,
+        optional: Optional,
+        flush: bool,
+        timeout: float | None,
         ack: str | None,
-    ) -> Begun[BatchResult]:  # fmt: skip
+    ) -> Begun[BatchResult]:
         if ack is not None and check_ack(self, ack):
             return self._publish_batch_durable(messages, optional, flush, timeout)
         if not columns_compiled() and needs_columns(messages, optional):

@@ -113,9 +113,13 @@ class ReadCore:
         start, time_min_ns = self._begin(logs, queue, first, end)
         stop, time_end_ns = self._stop(queue, first, end)
         return QueueRange(
-            queue=queue, start=start, end=max(start, stop), time_min_ns=time_min_ns,
-            time_end_ns=time_end_ns, keys=self._keys,
-        )  # fmt: skip
+            queue=queue,
+            start=start,
+            end=max(start, stop),
+            time_min_ns=time_min_ns,
+            time_end_ns=time_end_ns,
+            keys=self._keys,
+        )
 
     def _begin(self, logs: Logs, queue: int, first: int, end: int) -> tuple[int, int]:
         match self._start:
@@ -198,9 +202,10 @@ def _position(field: str, given: Start | str) -> Start:
     found = start_of(given)
     if isinstance(found, str):
         raise reject(
-            field, given, "are 'earliest', 'latest', Time(ns), Tokens({queue: offset}) and "
-            "Start.parse(TEXT)",
-        )  # fmt: skip
+            field,
+            given,
+            "are 'earliest', 'latest', Time(ns), Tokens({queue: offset}) and Start.parse(TEXT)",
+        )
     start_options(found, field)
     return found
 

@@ -18,9 +18,11 @@ from tidecast.client.core.metadata import HeaderValue
 from tidecast.layout import segment
 
 _LENGTH, _KEY_HASH, _KEY_LENGTH, _HEADERS_LENGTH = (
-    (segment.REC_LENGTH_AT, "<u4"), (segment.REC_KEY_HASH_AT, "<u4"),
-    (segment.REC_KEY_LENGTH_AT, "<u2"), (segment.REC_HEADERS_LENGTH_AT, "<u2"),
-)  # fmt: skip
+    (segment.REC_LENGTH_AT, "<u4"),
+    (segment.REC_KEY_HASH_AT, "<u4"),
+    (segment.REC_KEY_LENGTH_AT, "<u2"),
+    (segment.REC_HEADERS_LENGTH_AT, "<u2"),
+)
 
 
 class LogRecord(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -138,9 +140,13 @@ class LogBatch(StoredRecords):
     def part(self, first: int, end: int) -> LogBatch:
         """Rows [first, end), in the same memory."""
         return LogBatch(
-            self.topic, self.queue, self._memory, self._rows[first:end], self.offsets[first:end],
+            self.topic,
+            self.queue,
+            self._memory,
+            self._rows[first:end],
+            self.offsets[first:end],
             self.codec,
-        )  # fmt: skip
+        )
 
 
 def empty_batch(topic: str) -> LogBatch:

@@ -50,10 +50,14 @@ class LocalLogs(Logs):
         """See `Logs`."""
         room = max(BLOCKS_BYTES // side_by_side, BLOCK_BYTES_MIN)
         scan = RangeScan(
-            queue_directory(self._data_dir, self._topic, asked.queue), self._topic, asked.queue,
-            _wanted(asked), fail_on_data_loss=False, report=self._report,
+            queue_directory(self._data_dir, self._topic, asked.queue),
+            self._topic,
+            asked.queue,
+            _wanted(asked),
+            fail_on_data_loss=False,
+            report=self._report,
             block_bytes=min(room, BLOCK_BYTES),
-        )  # fmt: skip
+        )
         try:
             for block, n in scan:
                 yield block[: int(scan.selector.w[W_AT])], scan.selector.rows[:n]
@@ -123,10 +127,13 @@ class RemoteLogs(Logs):
 
 def _wanted(asked: QueueRange) -> Wanted:
     return Wanted(
-        token_min=asked.start, token_end=asked.end, time_min_ns=asked.time_min_ns,
-        time_end_ns=asked.time_end_ns, keys=asked.keys,
+        token_min=asked.start,
+        token_end=asked.end,
+        time_min_ns=asked.time_min_ns,
+        time_end_ns=asked.time_end_ns,
+        keys=asked.keys,
         key_hashes=tuple(hash_of(key) for key in asked.keys or ()),
-    )  # fmt: skip
+    )
 
 
 def no_log(topic: str, modes: Mapping[str, str]) -> NotFound:

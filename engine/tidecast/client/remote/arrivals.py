@@ -44,18 +44,24 @@ class Subscribed:
     def opening(self, question: int) -> frames.OpenSubscription:
         """The question for it."""
         return frames.OpenSubscription(
-            id=question, number=self.number, pattern=self.pattern, options=self.options,
+            id=question,
+            number=self.number,
+            pattern=self.pattern,
+            options=self.options,
             credit=frames.CREDIT_BYTES,
-        )  # fmt: skip
+        )
 
 
 class Arrivals:
     """See the module."""
 
     def __init__(
-        self, home: RingDirectory, numbers: Iterator[int], push: Callable[..., None],
+        self,
+        home: RingDirectory,
+        numbers: Iterator[int],
+        push: Callable[..., None],
         ring_pump: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._home, self._numbers = home, numbers
         self._push: Callable[..., None] = push
         self._ring_pump = ring_pump
@@ -113,11 +119,12 @@ class Arrivals:
         for incoming in stale.values():
             seq = incoming.position[0]
             self._put(
-                each, incoming,
+                each,
+                incoming,
                 frames.GapReported(
                     number=each.number, image=0, first=seq, end=seq + 1, reason="reconnect"
                 ),
-            )  # fmt: skip
+            )
             self._end(each, incoming, "reconnect")
 
     def failed(self, number: int, failure: Failure) -> None:
@@ -136,10 +143,12 @@ class Arrivals:
             each.reported = True
         self._push(
             SubscriptionEnded(
-                subscription_id=each.number, pattern=each.pattern, code=each.failure.code,
+                subscription_id=each.number,
+                pattern=each.pattern,
+                code=each.failure.code,
                 reason=each.failure.message,
             )
-        )  # fmt: skip
+        )
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -239,9 +248,13 @@ class Arrivals:
     def _gone(incoming: Incoming, reason: str) -> ImageGone:
         opened = incoming.opened
         return ImageGone(
-            subscription_id=incoming.subscription, image_id=incoming.image_id, topic=opened.topic,
-            node=opened.node, session=opened.session, reason=reason,
-        )  # fmt: skip
+            subscription_id=incoming.subscription,
+            image_id=incoming.image_id,
+            topic=opened.topic,
+            node=opened.node,
+            session=opened.session,
+            reason=reason,
+        )
 
     # --- the pump ---------------------------------------------------------------------------------
 

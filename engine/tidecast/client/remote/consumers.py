@@ -57,9 +57,12 @@ class ReplicaRing:
     def opening(self, question: int) -> frames.OpenConsumer:
         """The question for a member."""
         return frames.OpenConsumer(
-            id=question, number=self.number, pattern=self.pattern, name=self.name,
+            id=question,
+            number=self.number,
+            pattern=self.pattern,
+            name=self.name,
             options=self.options,
-        )  # fmt: skip
+        )
 
     def expelled(self, reason: str) -> ConsumerExpelled:
         """It cannot continue."""
@@ -168,11 +171,13 @@ class RemoteConsumers:
     """
 
     def __init__(
-        self, home: RingDirectory, push: Callable[..., None],
+        self,
+        home: RingDirectory,
+        push: Callable[..., None],
         ask: Callable[[Callable[[int], Frame], Any], Any],
         ask_then: Callable[[Callable[[int], Frame], Any, Callable[[Any], None]], None],
         hang_up: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._home, self._push, self._ask, self._ask_then = home, push, ask, ask_then
         self._hang_up = hang_up
         self._lock = threading.Lock()
@@ -223,8 +228,9 @@ class RemoteConsumers:
             lambda number: frames.ResumeConsumer(
                 id=number, number=replica.number, received=replica.received
             ),
-            int, answered,
-        )  # fmt: skip
+            int,
+            answered,
+        )
 
     def _join(self, replica: ReplicaRing) -> None:
         """The gateway has forgotten it: join the subscription again."""

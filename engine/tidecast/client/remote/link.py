@@ -111,9 +111,11 @@ class RemoteLink(Link):
         self.doorbell = ring_layout.DOORBELL_FIRST_CLIENT
         self._home = RingDirectory(self._directory, self.bells, self.doorbell, self.doorbell + 1)
         self.arrivals = Arrivals(
-            self._home, self._numbers, self._push,
+            self._home,
+            self._numbers,
+            self._push,
             lambda: ports.ring_line(self.bells, self._home.pump_line),
-        )  # fmt: skip
+        )
         self._greeted(self._welcome)
         self.consumers = RemoteConsumers(
             self._home, self._push, self._ask, self._ask_then, self._hang_up
@@ -473,9 +475,12 @@ class RemoteLink(Link):
         """See `Link`."""
         publication = next(self._numbers)
         question = frames.OpenPublication(
-            id=0, number=publication, topic=topic, options=options,
+            id=0,
+            number=publication,
+            topic=topic,
+            options=options,
             keeps_unsent=not is_internal(topic),
-        )  # fmt: skip
+        )
         opened = self._ask(
             lambda number: msgspec.structs.replace(question, id=number),
             frames.PublicationOpened,
@@ -519,9 +524,10 @@ class RemoteLink(Link):
         self.arrivals.add(each)
         try:
             opened = self._ask(
-                each.opening, frames.SubscriptionOpened,
+                each.opening,
+                frames.SubscriptionOpened,
                 lambda: frames.CloseSubscription(id=0, number=each.number),
-            )  # fmt: skip
+            )
         except BaseException:
             self.arrivals.remove(each.number)
             raise

@@ -240,10 +240,12 @@ class OutgoingRing:
             options = self.options
             if self.opened.durable:
                 options = msgspec.structs.replace(
-                    options, producer_id=self.opened.producer_id,
+                    options,
+                    producer_id=self.opened.producer_id,
                     first_seq=held[0].seq - held[0].n + 1 if held else self._seq,
-                    line=self.opened.session, after=self.newest_epoch,
-                )  # fmt: skip
+                    line=self.opened.session,
+                    after=self.newest_epoch,
+                )
         return msgspec.structs.replace(self._question, options=options, first=first)
 
     def begun_again(self, opened: frames.PublicationOpened) -> None:
@@ -277,9 +279,12 @@ class OutgoingRing:
             block = np.ascontiguousarray(columns[:, first:end])
             for a, b, mixed, body in frames.bodies(memory, block, part, end - first):
                 frame = frames.Publish(
-                    number=self.number, batch=self.next_batch, n=b - a, mixed=mixed,
+                    number=self.number,
+                    batch=self.next_batch,
+                    n=b - a,
+                    mixed=mixed,
                     receiver=receiver,
-                )  # fmt: skip
+                )
                 data = frames.encode(frame, body)
                 n_bytes = body.size - frames.lead_bytes(b - a, mixed=mixed)
                 with self._lock:
@@ -373,10 +378,14 @@ class Incoming:
         opened, home = self.opened, self._home
         unreliable = opened.reliability == ring_layout.UNRELIABLE
         self.mapped = home.make(
-            opened.topic, opened.node, opened.session, ring_layout.slots_for(size, slot_bytes),
-            slot_bytes, ring_layout.UNRELIABLE if unreliable else ring_layout.RELIABLE,
+            opened.topic,
+            opened.node,
+            opened.session,
+            ring_layout.slots_for(size, slot_bytes),
+            slot_bytes,
+            ring_layout.UNRELIABLE if unreliable else ring_layout.RELIABLE,
             home.client_line,
-        )  # fmt: skip
+        )
         self._ring = self.mapped.array  # keeps the mapping while the port may be used
         self._port = ports.writer_port(self._ring, home.bells)
 
@@ -384,10 +393,14 @@ class Incoming:
         """The event that announces the image to the client's subscription."""
         opened = self.opened
         return ImageAvailable(
-            subscription_id=self.subscription, image_id=self.image_id, consumer=0,
-            ring_path=str(self.mapped.path), topic=opened.topic, node=opened.node,
+            subscription_id=self.subscription,
+            image_id=self.image_id,
+            consumer=0,
+            ring_path=str(self.mapped.path),
+            topic=opened.topic,
+            node=opened.node,
             session=opened.session,
-        )  # fmt: skip
+        )
 
     def put(self) -> tuple[int, bool]:
         """Write what waits, as far as there is room; the caller holds the lock.
@@ -442,6 +455,10 @@ class Incoming:
         if not gaps:
             return gap
         return Gap(
-            topic=gap.topic, node=gap.node, session=gap.session, first=gaps[0].first,
-            end=max(each.end for each in gaps), reason=gaps[0].reason,
-        )  # fmt: skip
+            topic=gap.topic,
+            node=gap.node,
+            session=gap.session,
+            first=gaps[0].first,
+            end=max(each.end for each in gaps),
+            reason=gaps[0].reason,
+        )

@@ -207,9 +207,12 @@ class Requester:
     # --- sending ----------------------------------------------------------------------------------
 
     def begin(
-        self, payload: Any, key: bytes | str | None, headers: Headers | None,
+        self,
+        payload: Any,
+        key: bytes | str | None,
+        headers: Headers | None,
         codec: codecs.Codec | None,
-    ) -> Pending | None:  # fmt: skip
+    ) -> Pending | None:
         """Send a request now. None: no responder is known yet, or the ring has no room.
 
         Raises ConfigError, CodecError, PayloadTooLarge, BackPressure, ConnectionLost, Closed.
@@ -232,9 +235,13 @@ class Requester:
         return None
 
     def begin_flow(
-        self, payload: Any, key: bytes | str | None, headers: Headers | None,
-        codec: codecs.Codec | None, timeout: float | None,
-    ) -> Flow[Pending]:  # fmt: skip
+        self,
+        payload: Any,
+        key: bytes | str | None,
+        headers: Headers | None,
+        codec: codecs.Codec | None,
+        timeout: float | None,
+    ) -> Flow[Pending]:
         """Send a request: wait for a responder to be known, and for room.
 
         Raises also NoResponders, Timeout.
@@ -313,9 +320,12 @@ class Requester:
         return max(left, self._changed_s + SETTLING_S - now) if self._settling else left
 
     def _prepare(
-        self, payload: Any, key: bytes | str | None, headers: Headers | None,
+        self,
+        payload: Any,
+        key: bytes | str | None,
+        headers: Headers | None,
         codec: codecs.Codec | None,
-    ) -> tuple[Pending, Outgoing] | None:  # fmt: skip
+    ) -> tuple[Pending, Outgoing] | None:
         self._check()
         if not self._ready:
             return None
@@ -351,9 +361,13 @@ class Requester:
         return alone + [members[self._turn % len(members)] for members in found.values()]
 
     def _address_all(
-        self, payload: bytes, key: bytes | str | None, headers: Headers | None,
-        codec: codecs.Codec | None, sink: Callable[[Pending], None],
-    ) -> list[tuple[Pending, Outgoing]]:  # fmt: skip
+        self,
+        payload: bytes,
+        key: bytes | str | None,
+        headers: Headers | None,
+        codec: codecs.Codec | None,
+        sink: Callable[[Pending], None],
+    ) -> list[tuple[Pending, Outgoing]]:
         """A request to each responder that is known now. Raises NoResponders, BackPressure."""
         made: list[tuple[Pending, Outgoing]] = []
         with self._lock:
@@ -370,9 +384,13 @@ class Requester:
         return made
 
     def _address(
-        self, responder: Responder, payload: bytes, key: bytes | str | None,
-        headers: Headers | None, codec: codecs.Codec | None,
-    ) -> tuple[Pending, Outgoing]:  # fmt: skip
+        self,
+        responder: Responder,
+        payload: bytes,
+        key: bytes | str | None,
+        headers: Headers | None,
+        codec: codecs.Codec | None,
+    ) -> tuple[Pending, Outgoing]:
         """A request to a responder that is ready: its end, when it comes, fails the request."""
         with self._lock:
             if len(self._pending) >= IN_FLIGHT_MAX:
@@ -587,9 +605,11 @@ class Requester:
         if self._problem is None:
             self._find()
         return {
-            "topic": self.topic, "responders": len(self._ready), "in_flight": len(self._pending),
+            "topic": self.topic,
+            "responders": len(self._ready),
+            "in_flight": len(self._pending),
             **self._counts,
-        }  # fmt: skip
+        }
 
 
 def _left_s(deadline: Deadline, timeout: float | None) -> float | None:

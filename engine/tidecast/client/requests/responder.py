@@ -117,9 +117,13 @@ class ResponderFlows(SubscriptionFlows, ABC):
     """
 
     def __init__(
-        self, connection: ConnectionCore, topic: str, *, group: str | None = None,
+        self,
+        connection: ConnectionCore,
+        topic: str,
+        *,
+        group: str | None = None,
         codec: codecs.Codec | str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_text("topic", topic)
         if is_pattern(topic):
             raise reject("topic", topic, "is the name of one topic, without wildcards")
@@ -163,9 +167,11 @@ class ResponderFlows(SubscriptionFlows, ABC):
             RESPONDERS + self.topic, history_bytes=_ANNOUNCEMENT_RING_BYTES, linger_us=0
         )
         about = Announcement(
-            node=connection.link.node_id, subscriber=self.subscriber_id,
-            replies=self._replies.session, group=self.group,
-        )  # fmt: skip
+            node=connection.link.node_id,
+            subscriber=self.subscriber_id,
+            replies=self._replies.session,
+            group=self.group,
+        )
         payload = wire.encode_announcement(about)
         if not self._presence.attempt(Outgoing(payload, b"", 0, 0, True)):
             raise self._presence.full_error()

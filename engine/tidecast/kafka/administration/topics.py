@@ -62,9 +62,11 @@ class TopicAdministration:
     """See module. ``of_broker()``: settings of the endpoint as (name, value, kind)."""
 
     def __init__(
-        self, node: Node, administration: Administration,
+        self,
+        node: Node,
+        administration: Administration,
         of_broker: Callable[[], list[tuple[str, str, Kind]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._node, self._administration, self._of_broker = node, administration, of_broker
 
     # --- topics -----------------------------------------------------------------------------------
@@ -185,9 +187,10 @@ class TopicAdministration:
         rows = []
         for asked in body["resources"]:
             row = {
-                "resource_type": asked["resource_type"], "resource_name": asked["resource_name"],
+                "resource_type": asked["resource_type"],
+                "resource_name": asked["resource_name"],
                 "configs": [],
-            }  # fmt: skip
+            }
             rows.append(row | self._tried(self._describe, caller, asked, body))
         return {"results": rows}
 
@@ -244,9 +247,12 @@ class TopicAdministration:
         return {"responses": rows}
 
     def _alter(
-        self, caller: Caller, asked: Struct, check: bool,
+        self,
+        caller: Caller,
+        asked: Struct,
+        check: bool,
         changes: Callable[[list[Struct]], dict[str, Any]],
-    ) -> Struct:  # fmt: skip
+    ) -> Struct:
         if asked["resource_type"] == BROKER_RESOURCE:
             self._check_broker(caller, asked["resource_name"])
             text = "settings of the endpoint are in the topology file, and are read at the start"

@@ -110,9 +110,11 @@ class Coordinator:
     """All groups of an endpoint. ``new_id(client)`` makes the id of a member."""
 
     def __init__(
-        self, new_id: Callable[[str], str], count: Callable[[str], None],
+        self,
+        new_id: Callable[[str], str],
+        count: Callable[[str], None],
         groups_max: int = GROUPS_MAX,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._new_id, self._count, self._groups_max = new_id, count, groups_max
         self.groups: dict[str, Group] = {}
 
@@ -173,9 +175,7 @@ class Coordinator:
     def _agrees(group: Group, member: Member) -> bool:
         """Some protocol is known to all others and to this member."""
         others = [each for each in group.members.values() if each.id != member.id]
-        return any(
-            all(name in each.protocols for each in others) for name in member.protocols
-        )  # fmt: skip
+        return any(all(name in each.protocols for each in others) for name in member.protocols)
 
     def _join_new(
         self, group: Group, member: Member, version: int, now_s: float, answer: Answer
@@ -312,10 +312,13 @@ class Coordinator:
         assert answer is not None
         leads = member.id == group.leader and leader is None
         rows = [
-            {"member_id": each.id, "group_instance_id": each.instance,
-             "metadata": each.protocols[group.protocol]}
+            {
+                "member_id": each.id,
+                "group_instance_id": each.instance,
+                "metadata": each.protocols[group.protocol],
+            }
             for each in group.members.values()
-        ]  # fmt: skip
+        ]
         answer(
             {"error_code": Code.NONE, "generation_id": group.generation,
              "protocol_name": group.protocol, "leader": leader or group.leader,

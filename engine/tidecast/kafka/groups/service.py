@@ -68,9 +68,11 @@ class Offsets:
     """Offsets of all groups. Read in the loop's thread, written in one of its own."""
 
     def __init__(
-        self, directory: Path, groups_max: int = GROUPS_MAX,
+        self,
+        directory: Path,
+        groups_max: int = GROUPS_MAX,
         wall_s: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._directory, self._groups_max, self._wall_s = directory, groups_max, wall_s
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets")
         self.groups: dict[str, Stored] = {}
@@ -252,9 +254,13 @@ class GroupService:
         """JoinGroup: answered when all members have joined."""
         connection, answer = asked.connection, _future()
         self.coordinator.join(
-            asked.body, version=asked.version, client=connection.client_id, host=connection.peer,
-            now_s=time.monotonic(), answer=_setter(answer),
-        )  # fmt: skip
+            asked.body,
+            version=asked.version,
+            client=connection.client_id,
+            host=connection.peer,
+            now_s=time.monotonic(),
+            answer=_setter(answer),
+        )
         self._busy.set()
         return await answer
 
@@ -275,13 +281,14 @@ class GroupService:
             code = self.coordinator.leave(body["group_id"], body["member_id"], None, now_s)
             return {"error_code": code}
         rows = [
-            each | {
+            each
+            | {
                 "error_code": self.coordinator.leave(
                     body["group_id"], each["member_id"], each["group_instance_id"], now_s
                 )
             }
             for each in body["members"]
-        ]  # fmt: skip
+        ]
         return {"error_code": Code.NONE, "members": rows}
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -298,9 +305,10 @@ class GroupService:
                 code = group_code or self._commit_problem(asked, topic["name"], each)
                 if code is Code.NONE:
                     rows[topic["name"], each["partition_index"]] = Offset(
-                        each["committed_offset"], each.get("committed_leader_epoch", -1),
+                        each["committed_offset"],
+                        each.get("committed_leader_epoch", -1),
                         each["committed_metadata"] or "",
-                    )  # fmt: skip
+                    )
                 partitions.append({"partition_index": each["partition_index"], "error_code": code})
             topics.append({"name": topic["name"], "partitions": partitions})
         if rows:
@@ -343,28 +351,33 @@ class GroupService:
                 for name, partitions in ({} if stored is None else stored.offsets).items()
             ]
         topics = [
-            {"name": each["name"],
-             "partitions": [
-                 self._offset_row(asked, group, each["name"], n)
-                 for n in each["partition_indexes"]
-             ]}
+            {
+                "name": each["name"],
+                "partitions": [
+                    self._offset_row(asked, group, each["name"], n)
+                    for n in each["partition_indexes"]
+                ],
+            }
             for each in wanted
-        ]  # fmt: skip
+        ]
         return {"topics": topics, "error_code": Code.NONE}
 
     def _offset_row(self, asked: Request, group: str, topic: str, partition: int) -> Struct:
         allowed = asked.connection.access.may("subscribe", topic)
         found = self.offsets.get(group, topic, partition) if allowed else None
         row: Struct = {
-            "partition_index": partition, "committed_offset": -1, "committed_leader_epoch": -1,
+            "partition_index": partition,
+            "committed_offset": -1,
+            "committed_leader_epoch": -1,
             "metadata": "",
             "error_code": Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED,
-        }  # fmt: skip
+        }
         if found is not None:
             row |= {
-                "committed_offset": found.offset, "committed_leader_epoch": found.epoch,
+                "committed_offset": found.offset,
+                "committed_leader_epoch": found.epoch,
                 "metadata": found.metadata,
-            }  # fmt: skip
+            }
         return row
 
     # --- looking at groups ------------------------------------------------------------------------
@@ -380,12 +393,16 @@ class GroupService:
         names = sorted({*self.offsets.groups, *self.coordinator.groups})
         found = [self._description(name) for name in names]
         rows = [
-            {"group_id": each["group_id"], "protocol_type": each["protocol_type"],
-             "group_state": each["group_state"], "group_type": GROUP_TYPE}
+            {
+                "group_id": each["group_id"],
+                "protocol_type": each["protocol_type"],
+                "group_state": each["group_state"],
+                "group_type": GROUP_TYPE,
+            }
             for each in found
             if (not states or each["group_state"].lower() in states)
             and (not types or GROUP_TYPE in types)
-        ]  # fmt: skip
+        ]
         return {"error_code": Code.NONE, "groups": rows}
 
     @staticmethod
@@ -405,17 +422,25 @@ class GroupService:
         found = group or Group(name, kind="consumer" if stored else "")
         state = found.state.value if group is not None or stored else "Dead"
         members = [
-            {"member_id": each.id, "group_instance_id": each.instance, "client_id": each.client,
-             "client_host": f"/{each.host}",
-             "member_metadata": each.protocols.get(found.protocol, b""),
-             "member_assignment": each.assignment}
+            {
+                "member_id": each.id,
+                "group_instance_id": each.instance,
+                "client_id": each.client,
+                "client_host": f"/{each.host}",
+                "member_metadata": each.protocols.get(found.protocol, b""),
+                "member_assignment": each.assignment,
+            }
             for each in found.members.values()
-        ]  # fmt: skip
+        ]
         return {
-            "error_code": Code.NONE, "group_id": name, "group_state": state,
-            "protocol_type": found.kind, "protocol_data": found.protocol, "members": members,
+            "error_code": Code.NONE,
+            "group_id": name,
+            "group_state": state,
+            "protocol_type": found.kind,
+            "protocol_data": found.protocol,
+            "members": members,
             "authorized_operations": -(1 << 31),
-        }  # fmt: skip
+        }
 
     # --- deleting groups and offsets --------------------------------------------------------------
 

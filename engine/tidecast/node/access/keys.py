@@ -25,9 +25,11 @@ class KeyRing:
     """See the module. Thread-safe."""
 
     def __init__(
-        self, declared: list[ClientKey], path: Path,
+        self,
+        declared: list[ClientKey],
+        path: Path,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._declared, self._path, self._now = declared, path, now
         self._lock = threading.Lock()
         self._by_digest: dict[str, ClientKey] = {}

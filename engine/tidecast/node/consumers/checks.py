@@ -92,11 +92,14 @@ def check_may_create(pattern: str, name: str, options: ConsumerOptions) -> None:
 def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
     """Raise Conflict when a consumer asks for what its subscription does not have."""
     asked = {
-        "ack_wait_s": options.ack_wait_s, "max_deliver": options.max_deliver,
-        "dead_letter": options.dead_letter, "key_pattern": options.key_pattern,
-        "headers": options.headers, "filter_digest": options.filter_digest,
+        "ack_wait_s": options.ack_wait_s,
+        "max_deliver": options.max_deliver,
+        "dead_letter": options.dead_letter,
+        "key_pattern": options.key_pattern,
+        "headers": options.headers,
+        "filter_digest": options.filter_digest,
         "where": options.where,
-    }  # fmt: skip
+    }
     if saved.filter_digest and options.filter_digest is None:
         raise Conflict(
             f"where: subscription {saved.name} of {saved.pattern} has a compiled filter: give the "

@@ -269,10 +269,14 @@ class DeadLetters:
         self._said[subscription.key] = str(problem)
         self._state.ctx.notify_all(
             events.DeadLetterNotStored(
-                topic=cursor.here.topic, queue=cursor.here.queue, token=dead.token,
-                subscription=subscription.saved.name, dead_letter=topic, detail=str(problem),
+                topic=cursor.here.topic,
+                queue=cursor.here.queue,
+                token=dead.token,
+                subscription=subscription.saved.name,
+                dead_letter=topic,
+                detail=str(problem),
             )
-        )  # fmt: skip
+        )
 
     def _complete(
         self, subscription: SubscriptionState, cursor: CursorState, dead: Dead, stored: bool = True
@@ -285,10 +289,13 @@ class DeadLetters:
         self._ended[key] = None
         _limit(self._ended)
         about: dict[str, Any] = {
-            "topic": cursor.here.topic, "queue": cursor.here.queue, "token": dead.token,
-            "subscription": subscription.saved.name, "attempts": dead.attempts,
+            "topic": cursor.here.topic,
+            "queue": cursor.here.queue,
+            "token": dead.token,
+            "subscription": subscription.saved.name,
+            "attempts": dead.attempts,
             "reason": dead.reason or CAUSES[dead.cause],
-        }  # fmt: skip
+        }
         topic = subscription.saved.dead_letter if stored else ""
         with self._state.lock:
             saved = subscription.saved
@@ -311,14 +318,21 @@ class DeadLetters:
         except NotFound as problem:
             raise _Deleted(str(problem)) from None
         record = decoded(raw, cut=False)
-        kept = {MARK + name if name.startswith(MARK) else name: value
-                for name, value in record["headers"].items() if name not in OURS}  # fmt: skip
+        kept = {
+            MARK + name if name.startswith(MARK) else name: value
+            for name, value in record["headers"].items()
+            if name not in OURS
+        }
         headers = {
-            f"{MARK}topic": cursor.here.topic, f"{MARK}queue": cursor.here.queue,
-            f"{MARK}token": dead.token, f"{MARK}subscription": subscription.saved.name,
-            f"{MARK}pattern": subscription.saved.pattern, f"{MARK}attempts": dead.attempts,
-            f"{MARK}reason": dead.reason or CAUSES[dead.cause], f"{MARK}time": record["time_ns"],
-        }  # fmt: skip
+            f"{MARK}topic": cursor.here.topic,
+            f"{MARK}queue": cursor.here.queue,
+            f"{MARK}token": dead.token,
+            f"{MARK}subscription": subscription.saved.name,
+            f"{MARK}pattern": subscription.saved.pattern,
+            f"{MARK}attempts": dead.attempts,
+            f"{MARK}reason": dead.reason or CAUSES[dead.cause],
+            f"{MARK}time": record["time_ns"],
+        }
         fit = list(kept)
         while True:
             cut = {f"{MARK}cut": len(kept) - len(fit)} if len(fit) < len(kept) else {}
@@ -339,9 +353,12 @@ class DeadLetters:
 
         def publish(publisher: LetterPublisher) -> None:
             publisher.publish(
-                record["payload"], key=record["key"], headers=headers, timestamp=timestamp,
+                record["payload"],
+                key=record["key"],
+                headers=headers,
+                timestamp=timestamp,
                 timeout=STORE_TIMEOUT_S,
-            )  # fmt: skip
+            )
 
         client = self._connection(plain)
         publisher, size = client.kept_publisher(topic), len(record["payload"]) + _META_BYTES_MAX
@@ -361,9 +378,11 @@ class DeadLetters:
 
     def send(self, topic: str, record: dict[str, Any], name: str | None) -> None:
         """Send a dead letter to a topic again, for one subscription, or for all (None)."""
-        kept = {key.removeprefix(MARK) if key.startswith(MARK * 2) else key: value
-                for key, value in record["headers"].items()
-                if not key.startswith(MARK) or key.startswith(MARK * 2)}  # fmt: skip
+        kept = {
+            key.removeprefix(MARK) if key.startswith(MARK * 2) else key: value
+            for key, value in record["headers"].items()
+            if not key.startswith(MARK) or key.startswith(MARK * 2)
+        }
         stamp = record["headers"].get(f"{MARK}time")
         if name is None:
             self._publish(topic, record, kept, plain=True, timestamp=stamp)

@@ -173,12 +173,16 @@ def redrive(
         with subs.lock:
             saved.set_dead_open(len(page.found))
     return {
-        "records": len(page.found), "scanned": page.scanned, "dry_run": dry_run,
+        "records": len(page.found),
+        "scanned": page.scanned,
+        "dry_run": dry_run,
         "unverified": page.unverified,
-        "tokens": [(record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
-                   for _, _, record in page.found[:TOKENS_MAX]],
+        "tokens": [
+            (record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
+            for _, _, record in page.found[:TOKENS_MAX]
+        ],
         "next": [list(one) for one in page.following.items()] if page.more else None,
-    }  # fmt: skip
+    }
 
 
 def redrive_pages(

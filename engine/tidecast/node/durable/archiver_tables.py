@@ -139,10 +139,11 @@ class ArchiverTables:
         fill(
             S.topics[slot],
             {
-                "queues": len(numbers), "map_address": address(numbers_of),
+                "queues": len(numbers),
+                "map_address": address(numbers_of),
                 "table_address": address(table),
             },
-        )  # fmt: skip
+        )
 
     def queue_numbers(self, topic: DurableTopic) -> list[int]:
         """Rows of a topic's queues at the archiver."""
@@ -276,9 +277,13 @@ def begin_ring(
     pack_into("<qqq", ring, lay.ACK_RECORDS_AT, *record)
     pack_into("<qq", ring, lay.DURABLE_AT, record[2], record[2])
     return add_consumer(
-        ring, position=record[0], client=0, doorbell=lay.DOORBELL_ARCHIVER,
-        subscription=ARCHIVER_SUBSCRIPTION, tethered=True,
-    )  # fmt: skip
+        ring,
+        position=record[0],
+        client=0,
+        doorbell=lay.DOORBELL_ARCHIVER,
+        subscription=ARCHIVER_SUBSCRIPTION,
+        tethered=True,
+    )
 
 
 def ack_record(ring: Bytes, about: RingInfo) -> tuple[int, int, int]:
@@ -357,9 +362,13 @@ def describe_unacked(mapped: MappedFile) -> UnackedRing | None:
     seq, at, _ = ack_record(ring, about)
     held = messages_between(ring, about, seq, about.head + 1, at)
     return UnackedRing(
-        about.topic_name, f"{producer:x}", about.session, held.messages, held.bytes,
+        about.topic_name,
+        f"{producer:x}",
+        about.session,
+        held.messages,
+        held.bytes,
         str(mapped.path),
-    )  # fmt: skip
+    )
 
 
 __all__ = [
@@ -376,4 +385,4 @@ __all__ = [
     "holds_unacked",
     "ring_session",
     "unacked",
-]  # fmt: skip
+]

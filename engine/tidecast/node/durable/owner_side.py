@@ -202,9 +202,12 @@ class Openings:
         if opened is not None and opened.session.epoch == block.epoch:
             return replace(opened.session, first_seq=block.first_seq)
         return topic.producers.resume(
-            block.id, block.epoch, block.first_seq, self._ctx.wall_ns(),
+            block.id,
+            block.epoch,
+            block.first_seq,
+            self._ctx.wall_ns(),
             block.line or setup.session,
-        )  # fmt: skip
+        )
 
     def newest(self, topic: DurableTopic, producer: int, session: int, epoch: int) -> int:
         """The newest epoch of a producer, for one that says it has ``epoch``.
@@ -277,12 +280,15 @@ class PublisherRings:
         )
         self._registry.notify(
             events.PublisherRefused(
-                topic=config.name, node=setup.node, session=setup.session, bytes=needed,
+                topic=config.name,
+                node=setup.node,
+                session=setup.session,
+                bytes=needed,
                 detail=f"rings of publishers on other nodes have {self.bytes} bytes of "
                 f"{most} here: raise node.publisher_rings_bytes_max, or lower receive_bytes of "
                 "the topic; the publisher waits until there is room",
             )
-        )  # fmt: skip
+        )
 
 
 class OwnerSide:
@@ -475,11 +481,12 @@ class OwnerSide:
             )
             self._registry.notify(
                 events.TopicConflict(
-                    topic=setup.topic, node=setup.node,
+                    topic=setup.topic,
+                    node=setup.node,
                     detail=f"its history begins at packet {setup.oldest}, it is acked up to "
                     f"{block.packet}: what lies between is not durable",
                 )
-            )  # fmt: skip
+            )
         return sound
 
     def _join(
@@ -490,13 +497,21 @@ class OwnerSide:
 
         def prepare(mapped: MappedFile) -> dict[str, int]:
             archiver_tables.begin_ring(
-                mapped.array, producer=block.id, epoch=block.epoch, first_seq=block.first_seq,
-                doorbell=0, record=(block.packet, block.offset, block.count),
-            )  # fmt: skip
+                mapped.array,
+                producer=block.id,
+                epoch=block.epoch,
+                first_seq=block.first_seq,
+                doorbell=0,
+                record=(block.packet, block.offset, block.count),
+            )
             return {
-                "durable": 1, "producer": block.id, "epoch": block.epoch, "acked": -1,
-                "first_seq": block.first_seq, "owner": topic.owner,
-            }  # fmt: skip
+                "durable": 1,
+                "producer": block.id,
+                "epoch": block.epoch,
+                "acked": -1,
+                "first_seq": block.first_seq,
+                "owner": topic.owner,
+            }
 
         config = topic.config
         image = self._images.place(runtime, setup, config, "durable", block.packet, slots, prepare)
@@ -510,9 +525,10 @@ class OwnerSide:
 
     def _sources(self, topic: str, session: int) -> list[archiver_tables.Source]:
         return [
-            s for s in self._registry.sources.values()
+            s
+            for s in self._registry.sources.values()
             if s.image and s.session == session and s.topic == topic
-        ]  # fmt: skip
+        ]
 
     def _over(self, source: archiver_tables.Source, image: Image, now_s: float) -> bool:
         record = self._registry.runtime.state.sources[source.slot]

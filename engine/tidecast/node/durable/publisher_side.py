@@ -62,9 +62,12 @@ class PublisherSide:
     """See module."""
 
     def __init__(
-        self, registry: SourceRegistry, pending: PendingSessions, recovery: Recovery,
+        self,
+        registry: SourceRegistry,
+        pending: PendingSessions,
+        recovery: Recovery,
         publications: Publications,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._registry, self._pending, self._recovery = registry, pending, recovery
         self._ctx, self._publications = registry.ctx, publications
         self._waiting: dict[str, list[MappedFile]] = {}
@@ -263,9 +266,11 @@ class PublisherSide:
             if publication.id not in notified:
                 producer, epoch, _ = archiver_tables.ring_session(ring)
                 event = events.ProducerFenced(
-                    topic=publication.topic.name, producer=f"{producer:x}",
-                    session=publication.session, epoch=epoch,
-                )  # fmt: skip
+                    topic=publication.topic.name,
+                    producer=f"{producer:x}",
+                    session=publication.session,
+                    epoch=epoch,
+                )
                 self._ctx.notify(publication.client, event)
 
     def _report_unreachable(self) -> None:
@@ -283,11 +288,13 @@ class PublisherSide:
                 continue
             self._registry.set_ack_state(ring, UNREACHABLE)
             event = events.PublisherWaits(
-                topic=topic.name, session=publication.session, owner=owner,
+                topic=topic.name,
+                session=publication.session,
+                owner=owner,
                 detail=f"node {owner} keeps the queues, and transport {topic.transport or 'ipc'} "
                 "reaches no other node: messages wait in the publisher's ring until this engine "
                 "has the lease; give the topic a transport of kind udp-..., or publish there",
-            )  # fmt: skip
+            )
             self._registry.notified.append(event)
             self._ctx.notify(publication.client, event)
 

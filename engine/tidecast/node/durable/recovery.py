@@ -139,10 +139,14 @@ class Recovery:
         )
         self._registry.notify(
             events.RingDropped(
-                topic=about.topic_name, producer=f"{producer:x}", session=about.session,
-                first=first, packets=packets, reason=reason,
+                topic=about.topic_name,
+                producer=f"{producer:x}",
+                session=about.session,
+                first=first,
+                packets=packets,
+                reason=reason,
             )
-        )  # fmt: skip
+        )
         return packets
 
     def report_stranded(self, mapped: MappedFile) -> bool:
@@ -153,9 +157,13 @@ class Recovery:
             mapped.close()
             return False
         self._registry.ctx.note(
-            rec.ALERT, rec.Code.RING_STRANDED, left.session, int(left.producer, 16),
-            left.messages, left.bytes,
-        )  # fmt: skip
+            rec.ALERT,
+            rec.Code.RING_STRANDED,
+            left.session,
+            int(left.producer, 16),
+            left.messages,
+            left.bytes,
+        )
         self._registry.stand(left.topic, left.file, events.RingStranded(**asdict(left)))
         return True
 

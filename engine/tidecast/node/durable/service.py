@@ -53,9 +53,12 @@ class Durable:
     """See module."""
 
     def __init__(
-        self, ctx: NodeContext, publications: Publications, images: Images,
+        self,
+        ctx: NodeContext,
+        publications: Publications,
+        images: Images,
         lease_store: LeaseStore | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.ctx = ctx
         self.registry = SourceRegistry(ctx, publications, images, self._from_agent, self._sync)
         self.wanted = WantedTopics(ctx, images.known, self.registry.keeps)
@@ -66,8 +69,10 @@ class Durable:
         self.owner_side = OwnerSide(self.registry, pending, self.grants, images)
         self.leases = Leases(self.registry, self, lease_store)
         self.topics, self.sources, self.rows = (
-            self.registry.topics, self.registry.sources, self.registry.rows,
-        )  # fmt: skip
+            self.registry.topics,
+            self.registry.sources,
+            self.registry.rows,
+        )
         self._by_number: dict[int, tuple[DurableTopic, int]] = {}
         self._refused: dict[tuple[str, int], str] = {}
         """Why the last sync of a queue failed, until one succeeds."""
@@ -193,9 +198,13 @@ class Durable:
             )
             self.ctx.counters.values[self.rows[config.name, queue], C.TORN_BYTES] += torn.bytes
             event = events.TornTail(
-                topic=config.name, queue=queue, file=str(torn.segment), position=torn.position,
-                bytes=torn.bytes, aside=str(torn.aside),
-            )  # fmt: skip
+                topic=config.name,
+                queue=queue,
+                file=str(torn.segment),
+                position=torn.position,
+                bytes=torn.bytes,
+                aside=str(torn.aside),
+            )
             self.registry.stand(config.name, str(torn.aside), event)
         for queue, file, detail in topic.damaged_files:
             self.ctx.note(rec.ALERT, rec.Code.FILE_DAMAGED, config.wire_id, queue)
@@ -365,15 +374,21 @@ class Durable:
         topic = self.topics[publication.topic.name]
         ring = publication.mapped.array
         consumer = archiver_tables.begin_ring(
-            ring, producer=session.producer.id, epoch=session.epoch,
-            first_seq=session.first_seq, doorbell=doorbell,
-        )  # fmt: skip
+            ring,
+            producer=session.producer.id,
+            epoch=session.epoch,
+            first_seq=session.first_seq,
+            doorbell=doorbell,
+        )
         publication.fix_constant()
         client = self.ctx.clients.get(publication.client)
         source = self.registry.add(
-            topic, publication.mapped, session, consumer,
+            topic,
+            publication.mapped,
+            session,
+            consumer,
             of_engine=client is not None and client.of_engine,
-        )  # fmt: skip
+        )
         publication.archive(source)
         self.sources[source].belong_to(publication.id)
 
@@ -514,10 +529,14 @@ class Durable:
         self.registry.runtime.on_archiver(lambda: archiver_tables.fill(record, values))
         self.registry.notify(
             events.Gap(
-                topic=source.topic, node=self.ctx.name, session=source.session, first=first,
-                end=first + packets, reason="malformed",
+                topic=source.topic,
+                node=self.ctx.name,
+                session=source.session,
+                first=first,
+                end=first + packets,
+                reason="malformed",
             )
-        )  # fmt: skip
+        )
 
     def _topic_at(self, slot: int) -> DurableTopic | None:
         return next((t for t in self.topics.values() if t.slot == slot), None)
@@ -533,10 +552,12 @@ class Durable:
         self.ctx.note(rec.ALERT, rec.Code.DISK_REFUSED, topic.config.wire_id, queue, number)
         self.registry.notify(
             events.DiskRefused(
-                topic=topic.config.name, queue=queue, errno=number,
+                topic=topic.config.name,
+                queue=queue,
+                errno=number,
                 detail=f"{what} failed: {os.strerror(number)}",
             )
-        )  # fmt: skip
+        )
 
     def _drained(self, slot: int) -> None:
         source = self.sources.get(slot)

@@ -166,9 +166,10 @@ class PendingSessions:
     def granted(self, producer: Producer, session: int) -> Iterator[Opened]:
         """Other sessions of a producer that were granted and have not begun."""
         return (
-            one for each, one in self.opened.items()
+            one
+            for each, one in self.opened.items()
             if each != session and one.session.producer is producer
-        )  # fmt: skip
+        )
 
 
 class Grants:
@@ -307,9 +308,10 @@ class Grants:
     def fence(self, topic: DurableTopic, producer: int, name: str) -> None:
         """What older sessions have committed goes into the log; then they may append no more."""
         older = [
-            source for source in self._registry.sources.values()
+            source
+            for source in self._registry.sources.values()
             if source.producer.id == producer and source.topic == topic.config.name
-        ]  # fmt: skip
+        ]
         if older:
             self._registry.drain(topic, older)
         for source in older:

@@ -39,9 +39,13 @@ class SourceRegistry:
     """See module. ``on_events``, ``sync``: of `ArchiverRuntime`."""
 
     def __init__(
-        self, ctx: NodeContext, publications: Publications, images: Images,
-        on_events: Callable[[Rows], None], sync: Callable[[int], int],
-    ) -> None:  # fmt: skip
+        self,
+        ctx: NodeContext,
+        publications: Publications,
+        images: Images,
+        on_events: Callable[[Rows], None],
+        sync: Callable[[int], int],
+    ) -> None:
         self.ctx, self._publications, self._images = ctx, publications, images
         self._on_events, self._sync = on_events, sync
         self.topics: dict[str, DurableTopic] = {}
@@ -82,10 +86,14 @@ class SourceRegistry:
         if self._runtime is None:
             ctx = self.ctx
             self._runtime = ArchiverRuntime(
-                counters=ctx.counters.values, bells=ctx.bells, inline=ctx.inline,
-                on_events=self._on_events, sync=self._sync, on_fault=ctx.conductor.agent_failed,
+                counters=ctx.counters.values,
+                bells=ctx.bells,
+                inline=ctx.inline,
+                on_events=self._on_events,
+                sync=self._sync,
+                on_fault=ctx.conductor.agent_failed,
                 wall_ns=ctx.wall_ns,
-            )  # fmt: skip
+            )
             self._tables = archiver_tables.ArchiverTables(self._runtime)
         return self._runtime
 
@@ -248,9 +256,10 @@ class SourceRegistry:
 
         def look() -> set[str]:
             return {
-                name for name, topic in list(self.topics.items())
+                name
+                for name, topic in list(self.topics.items())
                 if topic_unread(runtime.state.words, topic.slot)
-            }  # fmt: skip
+            }
 
         try:
             self.unread_topics = runtime.on_archiver(look)

@@ -73,11 +73,12 @@ class Tails:
     def torn(self, producers: ProducerTable, sequences: Sequences) -> list[Producer]:
         """Producers of whom some sequence below the last one was not seen."""
         return [
-            each for each in producers.known.values()
+            each
+            for each in producers.known.values()
             if not each.placed  # their sequences are contiguous in each queue, never across
             and each.acked_seq < each.last_seq
             and self._count(each, sequences) < each.last_seq - each.acked_seq
-        ]  # fmt: skip
+        ]
 
     def _count(self, producer: Producer, sequences: Sequences) -> int:
         """Records of a producer that were seen behind what is acked."""
@@ -96,9 +97,10 @@ class Tails:
     def unseen(self, producers: ProducerTable, torn: list[Producer]) -> list[int]:
         """Queues in whose segments before the last one some of it may lie."""
         return [
-            queue for queue in range(producers.queues)
+            queue
+            for queue in range(producers.queues)
             if any(producers.before.get((queue, p.id), 0) > p.acked_seq for p in torn)
-        ]  # fmt: skip
+        ]
 
 
 def seqs_of(batch: np.ndarray) -> np.ndarray:
@@ -415,9 +417,11 @@ class DurableTopic:
         for log in [self.logs[queue] for queue in np.flatnonzero(due).tolist()]:
             hold = None if config.retention_past_unacked else position(config.name, log.queue)
             gone = log.retain(
-                bytes_max=config.retention_bytes, age_max_ns=int(config.retention_s * 1e9),
-                now_ns=now_ns, hold_token=hold,
-            )  # fmt: skip
+                bytes_max=config.retention_bytes,
+                age_max_ns=int(config.retention_s * 1e9),
+                now_ns=now_ns,
+                hold_token=hold,
+            )
             if gone:
                 found.append((log.queue, len(gone)))
         return found

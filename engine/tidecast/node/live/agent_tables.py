@@ -133,18 +133,23 @@ def announce(ctx: NodeContext, publication: Publication, owner: int = 0) -> None
 def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
     """What the sender must know of a ring whose acks come over the network."""
     return {
-        "remote": int(publication.remote >= 0), "consumer": publication.remote,
-        "block_at": wire.SETUP_NAMES_AT + setup[wire.SETUP_NODE_LEN_AT]
+        "remote": int(publication.remote >= 0),
+        "consumer": publication.remote,
+        "block_at": wire.SETUP_NAMES_AT
+        + setup[wire.SETUP_NODE_LEN_AT]
         + setup[wire.SETUP_TOPIC_LEN_AT],
-    }  # fmt: skip
+    }
 
 
 def _budgets(slots: int, sent: int, now_ns: int) -> dict[str, int]:
     """What receivers may ask for: places, and repairs of those that have none."""
     return {
-        "joins": RECEIVERS_MAX, "joins_ns": now_ns, "credit": 2 * slots, "credit_sent": sent,
+        "joins": RECEIVERS_MAX,
+        "joins_ns": now_ns,
+        "credit": 2 * slots,
+        "credit_sent": sent,
         "credit_ns": now_ns,
-    }  # fmt: skip
+    }
 
 
 def _record_of(
@@ -211,9 +216,13 @@ def add_publication(
     pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
     resent = np.zeros(about.slots, dtype=np.int64)
     row = ctx.counters.allocate(
-        counters_layout.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
-        session=publication.session, peer=ctx.id, channel=channel,
-    )  # fmt: skip
+        counters_layout.ROW_PUBLICATION,
+        publication.topic.name,
+        wire.CHANNEL_NAMES[channel],
+        session=publication.session,
+        peer=ctx.id,
+        channel=channel,
+    )
     publication.place(row, -1, resent)
     setup = encode_setup(ctx, publication, channel)
     fields = _record_of(ctx, publication, channel, resent, sent)
@@ -405,12 +414,15 @@ def stats(counters: CountersFile) -> dict[str, Any]:
 
 def _local_readers(ring: Bytes) -> list[dict[str, int]]:
     return [
-        {"subscription_id": int(e[lay.CONSUMER_SUBSCRIPTION_AT // 8]),
-         "position": int(e[lay.CONSUMER_POSITION_AT // 8]),
-         "state": int(e[0]), "tethered": int(e[lay.CONSUMER_TETHERED_AT // 8])}
+        {
+            "subscription_id": int(e[lay.CONSUMER_SUBSCRIPTION_AT // 8]),
+            "position": int(e[lay.CONSUMER_POSITION_AT // 8]),
+            "state": int(e[0]),
+            "tethered": int(e[lay.CONSUMER_TETHERED_AT // 8]),
+        }
         for _, e in consumers(ring)
         if e[lay.CONSUMER_SUBSCRIPTION_AT // 8] >= 0
-    ]  # fmt: skip
+    ]
 
 
 def publication_row(publication: Publication) -> dict[str, Any]:

@@ -42,8 +42,10 @@ def accepted(
     _check(given)
     transport = ctx.topology.transport(config.transport)
     same = (given.topic, given.slots, given.slot_bytes) == (
-        config.wire_id, slots, transport.packet_bytes,
-    )  # fmt: skip
+        config.wire_id,
+        slots,
+        transport.packet_bytes,
+    )
     taken = any(p.session == given.session for p in ctx.pubs.values())
     # This engine has closed the ring itself, and notified receivers.
     return given if same and not taken and given.incarnation != ctx.incarnation else None
@@ -53,10 +55,14 @@ def _check(given: Continued) -> None:
     """Raise ConfigError for numbers that no ring has."""
     low = max(given.first, given.head - given.slots)
     ranges = {
-        "session": (1, (1 << 31) - 1), "slots": (lay.SLOTS_MIN, lay.SLOTS_MAX),
-        "readers": (0, lay.CONSUMERS_MAX), "first": (0, _SEQ_MAX),
-        "head": (given.first, _SEQ_MAX), "sent": (low, given.head), "age_s": (0.0, AWAY_S_MAX),
-    }  # fmt: skip
+        "session": (1, (1 << 31) - 1),
+        "slots": (lay.SLOTS_MIN, lay.SLOTS_MAX),
+        "readers": (0, lay.CONSUMERS_MAX),
+        "first": (0, _SEQ_MAX),
+        "head": (given.first, _SEQ_MAX),
+        "sent": (low, given.head),
+        "age_s": (0.0, AWAY_S_MAX),
+    }
     for field, (least, most) in ranges.items():
         value = getattr(given, field)
         if not least <= value <= most:
@@ -76,9 +82,13 @@ def hold(ctx: NodeContext, publication: Publication) -> None:
     if publication.continues is None or publication.continues.readers == 0:
         return
     entry = add_consumer(
-        publication.mapped.array, position=publication.about().head, client=0, doorbell=-1,
-        subscription=REJOINING, tethered=True,
-    )  # fmt: skip
+        publication.mapped.array,
+        position=publication.about().head,
+        client=0,
+        doorbell=-1,
+        subscription=REJOINING,
+        tethered=True,
+    )
     until_s = ctx.now_s() + REJOIN_S
     publication.hold(Held(entry, until_s, publication.continues.readers))
 

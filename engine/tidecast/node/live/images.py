@@ -86,10 +86,13 @@ class RefusedImages:
         )
         ctx.notify_all(
             events.PublisherRefused(
-                topic=setup.topic, node=setup.node, session=setup.session, bytes=needed,
+                topic=setup.topic,
+                node=setup.node,
+                session=setup.session,
+                bytes=needed,
                 detail=f"{problem}; it is tried again each {RETRY_S:g} s",
             )
-        )  # fmt: skip
+        )
 
     def later(
         self, runtime: TransportRuntime, setup: Setup, why: int = image_table.SESSION_IGNORED
@@ -160,10 +163,14 @@ class Images:
                 began_ns=ctx.clock_ns() - setup.age_ns,
             )  # fmt: skip
             agent_tables.add_image(
-                ctx, image, join=join, channel=setup.channel, reliability=setup.reliability,
+                ctx,
+                image,
+                join=join,
+                channel=setup.channel,
+                reliability=setup.reliability,
                 address_words=setup.address_words,
                 further=_group_of(setup) | (prepare(mapped) if prepare is not None else {}),
-            )  # fmt: skip
+            )
             undo.pop_all()
         ctx.images_by_id[image_id] = image
         self.known.of(runtime).image_changed(setup.session)
@@ -280,7 +287,7 @@ class Images:
             image.session,
             contiguous,
             GONE_REASONS.index(image.gone),
-        )  # fmt: skip
+        )
         self.known.image_changed(image)
         self.refused.add_bytes(-image.mapped.array.size)
         image.mapped.unlink()
@@ -291,9 +298,13 @@ class Images:
         ctx = self._ctx
         for subscription_id in image.readers:
             ctx.notify_gone(
-                subscription_id, image.id, image.topic.name, image.node_name, image.session,
+                subscription_id,
+                image.id,
+                image.topic.name,
+                image.node_name,
+                image.session,
                 image.gone or "closed",
-            )  # fmt: skip
+            )
         agent_tables.remove_image(ctx, image, leave=True)
         ctx.images_by_id.pop(image.id, None)
         self.known.forget(image.runtime, image.session)
@@ -304,8 +315,10 @@ class Images:
 def _group_of(setup: Setup) -> dict[str, int]:
     """Fields of an image's record: how many receive its session, and which of them report."""
     return {
-        "group": setup.group, "sampling": setup.sampling, "round_trip_ns": setup.round_trip_ns,
-    }  # fmt: skip
+        "group": setup.group,
+        "sampling": setup.sampling,
+        "round_trip_ns": setup.round_trip_ns,
+    }
 
 
 def _image_ring(

@@ -128,10 +128,12 @@ class Peers:
             )
             self.report(
                 events.ForeignPlatform(
-                    transport=runtime.config.name, node=setup.node, platform=setup.platform,
+                    transport=runtime.config.name,
+                    node=setup.node,
+                    platform=setup.platform,
                     address=runtime.address_text(setup.address_words),
                 )
-            )  # fmt: skip
+            )
         return False
 
     def _alive_ns(self, peer: Peer) -> int:
@@ -155,10 +157,12 @@ class Peers:
         """An agent refused packets that came from a foreign address."""
         self.report(
             events.ForeignPackets(
-                transport=runtime.config.name, session=session, node_id=source,
+                transport=runtime.config.name,
+                session=session,
+                node_id=source,
                 address=runtime.address_text(words),
             ),
-        )  # fmt: skip
+        )
 
 
 def _conflict(setup: Setup, known: Peer | None) -> events.NodeConflict:

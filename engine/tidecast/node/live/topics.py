@@ -87,11 +87,15 @@ class Topics:
                 f"topic {served.name}: the name of a topic with requests has at most {most} bytes"
             )
         topic = TopicConfig(
-            name=name, transport=served.transport, history_bytes=served.history_bytes,
-            receive_bytes=served.receive_bytes, linger_us=served.linger_us,
-            nak_delay_us=served.nak_delay_us, nak_retry_us=served.nak_retry_us,
+            name=name,
+            transport=served.transport,
+            history_bytes=served.history_bytes,
+            receive_bytes=served.receive_bytes,
+            linger_us=served.linger_us,
+            nak_delay_us=served.nak_delay_us,
+            nak_retry_us=served.nak_retry_us,
             receiver_timeout_s=served.receiver_timeout_s,
-        )  # fmt: skip
+        )
         with self._ctx.lock:
             self._ctx.topic_by_name[name] = topic
             self._internal.add(name)
@@ -238,6 +242,8 @@ def _ended(publication: Publication) -> events.PublicationEnded:
     """What its writer published so far is sent, see `live.publications`."""
     name = publication.topic.name
     return events.PublicationEnded(
-        topic=name, session=publication.session, code=Closed.code,
+        topic=name,
+        session=publication.session,
+        code=Closed.code,
         reason=f"topic {name}: it was deleted or made anew: open another publisher",
-    )  # fmt: skip
+    )

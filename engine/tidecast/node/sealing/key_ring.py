@@ -95,10 +95,14 @@ class WireKeyRing:
         """Each sealed transport: its mode, the epoch in use, those that are taken, who is known."""
         modes = {lay.MODE_OPTIONAL: "optional", lay.MODE_REQUIRED: "required"}
         return [
-            {"transport": name, "secure": modes[sealed.mode], "epoch": sealed.active,
-             "accepted": list(sealed.accepted)}
+            {
+                "transport": name,
+                "secure": modes[sealed.mode],
+                "epoch": sealed.active,
+                "accepted": list(sealed.accepted),
+            }
             for name, sealed in self._sealed.items()
-        ]  # fmt: skip
+        ]
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -146,25 +150,34 @@ class WireKeyRing:
         """An agent refused a packet that is not authentic."""
         self._peers.report(
             events.WireForgery(
-                transport=runtime.config.name, node_id=source, address=runtime.address_text(words),
+                transport=runtime.config.name,
+                node_id=source,
+                address=runtime.address_text(words),
                 reason="plain" if cause == FORGED_PLAIN else "tag",
             )
-        )  # fmt: skip
+        )
 
     def not_learned(
-        self, runtime: TransportRuntime, source: int, words: tuple[int, int], epoch: int,
+        self,
+        runtime: TransportRuntime,
+        source: int,
+        words: tuple[int, int],
+        epoch: int,
         outcome: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The sender of a packet was not taken in."""
         if outcome == FORGED_PACKET:
             if self._is_due((runtime.config.name, 0, "forged")):
                 self.forgery(runtime, source, words, 0)
             return
         self._missing(
-            runtime.config.name, source, epoch, runtime.address_text(words),
+            runtime.config.name,
+            source,
+            epoch,
+            runtime.address_text(words),
             f"node {source} seals under epoch {epoch}, which this node does not have, or it may "
             "not send",
-        )  # fmt: skip
+        )
 
     def _missing(self, name: str, source: int, epoch: int, address: str, reason: str) -> None:
         if self._is_due((name, source, "missing")):

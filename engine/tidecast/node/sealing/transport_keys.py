@@ -83,9 +83,11 @@ class SealedTransport:
         sealer = sealer_state(library, source=node, boot=boot, lane=0, suite=self._suite)
         opener = opener_state(library, self.mode)
         return _Side(
-            SenderKeys(sealer, library, self._key), sealer,
-            ReceiverKeys(opener, library, node, self._key_of_member), opener,
-        )  # fmt: skip
+            SenderKeys(sealer, library, self._key),
+            sealer,
+            ReceiverKeys(opener, library, node, self._key_of_member),
+            opener,
+        )
 
     # --- keys -------------------------------------------------------------------------------------
 

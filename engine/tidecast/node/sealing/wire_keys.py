@@ -59,9 +59,10 @@ class WireKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def accepted(self, transport: str, now_ns: int) -> list[WireEpoch]:
         """Epochs whose packets receivers take now, oldest first."""
         return [
-            each for each in self.transports.get(transport, [])
+            each
+            for each in self.transports.get(transport, [])
             if each.retire_at_ns == 0 or now_ns < each.retire_at_ns
-        ]  # fmt: skip
+        ]
 
     def active(self, transport: str, now_ns: int) -> WireEpoch:
         """The epoch that senders use now. Raises NotFound when there is none."""
@@ -71,9 +72,13 @@ class WireKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return begun[-1]
 
     def with_new(
-        self, transport: str, now_ns: int, make: Callable[[int], bytes] = secrets.token_bytes,
-        *, activate_after_s: float = 0.0,
-    ) -> WireKeys:  # fmt: skip
+        self,
+        transport: str,
+        now_ns: int,
+        make: Callable[[int], bytes] = secrets.token_bytes,
+        *,
+        activate_after_s: float = 0.0,
+    ) -> WireKeys:
         """With a first epoch of a transport, active in ``activate_after_s``.
 
         Raises Conflict when it has some, ConfigError for a time out of range.
@@ -86,16 +91,22 @@ class WireKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._with(transport, [_epoch(last + 1, activate_at_ns, make)])
 
     def rotated(
-        self, transport: str, now_ns: int, *, activate_after_s: float = ACTIVATE_AFTER_S,
+        self,
+        transport: str,
+        now_ns: int,
+        *,
+        activate_after_s: float = ACTIVATE_AFTER_S,
         retire_after_s: float = RETIRE_AFTER_S,
         make: Callable[[int], bytes] = secrets.token_bytes,
-    ) -> WireKeys:  # fmt: skip
+    ) -> WireKeys:
         """With the next epoch, active in ``activate_after_s``; the one before it ends after that.
 
         Raises NotFound without an epoch, Conflict while the rotation before this one lasts.
         """
-        for name, given in (("activate_after_s", activate_after_s),
-                            ("retire_after_s", retire_after_s)):  # fmt: skip
+        for name, given in (
+            ("activate_after_s", activate_after_s),
+            ("retire_after_s", retire_after_s),
+        ):
             _check_s(name, given)
         last = self.active(transport, now_ns)
         if len(self.accepted(transport, now_ns)) >= EPOCHS_KEPT_MAX:
