@@ -5,33 +5,46 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import msgspec
 import numpy as np
 import pytest
 
-from tidecast.buffers import reader
+from tidecast.api.link import RESUME_MAX, SubscriptionGrant, SubscriptionOptions
+from tidecast.buffers import reader, writer
 from tidecast.buffers.ring_file import add_consumer, create_ring
+from tidecast.buffers.writer import close_abandoned
+from tidecast.client.core import subscription
 from tidecast.client.core.image import Image, ReadPosition
+from tidecast.client.core.subscription import SubscriptionCore
+from tidecast.client.remote import frames as remote_frames
 from tidecast.client.remote.rings import with_local_ids
-from tidecast.events import ImageAvailable, PublicationEnded
+from tidecast.events import ImageAvailable, ImageGone, PublicationEnded
 from tidecast.layout import ring as lay
+from tidecast.native.mapped import MappedFile
 
 
-def image(directory: Path, name: str, *, first: int, slots: int = 64, **options: Any) -> Image:
+def available(
+    directory: Path, name: str, *, first: int, slots: int = 64, session: int = 7, **options: Any
+) -> ImageAvailable:
     path = directory / name
     mapped = create_ring(
-        path, kind=lay.KIND_IMAGE, slots=slots, slot_bytes=1400, session=7, topic=1, node=2,
-        channel=1, flow=lay.FLOW_MIN, has_network=False, incarnation=1, first=first,
-        **{"reliability": lay.UNORDERED} | options,
+        path, slots=slots, slot_bytes=1400, session=session, topic=1, node=2, channel=1,
+        flow=lay.FLOW_MIN, has_network=False, incarnation=1, first=first,
+        **{"reliability": lay.UNORDERED, "kind": lay.KIND_IMAGE} | options,
     )  # fmt: skip
     entry = add_consumer(
         mapped.array, position=first, client=1, doorbell=1, subscription=1, tethered=True
     )
-    event = ImageAvailable(
-        subscription_id=1, image_id=1, ring_path=str(path), consumer=entry, topic="t", node="a",
-        session=7,
+    return ImageAvailable(
+        subscription_id=1, image_id=session, ring_path=str(path), consumer=entry, topic="t",
+        node="a", session=session,
     )  # fmt: skip
-    return Image(event, 1, None)
+
+
+def image(directory: Path, name: str, *, first: int, **options: Any) -> Image:
+    return Image(available(directory, name, first=first, **options), 1, None)
 
 
 def read_ahead(image: Image) -> set[int]:
@@ -80,3 +93,136 @@ def test_the_end_of_a_publication_finds_the_publisher_that_was_reopened() -> Non
     [found] = [with_local_ids(ended, [out])]
     assert isinstance(found, PublicationEnded)
     assert found.session == 9
+
+
+# --- the sessions that a subscription asks the next engine for ------------------------------------
+
+
+class Link:
+    """The side of an engine: it keeps the options of the subscriptions that are opened."""
+
+    def __init__(self) -> None:
+        self.asked: list[SubscriptionOptions] = []
+
+    def now_s(self) -> float:
+        return 1.0
+
+    def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
+        raw = msgspec.json.encode(options)
+        assert len(raw) < remote_frames.HEADER_BYTES_MAX
+        self.asked.append(msgspec.json.decode(raw, type=SubscriptionOptions))
+        return SubscriptionGrant(subscription_id=1, subscriber_id=1, pattern=pattern)
+
+
+class Reading:
+    """A subscription whose rings the test makes and writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.link = directory, Link()
+        self.rings: dict[int, tuple[MappedFile, Any]] = {}
+        self.bells = np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8)
+        connection: Any = SimpleNamespace(
+            link=self.link,
+            rung=False,
+            reconnecting=False,
+            topic_codecs=SimpleNamespace(of=lambda *_: None),
+            **dict.fromkeys(("check", "pump", "add_subscription", "release_image"), _nothing),
+        )
+        self.core = SubscriptionCore(connection, "t", start="latest")
+        self.core._open()
+
+    def add(self, session: int) -> None:
+        path = self.directory / f"ring-{session}"
+        event = available(
+            self.directory,
+            path.name,
+            first=1,
+            session=session,
+            reliability=lay.RELIABLE,
+            kind=lay.KIND_PUBLICATION,
+        )
+        mapped = MappedFile.open(path)
+        self.rings[session] = mapped, writer.writer_state(mapped.array)
+        self.core.notice(event)
+        assert self.core.step(1) is None
+
+    def publish(self, session: int) -> None:
+        """A message that is read at once."""
+        mapped, state = self.rings[session]
+        payload, nothing = np.zeros(8, dtype=np.uint8), np.zeros(0, dtype=np.uint8)
+        writer.append(mapped.array, self.bells, state, payload, 8, nothing, 0, 0, 0, 1)
+        assert self.core.step(1) is not None
+
+    def end(self, session: int) -> None:
+        """The ring of a session ends, and it may come back."""
+        gone = ImageGone(
+            subscription_id=1,
+            image_id=session,
+            topic="t",
+            node="a",
+            session=session,
+            reason="timeout",
+        )
+        self.core.notice(gone)
+        close_abandoned(self.rings[session][0].array, self.bells, 64)
+        assert self.core.step(1) is None
+
+    def resumed(self) -> dict[int, int]:
+        """Where the next engine is asked to begin, by session."""
+        self.core.reopen()
+        return self.link.asked[-1].resume
+
+
+def _nothing(*_: Any) -> None: ...
+
+
+def place_of(session: int) -> Any:
+    """Stands for a ring of which only the position counts."""
+    return SimpleNamespace(session=session, position=lambda: ReadPosition(session, 32, None, None))
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Reading:
+    return Reading(tmp_path)
+
+
+def test_a_subscription_resumes_as_many_sessions_as_an_engine_takes(reading: Reading) -> None:
+    """Of more no engine refuses it: it leaves out the sessions that it read longest ago."""
+    reading.add(RESUME_MAX + 1)
+    reading.publish(RESUME_MAX + 1)
+    reading.core._images[:0] = [place_of(n) for n in range(1, RESUME_MAX)]
+    assert set(reading.resumed()) == {*range(1, RESUME_MAX), RESUME_MAX + 1}
+    reading.core._images.insert(0, place_of(RESUME_MAX))
+    resumed = reading.resumed()
+    assert len(resumed) == RESUME_MAX
+    assert RESUME_MAX + 1 in resumed
+
+
+def test_sessions_that_ended_are_kept_as_many_and_by_their_last_message(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "RESUME_MAX", 3)
+    for session in (1, 2, 3, 4, 5):
+        reading.add(session)
+    for session in (5, 2, 1, 3, 4, 1):  # last messages: 5, 2, 3, 4, 1
+        reading.publish(session)
+    for session in (1, 2, 3):
+        reading.end(session)
+    assert set(reading.resumed()) == {1, 3, 4}
+    for session in (4, 5):
+        reading.end(session)
+    assert set(reading.resumed()) == {1, 3, 4}
+    assert set(reading.core._positions) == {1, 3, 4}
+
+
+def test_many_sessions_that_ended_at_once_are_kept(reading: Reading) -> None:
+    sessions = range(1, 1101)
+    images = [Mock(after=None, gone="timeout", subscription_id=1, session=n) for n in sessions]
+    for image in images:
+        image.position.return_value = ReadPosition(image.session, 32, None, None)
+        image.counts.return_value = {}
+    reading.core._images += images
+    reading.core._leaving += images
+    assert reading.core.step(1) is None
+    assert not reading.core._images
+    assert set(reading.resumed()) == set(sessions)

@@ -21,7 +21,7 @@ from tidecast.layout.packet import MESSAGE_BYTES_MAX
 from tidecast.native.mapped import Bytes
 
 RESUME_MAX, AWAY_S_MAX = 8192, 366 * 86_400.0
-"""More sessions than a subscription reads and remembers, and longer than any is remembered."""
+"""Sessions that a subscription remembers and asks for, and longer than any is remembered."""
 
 
 class Continued(msgspec.Struct, frozen=True, kw_only=True):

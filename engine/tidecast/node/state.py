@@ -20,17 +20,48 @@ from tidecast.node.live.transports import TransportRuntime
 ARCHIVER_SUBSCRIPTION = 0
 """Subscription id of the archiver's consumer entries; others begin at 1."""
 EVENTS_KEPT_MAX = 10_000
-RESUME_KEPT_MAX = 16_384
+RESUME_KEPT_MAX = 131_072
+"""Of 16 subscriptions with as many sessions as a subscription may ask for."""
 
 
-class ResumePositions(dict[tuple[int, int], int]):
-    """(session, subscription) -> the packet where the subscription begins in the next image."""
+class ResumePositions:
+    """The packets where subscriptions begin in the next images of sessions."""
+
+    def __init__(self) -> None:
+        self._seqs: dict[tuple[int, int], int] = {}
+        """By session and subscription, the position that was kept last at the end."""
+        self._sessions: dict[int, set[int]] = {}
+        """By subscription."""
+
+    def __len__(self) -> int:
+        return len(self._seqs)
 
     def keep(self, session: int, subscription_id: int, seq: int) -> None:
         """Remember a position; beyond RESUME_KEPT_MAX the oldest is forgotten."""
-        while len(self) >= RESUME_KEPT_MAX:
-            del self[next(iter(self))]
-        self[session, subscription_id] = seq
+        self.pop(session, subscription_id)
+        while len(self._seqs) >= RESUME_KEPT_MAX:
+            self.pop(*next(iter(self._seqs)))
+        self._seqs[session, subscription_id] = seq
+        self._sessions.setdefault(subscription_id, set()).add(session)
+
+    def get(self, session: int, subscription_id: int) -> int | None:
+        """A position; None: none is known."""
+        return self._seqs.get((session, subscription_id))
+
+    def pop(self, session: int, subscription_id: int) -> int | None:
+        """A position, which is forgotten; None: none is known."""
+        seq = self._seqs.pop((session, subscription_id), None)
+        if seq is not None:
+            sessions = self._sessions[subscription_id]
+            sessions.discard(session)
+            if not sessions:
+                del self._sessions[subscription_id]
+        return seq
+
+    def forget(self, subscription_id: int) -> None:
+        """A subscription has ended."""
+        for session in self._sessions.pop(subscription_id, ()):
+            del self._seqs[session, subscription_id]
 
 
 @dataclass(slots=True)

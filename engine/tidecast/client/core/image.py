@@ -46,6 +46,8 @@ class ReadPosition(NamedTuple):
     """The message whose first fragments were read."""
     ahead: tuple[Bytes, int] | None
     """Unordered topics: bits of the packets behind a hole that were read, by slot of so many."""
+    read_no: int = 0
+    """See `Image.read_no`."""
 
 
 class Copied(NamedTuple):
@@ -79,6 +81,7 @@ class Image:
         "memory",
         "node",
         "port",
+        "read_no",
         "reliability",
         "session",
         "subscription_id",
@@ -111,6 +114,8 @@ class Image:
         self._columns = np.empty((2, 0), dtype=np.int64)
         self.generation = 0
         self.gone: str | None = None
+        self.read_no = 0
+        """The subscription's reads when this was read last: the order of last messages."""
         self.after: Image | None = None
         """The same session's image from before its publisher was silent for long: read first."""
 
@@ -202,6 +207,10 @@ class Image:
         """Be read behind another image of the session; None: at once."""
         self.after = before
 
+    def note_read(self, read_no: int) -> None:
+        """The subscription reads it now."""
+        self.read_no = read_no
+
     def leave(self, reason: str) -> bool:
         """No more comes into it. Returns whether that was not known."""
         news, self.gone = self.gone is None, reason
@@ -289,7 +298,9 @@ class Image:
         if port[reader.R_FILLED] < port[reader.R_TOTAL]:
             unfinished = [int(port[field]) for field in _ASSEMBLY_FIELDS], self._assembly
         ahead = (self._seen, int(port[reader.R_SLOTS])) if port[reader.R_SEEN] else None
-        return ReadPosition(int(port[reader.R_SEQ]), int(port[reader.R_AT]), unfinished, ahead)
+        return ReadPosition(
+            int(port[reader.R_SEQ]), int(port[reader.R_AT]), unfinished, ahead, self.read_no
+        )
 
     def resume_from(self, place: ReadPosition) -> Gap | None:
         """Continue where an older ring of the session was left. What lies between is a gap."""

@@ -5,6 +5,7 @@ The blocking and the asyncio subscription add the waiting.
 
 from __future__ import annotations
 
+import heapq
 import inspect
 import operator
 import threading
@@ -18,7 +19,7 @@ import numpy as np
 
 from tidecast import codecs
 from tidecast.api.frames.common import Failure, error_of
-from tidecast.api.link import AWAY_S_MAX, SubscriptionOptions
+from tidecast.api.link import AWAY_S_MAX, RESUME_MAX, SubscriptionOptions
 from tidecast.api.start import Earliest, Latest, Start, start_of
 from tidecast.api.words import OnGap
 from tidecast.buffers import reader
@@ -51,8 +52,6 @@ _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
 _MAY_COME_BACK = ("timeout", "restarted")
 """Why a session ends that its publisher, or its engine, may continue."""
-_POSITIONS_MAX = 1024
-"""Sessions that may come back, of which is known how far they were read."""
 _AWAY_MARGIN_S = 1.0
 """An engine that dies is noticed so much later at most."""
 
@@ -121,6 +120,8 @@ class SubscriptionCore:
         self._targets: dict[int, int] | None = None
         self._past: dict[str, int] = {"missed_wakes": 0}
         self._positions: dict[int, ReadPosition] = {}
+        """How far sessions were read that may come back: RESUME_MAX at most."""
+        self._reads = 0
         self._missed: deque[tuple[Image, Gap]] = deque()
         """Gaps between two rings of a session that are not reported yet."""
         self._lost_s = 0.0
@@ -148,11 +149,12 @@ class SubscriptionCore:
     def reopen(self) -> None:
         """Subscribe again at the engine that is back, from where this was. Raises as opening."""
         if self._refusal is None and self._end is None and self._opened:
-            resume = {session: place.seq for session, place in list(self._positions.items())}
+            places = dict(self._positions)
             for image in list(self._images):
                 place = image.position()
                 if place is not None:
-                    resume[image.session] = place.seq
+                    places[image.session] = place
+            resume = {session: place.seq for session, place in _read_last(places).items()}
             lost_for_s = self._connection.link.now_s() - self._lost_s
             away_s = min(lost_for_s + _AWAY_MARGIN_S, AWAY_S_MAX)
             options = msgspec.structs.replace(self._options, resume=resume, away_s=away_s)
@@ -260,6 +262,7 @@ class SubscriptionCore:
             if isinstance(found, Gap):
                 self._on_gap(image, found)
             elif found is not None:
+                self._note_read(image)
                 return found
         return self.step(limit) if self._leaving and self._drop_finished() else None
 
@@ -277,6 +280,7 @@ class SubscriptionCore:
             if isinstance(found, Gap):
                 self._on_gap(image, found)
             elif found is not None:
+                self._note_read(image)
                 return image, found
         return self.step_copies(limit) if self._leaving and self._drop_finished() else None
 
@@ -302,6 +306,10 @@ class SubscriptionCore:
             held.release()
         return image
 
+    def _note_read(self, image: Image) -> None:
+        self._reads += 1
+        image.note_read(self._reads)
+
     def _table(self) -> Port:
         """The ports of all rings that may be read now, 0 for others."""
         if self._targets is not None:
@@ -326,6 +334,7 @@ class SubscriptionCore:
         ]
         for image in found:
             self._drop(image)
+        self._positions = _read_last(self._positions)
         return bool(found)
 
     def next_image(self) -> tuple[Image | None, bool]:
@@ -337,9 +346,11 @@ class SubscriptionCore:
             self._look()
         images = self._images
         if len(images) == 1 and self._targets is None and images[0].gone is None:
+            self._note_read(images[0])
             return images[0], True
         image = self._next()
         if image is not None and (len(images) > 1 or image.has_more()):
+            self._note_read(image)
             return image, False
         if self._leaving:
             self._drop_finished()
@@ -515,8 +526,6 @@ class SubscriptionCore:
                 self._resume_image(later, place)
                 place = None
         if place is not None:
-            while len(self._positions) >= _POSITIONS_MAX:
-                self._positions.pop(next(iter(self._positions)))
             self._positions[image.session] = place
         self._retire(image)
 
@@ -583,6 +592,13 @@ class SubscriptionCore:
     def closed(self) -> bool:
         """No more can be received."""
         return self._refusal is not None
+
+
+def _read_last(places: dict[int, ReadPosition]) -> dict[int, ReadPosition]:
+    """The RESUME_MAX sessions of ``places`` whose last messages were read last."""
+    if len(places) <= RESUME_MAX:
+        return places
+    return dict(heapq.nlargest(RESUME_MAX, places.items(), key=lambda each: each[1].read_no))
 
 
 def check_max_messages(max_messages: Any) -> int:

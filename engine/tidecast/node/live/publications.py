@@ -177,7 +177,7 @@ class Publications:
     def read(self, publication: Publication, subscription: Subscription) -> None:
         """Let a local subscription read a local publication's own ring."""
         about = publication.about()
-        kept = self._ctx.resume_positions.pop((publication.session, subscription.id), None)
+        kept = self._ctx.resume_positions.pop(publication.session, subscription.id)
         if kept is not None:
             position, offset = continuation.resumed(about, kept), 0
         else:

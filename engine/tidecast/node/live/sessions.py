@@ -242,7 +242,7 @@ class Sessions:
 
     def _join_seq(self, setup: Setup, subscription: Subscription) -> int:
         """Where a subscription starts in a new image, see docs/PROTOCOL.md "Joining"."""
-        kept = self._ctx.resume_positions.pop((setup.session, subscription.id), None)
+        kept = self._ctx.resume_positions.pop(setup.session, subscription.id)
         if kept is not None:
             return min(max(kept, 0), setup.next_seq)
         if subscription.options.start == "earliest":

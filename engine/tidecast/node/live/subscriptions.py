@@ -85,6 +85,7 @@ class Subscriptions:
             if self._ctx.subs.pop(subscription_id, None) is not None:
                 self._wanted.unsubscribed(subscription)
             self._ctx.ending_subs.pop(subscription_id, None)
+            self._ctx.resume_positions.forget(subscription_id)
             if client_id in self._ctx.clients:
                 self._ctx.clients[client_id].subscriptions.discard(subscription_id)
             for publication in self._covered_pubs(subscription.pattern):
@@ -150,7 +151,7 @@ class Subscriptions:
         """In the receiver's thread: it does not move meanwhile."""
         mode, session = subscription.options.start, images[0].session
         images.sort(key=lambda i: (i.mode == "durable", i.mode != mode))
-        kept = self._ctx.resume_positions.get((session, subscription.id))
+        kept = self._ctx.resume_positions.get(session, subscription.id)
         if kept is None and images[0].began_ns > subscription.created_ns:
             kept = 0
             self._ctx.resume_positions.keep(session, subscription.id, kept)
@@ -160,7 +161,7 @@ class Subscriptions:
             else:
                 start = _earliest(image) if mode == "earliest" else _latest(image)
             if start >= 0:
-                self._ctx.resume_positions.pop((session, subscription.id), None)
+                self._ctx.resume_positions.pop(session, subscription.id)
                 self._images.connect(image, subscription, start)
                 # The receiver looks at its readers only when it gets there.
                 record = image.runtime.rx_state.images[image.slot]
