@@ -12,6 +12,7 @@ from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import sealed as lay
 from tidecast.layout.counters import Counter as C
+from tidecast.layout.sealed import MODE_REQUIRED
 from tidecast.native.jit import inlined
 from tidecast.native.memory import copy, load_i64, load_u16, load_u32
 from tidecast.protocol.sealing.receiver import (
@@ -30,10 +31,12 @@ REPORT_INTERVAL_NS = 1_000_000_000
 WANT_INTERVAL_NS = 200_000
 FORGED_TAG, FORGED_PLAIN = 0, 1
 """Why a packet counts as forged: its tag does not fit; it is plain where it has to be sealed."""
+REFUSED, AS_IT_CAME = 0, -1
+"""What `open_datagram` returns beside the length of an opened packet."""
 
 
 @inlined
-def report_forged(S, writer, row, buffer, at, name, cause, now_ns):
+def _report_forged(S, writer, row, buffer, at, name, cause, now_ns):
     """Report a packet that is not authentic, at most one a second; all are counted."""
     control = S.opener.control
     if now_ns < control[O_REPORT_NS]:
@@ -61,7 +64,7 @@ def _keep_unknown(S, buffer, at, n, name, now_ns):
 
 
 @inlined
-def open_first(S, writer, row, buffer, at, n, name, now_ns):
+def _open_sealed(S, writer, row, buffer, at, n, name, now_ns):
     """Open a sealed packet to ``S.opener.plain``. Returns its length; 0: refused, and counted."""
     opener = S.opener
     outcome = open_packet(opener, buffer, at, n, opener.plain, 0, now_ns)
@@ -75,14 +78,14 @@ def open_first(S, writer, row, buffer, at, n, name, now_ns):
         _keep_unknown(S, buffer, at, n, name, now_ns)
     elif outcome == TAG_FAILED:
         S.counters[row, C.TAG_FAILED] += 1
-        report_forged(S, writer, row, buffer, at, name, FORGED_TAG, now_ns)
+        _report_forged(S, writer, row, buffer, at, name, FORGED_TAG, now_ns)
     else:
         S.counters[row, C.INVALID_FIELD] += 1
     return 0
 
 
 @inlined
-def is_plain(buffer, at, n):
+def _is_plain(buffer, at, n):
     """Whether this is a packet that is not sealed, of any length."""
     return n >= wire.PACKET_HEADER_BYTES and buffer[at + wire.VERSION_AT] == wire.VERSION
 
@@ -91,6 +94,21 @@ def is_plain(buffer, at, n):
 def is_sealed(buffer, at, n):
     """Whether this says that it is a sealed packet."""
     return n >= wire.PACKET_HEADER_BYTES and buffer[at + wire.VERSION_AT] == lay.SEALED_VERSION
+
+
+@inlined
+def open_datagram(S, writer, row, mode, buffer, at, n, name, now_ns):
+    """Open a packet to ``S.opener.plain`` if it is sealed, on a transport that seals.
+
+    Returns its length there; `AS_IT_CAME`: it is not sealed, and need not be; `REFUSED`: counted.
+    """
+    if is_sealed(buffer, at, n):
+        return _open_sealed(S, writer, row, buffer, at, n, name, now_ns)
+    if mode == MODE_REQUIRED and _is_plain(buffer, at, n):
+        S.counters[row, C.PLAIN_REFUSED] += 1
+        _report_forged(S, writer, row, buffer, at, name, FORGED_PLAIN, now_ns)
+        return REFUSED
+    return AS_IT_CAME
 
 
 @inlined

@@ -35,12 +35,11 @@ from tidecast.agents.live.images import (
     SETUPS_KEPT_MAX,
 )
 from tidecast.agents.live.opening import (
-    FORGED_PLAIN,
-    is_plain,
+    AS_IT_CAME,
+    REFUSED,
     is_sealed,
     name_of_learned,
-    open_first,
-    report_forged,
+    open_datagram,
     take_learned,
 )
 from tidecast.agents.live.receiving import (
@@ -64,7 +63,7 @@ from tidecast.buffers.slots import wake_armed
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import Counter as C
-from tidecast.layout.sealed import MODE_OFF, MODE_REQUIRED
+from tidecast.layout.sealed import MODE_OFF
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32, store_i64
 from tidecast.protocol.check import check_packet
@@ -269,21 +268,17 @@ def on_packet(S, buffer, at, n, name, now_ns):
 @inlined
 def _on_datagram(S, mode, buffer, at, n, name, now_ns):
     """A packet as it came: opened first, where the transport is sealed."""
-    if mode == MODE_OFF:
-        on_packet(S, buffer, at, n, name, now_ns)
-        return
-    row = S.misc[M_ROW]
-    if is_sealed(buffer, at, n):
-        if load_u16(buffer, at + wire.SOURCE_AT) == S.misc[M_NODE]:
+    if mode != MODE_OFF:
+        if is_sealed(buffer, at, n) and load_u16(buffer, at + wire.SOURCE_AT) == S.misc[M_NODE]:
             return  # our own, looped back
-        n = open_first(S, rec.WRITER_RECEIVER, row, buffer, at, n, name, now_ns)
-        if n > 0:
-            on_packet(S, S.opener.plain, 0, n, name, now_ns)
-    elif mode == MODE_REQUIRED and is_plain(buffer, at, n):
-        S.counters[row, C.PLAIN_REFUSED] += 1
-        report_forged(S, rec.WRITER_RECEIVER, row, buffer, at, name, FORGED_PLAIN, now_ns)
-    else:
-        on_packet(S, buffer, at, n, name, now_ns)
+        row = S.misc[M_ROW]
+        opened = open_datagram(S, rec.WRITER_RECEIVER, row, mode, buffer, at, n, name, now_ns)
+        if opened == REFUSED:
+            return
+        if opened != AS_IT_CAME:
+            on_packet(S, S.opener.plain, 0, opened, name, now_ns)
+            return
+    on_packet(S, buffer, at, n, name, now_ns)
 
 
 @inlined

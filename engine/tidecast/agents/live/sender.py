@@ -18,12 +18,10 @@ from tidecast.agents.events import (
     emit,
 )
 from tidecast.agents.live.opening import (
-    FORGED_PLAIN,
-    is_plain,
-    is_sealed,
+    AS_IT_CAME,
+    REFUSED,
     name_of_learned,
-    open_first,
-    report_forged,
+    open_datagram,
     take_learned,
 )
 from tidecast.agents.live.publications import (
@@ -46,7 +44,7 @@ from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter as C
-from tidecast.layout.sealed import MODE_OFF, MODE_REQUIRED
+from tidecast.layout.sealed import MODE_OFF
 from tidecast.native.atomics import load_acquire
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import (
@@ -513,19 +511,15 @@ def _on_control(S, now_ns, buffer, at, n, name):
 @inlined
 def _on_datagram(S, mode, buffer, at, n, name, now_ns):
     """A control packet as it came: opened first, where the transport is sealed."""
-    if mode == MODE_OFF:
-        _on_control(S, now_ns, buffer, at, n, name)
-        return
-    row = S.misc[M_ROW]
-    if is_sealed(buffer, at, n):
-        n = open_first(S, rec.WRITER_SENDER, row, buffer, at, n, name, now_ns)
-        if n > 0:
-            _on_control(S, now_ns, S.opener.plain, 0, n, name)
-    elif mode == MODE_REQUIRED and is_plain(buffer, at, n):
-        S.counters[row, C.PLAIN_REFUSED] += 1
-        report_forged(S, rec.WRITER_SENDER, row, buffer, at, name, FORGED_PLAIN, now_ns)
-    else:
-        _on_control(S, now_ns, buffer, at, n, name)
+    if mode != MODE_OFF:
+        row = S.misc[M_ROW]
+        opened = open_datagram(S, rec.WRITER_SENDER, row, mode, buffer, at, n, name, now_ns)
+        if opened == REFUSED:
+            return
+        if opened != AS_IT_CAME:
+            _on_control(S, now_ns, S.opener.plain, 0, opened, name)
+            return
+    _on_control(S, now_ns, buffer, at, n, name)
 
 
 @inlined
