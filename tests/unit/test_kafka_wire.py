@@ -157,6 +157,19 @@ def test_tagged_fields_that_are_not_known_are_skipped() -> None:
         read(Reader(b"\x07\x01\x05\x7fabc"))
 
 
+def test_a_name_that_no_version_has_is_refused_and_of_another_version_is_left_out() -> None:
+    fields = parse("a: int8\nb: int8 2+\nrows: [\nc: int8\nd: int8 0-1\n]")
+    for version in range(3):
+        write = writer_of(fields, version, flexible=False)
+        with pytest.raises(AssertionError, match=r"'lost'.*allowed a, b, rows"):
+            write(Writer(), {"a": 1, "lost": 2})
+        with pytest.raises(AssertionError, match=r"'e'.*allowed c, d"):
+            write(Writer(), {"rows": [{"c": 1}, {"e": 2}]})
+    value = {"a": 1, "b": 2, "rows": [{"c": 3, "d": 4}]}
+    assert written(writer_of(fields, 0, flexible=False), value).hex() == "01000000010304"
+    assert written(writer_of(fields, 2, flexible=False), value).hex() == "01020000000103"
+
+
 def test_a_request_has_the_bytes_that_kafka_gives_it() -> None:
     raw = written(
         tables.request_writer(tables.FETCH, 4),

@@ -298,13 +298,20 @@ def _field_reader(field: Field, version: int, *, flexible: bool) -> Read:
 
 
 def writer_of(fields: Sequence[Field], version: int, *, flexible: bool) -> Write:
-    """Writes a dict as a structure of a version; what it does not name is empty, zero or null."""
+    """Writes a dict as a structure of a version; what it does not name is empty, zero or null.
+
+    A field of another version is left out. A name that no version has is an AssertionError.
+    """
     steps = [
         (each.name, _default(each), _field_writer(each, version, flexible=flexible))
         for each in fields if each.in_version(version)
     ]  # fmt: skip
+    names = dict.fromkeys(each.name for each in fields)
 
     def write(writer: Writer, value: Struct) -> None:
+        assert value.keys() <= names.keys(), (
+            f"{sorted(value.keys() - names.keys())}: no version has it: allowed {', '.join(names)}"
+        )
         for name, default, step in steps:
             step(writer, value.get(name, default))
         if flexible:

@@ -166,18 +166,27 @@ def needed(topic: TopicConfig, changes: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def row_of(setting: Setting, topic: TopicConfig, *, synonyms: bool, text: bool) -> Struct:
-    """A setting of a topic, as DescribeConfigs and CreateTopics answer it."""
-    value, default = setting.shown_of(topic), setting.default
-    source = Source.DEFAULT if value == default else Source.TOPIC
-    known = [{"name": setting.name, "value": default, "source": Source.DEFAULT}]
-    if source is Source.TOPIC:
-        known.insert(0, {"name": setting.name, "value": value, "source": source})
+def row_of(setting: Setting, topic: TopicConfig) -> Struct:
+    """A setting of a topic, as CreateTopics answers it."""
+    value = setting.shown_of(topic)
     return {
         "name": setting.name, "value": value, "read_only": not setting.field,
-        "config_source": source, "is_sensitive": False, "config_type": setting.kind,
-        "synonyms": known if synonyms else [], "documentation": setting.text if text else None,
+        "config_source": Source.DEFAULT if value == setting.default else Source.TOPIC,
+        "is_sensitive": False,
     }  # fmt: skip
+
+
+def described(setting: Setting, topic: TopicConfig, *, synonyms: bool, text: bool) -> Struct:
+    """A setting of a topic, as DescribeConfigs answers it."""
+    row = row_of(setting, topic)
+    known = [{"name": setting.name, "value": setting.default, "source": Source.DEFAULT}]
+    if row["config_source"] is Source.TOPIC:
+        known.insert(0, {"name": setting.name, "value": row["value"], "source": Source.TOPIC})
+    return row | {
+        "config_type": setting.kind,
+        "synonyms": known if synonyms else [],
+        "documentation": setting.text if text else None,
+    }
 
 
 def broker_row(name: str, value: str, kind: Kind) -> Struct:

@@ -96,7 +96,7 @@ class TopicAdministration:
         changes = settings.changes_of((each["name"], each["value"]) for each in asked["configs"])
         wanted = {"mode": "durable", "queues": self._partitions(asked)} | changes
         made = self._administration.create(topic_of(name, wanted), check=check)
-        rows = [settings.row_of(s, made, synonyms=False, text=False) for s in SETTINGS.values()]
+        rows = [settings.row_of(s, made) for s in SETTINGS.values()]
         return {"num_partitions": made.queues, "replication_factor": 1, "configs": rows}
 
     def _partitions(self, asked: Struct) -> int:
@@ -207,7 +207,7 @@ class TopicAdministration:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no durable topic {shown(name)}")
             synonyms, text = body["include_synonyms"], body.get("include_documentation", False)
             rows = [
-                settings.row_of(each, topic, synonyms=synonyms, text=text)
+                settings.described(each, topic, synonyms=synonyms, text=text)
                 for each in SETTINGS.values()
             ]
         else:
