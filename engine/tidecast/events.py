@@ -614,6 +614,27 @@ class ConsumerRejoined(Event, frozen=True):
     consumer_id: int
 
 
+class AdapterWaits(Event, frozen=True):
+    """The system of an adapter cannot be reached: the engine tries again, at most each 2 s.
+
+    Reported when the wait begins, then each minute with the newest failure; also to clients that
+    connect meanwhile. Subscriptions to the topic get its records when the adapter is open.
+    """
+
+    topic: str
+    adapter: str
+    detail: str
+
+
+class AdapterOpened(Event, frozen=True):
+    """An adapter that waited for its system is open, or its topic has more queues than before."""
+
+    topic: str
+    adapter: str
+    queues: int
+    added: int
+
+
 class KafkaClientRefused(Event, frozen=True):
     """The Kafka endpoint refused a connection, or ended one.
 
@@ -667,5 +688,6 @@ AnyEvent = (
     | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
     | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded
+    | AdapterWaits | AdapterOpened
     | KafkaClientRefused | KafkaGroupExpired | KafkaOffsetsNotStored | KafkaThrottled
 )  # fmt: skip

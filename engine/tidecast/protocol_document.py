@@ -559,6 +559,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "gateway-counters": lambda: counters_table(counters.GatewayCounter),
     "kafka-counters": lambda: counters_table(counters.KafkaCounter),
     "kafka-api-counters": lambda: counters_table(counters.KafkaApiCounter),
+    "adapter-counters": lambda: counters_table(counters.AdapterCounter),
     "segment-header": lambda: record(segment.SEGMENT_HEADER),
     "batch-header": lambda: record(segment.BATCH_HEADER),
     "record": lambda: record(segment.RECORD),

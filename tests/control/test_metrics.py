@@ -57,6 +57,7 @@ def _sample() -> dict[str, Any]:
             "gateway": [about | {"name": "gateway", "sessions": 2}],
             "kafka": [about | {"name": "kafka", "open": 3, "bytes_in": 50}],
             "kafka_api": [about | {"name": "Fetch", "requests": 9, "errors": 1}],
+            "adapter": [about | {"name": "feed", "queues": 2, "records": 7, "lag": 4}],
         },
         "publications": [publication], "images": [], "receivers": [], "subscriptions": {},
         "clients": 0, "queues": [queue], "durable_subscriptions": [subscription],
@@ -148,7 +149,7 @@ def test_space_disk_and_dead_letters_are_metrics() -> None:
         assert line in shown.splitlines(), line
 
 
-def test_gateways_and_kafka_endpoints_are_metrics() -> None:
+def test_gateways_kafka_endpoints_and_adapters_are_metrics() -> None:
     shown = _text()
     for line in (
         'tidecast_gateway_sessions{name="gateway",node="n1"} 2.0',
@@ -157,6 +158,10 @@ def test_gateways_and_kafka_endpoints_are_metrics() -> None:
         'tidecast_kafka_throttled_total{name="kafka",node="n1"} 0.0',
         'tidecast_kafka_api_requests_total{name="Fetch",node="n1"} 9.0',
         'tidecast_kafka_api_errors_total{name="Fetch",node="n1"} 1.0',
+        'tidecast_adapter_queues{name="feed",node="n1"} 2.0',
+        'tidecast_adapter_waiting{name="feed",node="n1"} 0.0',
+        'tidecast_adapter_records_total{name="feed",node="n1"} 7.0',
+        'tidecast_adapter_lag{name="feed",node="n1"} 4.0',
     ):
         assert line in shown.splitlines()
 

@@ -169,7 +169,7 @@ class Served:
 
     def __init__(
         self, directory: Path, topics: list[dict[str, Any]], *, keys: Sequence[Any] = (),
-        transports: Sequence[Any] = (), **config: Any,
+        transports: Sequence[Any] = (), listen: str = ":0", **config: Any,
     ) -> None:  # fmt: skip
         settings = {
             "transports": [{"name": "ipc", "kind": "ipc"}, *transports], "topics": topics,
@@ -177,9 +177,16 @@ class Served:
         }  # fmt: skip
         self.link = EmbeddedLink.open(topology_from(settings), data_dir=directory, name="host")
         self.endpoint = KafkaEndpoint(
-            self.link.node, administration_of(self.link.node), KafkaConfig(listen=":0", **config)
+            self.link.node, administration_of(self.link.node), KafkaConfig(listen=listen, **config)
         )
         self.endpoint.start()
+
+    @staticmethod
+    def endpoint_of(link: EmbeddedLink, listen: str) -> KafkaEndpoint:
+        """One more endpoint of a node, started."""
+        made = KafkaEndpoint(link.node, administration_of(link.node), KafkaConfig(listen=listen))
+        made.start()
+        return made
 
     def bare(self) -> Bare:
         """A connection to it."""

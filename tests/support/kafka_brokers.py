@@ -272,6 +272,13 @@ class Brokers:
         admin = self.admin()
         admin.create_topics([wanted])[topic].result(START_S)
 
+    def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions to a topic, until it has so many."""
+        from confluent_kafka.admin import NewPartitions
+
+        admin = self.admin()
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(START_S)
+
     def leader(self, topic: str, partition: int = 0) -> int:
         """The node that leads a partition now; -1: none."""
         found = self.admin().list_topics(topic, timeout=START_S).topics[topic].partitions

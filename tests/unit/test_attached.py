@@ -223,8 +223,8 @@ def test_what_cannot_be(tmp_path: Path) -> None:
 
 
 def test_a_function_is_named_by_its_module() -> None:
-    topic, make = made_by(f"feed={made.__module__}:made")
-    assert (topic, make().queues) == ("feed", 2)
+    topic, kind, make = made_by(f"feed={made.__module__}:made")
+    assert (topic, kind, make().queues) == ("feed", f"{made.__module__}:made", 2)
     for text in ("feed", "feed=x", "feed=no.such:thing", f"feed={__name__}:nothing", "=a:b"):
         with pytest.raises(ConfigError, match="adapter"):
             made_by(text)

@@ -122,7 +122,7 @@ ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
     "list": [({}, NOTHING)],
     **{action: [({}, NOTHING)] for action in ("topics", "queues")},
     **{action: [({}, EVERYTHING)] for action in ("counters", "receivers")},
-    "attached": [({}, {("subscribe", ">")})],
+    **{action: [({}, {("subscribe", ">")})] for action in ("attached", "adapters")},
     **{action: [(ONE, {("subscribe", "t")}), ({}, {("subscribe", ">")})]
        for action in ("show", "lanes", "peek")},
     **{action: [(ONE, {("manage", "t")}), ({}, EVERYTHING), ({"pattern": ["t"]}, EVERYTHING)]

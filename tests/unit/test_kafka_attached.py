@@ -21,7 +21,7 @@ from tidecast.bench.measure import wait_until
 from tidecast.config.kafka import kafka_source
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError
-from tidecast.events import QueueUnreadable, RecordsGone
+from tidecast.events import AdapterOpened, QueueUnreadable, RecordsGone
 from tidecast.kafka.brokers.adapter import KafkaAdapter
 from tidecast.sync import Connection
 
@@ -66,7 +66,7 @@ def test_what_was_fetched_is_not_fetched_again_under_any_pauses(
     plain = adapter_of(real_kafka, topic)
     with fed(tmp_path / "plain", plain) as client, client.consumer("feed", "reader") as consumer:
         assert len(set(drain(consumer, partitions * each))) == partitions * each
-        once = plain.counts().fetched_bytes
+        once = plain.counted().bytes
     feed, chance = adapter_of(real_kafka, topic), random.Random(7)
     with fed(tmp_path / "paused", feed) as client:
         consumer = client.consumer("feed", "reader", max_in_flight=20)
@@ -88,7 +88,7 @@ def test_what_was_fetched_is_not_fetched_again_under_any_pauses(
         for partition in range(partitions):
             numbers = [int(x.split()[1]) for x in found if int(x.split()[0]) == partition]
             assert numbers == list(range(each))
-        assert feed.counts().fetched_bytes == once
+        assert feed.counted().bytes == once
 
 
 def test_one_slow_subscription_beside_nine_fast_ones_reads_each_byte_once(
@@ -113,7 +113,7 @@ def test_one_slow_subscription_beside_nine_fast_ones_reads_each_byte_once(
             thread.join(60.0)
         assert len(slowly) == n
         assert {one.info()["lag"] for one in fast} == {0}
-        fetched = feed.counts().fetched_bytes
+        fetched = feed.counted().bytes
         assert stored < fetched < 1.1 * stored, "each byte once, not ten times"
 
 
@@ -167,6 +167,25 @@ def test_compaction_deletion_and_groups(real_kafka: Brokers, tmp_path: Path) -> 
 
             wait_until(lambda: committed() == end, 20.0, "the offset that Kafka's tools show")
         assert not [e for e in client.events(0.1) if isinstance(e, RecordsGone | QueueUnreadable)]
+
+
+def test_partitions_that_are_added_are_read(real_kafka: Brokers, tmp_path: Path) -> None:
+    topic = fresh("growing")
+    real_kafka.create(topic)
+    real_kafka.fill(topic, [b"%d" % i for i in range(50)])
+    feed = adapter_of(real_kafka, topic, refresh_s=1)
+    with fed(tmp_path, feed) as client, client.consumer("feed", "reader") as consumer:
+        assert drain(consumer, 50) == [b"%d" % i for i in range(50)]
+        real_kafka.grow(topic, 3)
+        for partition in range(3):
+            real_kafka.fill(topic, [b"%d new" % partition] * 10, partition=partition)
+        opened = next(e for e in client.events(30.0) if isinstance(e, AdapterOpened))
+        assert (opened.topic, opened.queues, opened.added) == ("feed", 3, 2)
+        assert sorted(drain(consumer, 30)) == sorted(b"%d new" % (i % 3) for i in range(30))
+        wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "all acks")
+        positions = {lane["queue"]: lane["position"] for lane in consumer.info()["lanes"]}
+        assert positions == {0: 60, 1: 10, 2: 10}
+        assert (feed.counted().records, feed.counted().errors, feed.counted().lag) == (80, 0, 0)
 
 
 def test_records_that_kafka_deleted_are_told_and_passed(
@@ -252,5 +271,5 @@ def test_brokers_die_and_leaders_move_and_each_record_comes_once(tmp_path: Path)
             for partition in range(3):
                 numbers = [int(x) for x in found if int(x) % 3 == partition]
                 assert numbers == list(range(partition, total, 3)), "each once, in order"
-            assert feed.counts().troubles > 0
+            assert feed.counted().errors > 0
             assert not [e for e in client.events(0.1) if isinstance(e, RecordsGone)]

@@ -274,6 +274,7 @@ def test_an_old_broker_is_named_with_the_version_that_is_needed() -> None:
         ("kafka://h:1/t?ca=/a.pem", r"kafka.tls: false: ca needs tls: true"),
         ("kafka://h:1/t?secret_file=/s", r"kafka.user: missing"),
         ("kafka://h:1/t?fetch_bytes=1", r"kafka.fetch_bytes: 1: allowed"),
+        ("kafka://h:1/t?refresh_s=0", r"kafka.refresh_s: 0: allowed"),
     ],
 )
 def test_settings_that_are_wrong_are_named(url: str, says: str) -> None:
@@ -283,10 +284,10 @@ def test_settings_that_are_wrong_are_named(url: str, says: str) -> None:
 
 def test_a_url_has_all_settings() -> None:
     found = kafka_source_of(
-        "kafka://a:1,b:2/the%20topic?user=me&tls=true&ca=/c&fetch_bytes=65536&group=g"
+        "kafka://a:1,b:2/the%20topic?user=me&tls=true&ca=/c&fetch_bytes=65536&group=g&refresh_s=5"
     )
     assert found == kafka_source(
         {"servers": "a:1,b:2", "topic": "the topic", "user": "me", "tls": True, "ca": "/c",
-         "fetch_bytes": 65_536, "group": "g"}
+         "fetch_bytes": 65_536, "group": "g", "refresh_s": 5}
     )  # fmt: skip
     assert found.addresses == [("a", 1), ("b", 2)]

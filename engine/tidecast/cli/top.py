@@ -223,6 +223,7 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str,
         "gateway": [],
         "kafka": [],
         "kafka_api": [],
+        "adapter": [],
         "subscriptions": [],
         "receivers": receivers,
     }
@@ -244,8 +245,8 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str,
             )  # fmt: skip
         elif row.kind == "gateway":
             found["gateway"].append(_gateway_row(row, rates))
-        elif row.kind in ("kafka", "kafka_api"):
-            found[row.kind].append(_kafka_row(row, rates))
+        elif row.kind in ("kafka", "kafka_api", "adapter"):
+            found[row.kind].append(_named_row(row, rates))
         elif row.kind == "subscription":
             found["subscriptions"].append(_subscription(row, rates))
         elif row.kind != "queue":
@@ -267,15 +268,16 @@ def _gateway_row(row: Any, rates: Any) -> dict[str, Any]:
     return found
 
 
-def _kafka_row(row: Any, rates: Any) -> dict[str, Any]:
-    """Of the endpoint, or of one of its APIs, by its counters' names."""
+def _named_row(row: Any, rates: Any) -> dict[str, Any]:
+    """Of the Kafka endpoint, one of its APIs, or an adapter, by its counters' names."""
     from tidecast.layout.counters import COLUMNS_OF
 
     columns = COLUMNS_OF[row.kind]
-    found = {"name": row.name, "listens": row.detail}
+    detail = "adapter" if row.kind == "adapter" else "listens"
+    found = {"name": row.name, detail: row.detail}
     found |= {c.name.lower(): int(row.values[c]) for c in columns}
     for c in columns:
-        if c.name in ("BYTES_IN", "BYTES_OUT", "RECORDS_IN", "REQUESTS"):
+        if c.name in ("BYTES_IN", "BYTES_OUT", "RECORDS_IN", "REQUESTS", "RECORDS", "BYTES"):
             found[f"{c.name.lower()}_per_s"] = 0.0 if rates is None else round(float(rates[c]), 3)
     return found
 
@@ -359,6 +361,8 @@ def render(shown: dict[str, Any]) -> RenderableType:
         parts.append(_gateway(shown["gateway"]))
     if shown["kafka"]:
         parts += [_kafka(shown["kafka"]), _kafka_apis(shown["kafka_api"])]
+    if shown["adapter"]:
+        parts.append(_adapters(shown["adapter"]))
     return Group(*parts)
 
 
@@ -454,6 +458,37 @@ def _kafka_apis(found: list[dict[str, Any]]) -> RenderableType:
     ]  # fmt: skip
     columns = ["request", "count", "per s", "errors", "in/s", "out/s"]
     return _table("Requests of Kafka clients", columns, rows, 1)
+
+
+def _adapters(found: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [
+            a["name"],
+            a["adapter"],
+            "waiting" if a["waiting"] else "open",
+            str(a["queues"]),
+            human_count(a["records_per_s"]),
+            human_bytes(a["bytes_per_s"]),
+            human_count(a["fetches"]),
+            human_count(a["lag"]),
+            human_count(a["errors"]),
+            human_count(a["reconnects"]),
+        ]
+        for a in sorted(found, key=lambda a: -int(a["lag"]))
+    ]
+    columns = [
+        "topic",
+        "adapter",
+        "state",
+        "queues",
+        "records/s",
+        "bytes/s",
+        "fetches",
+        "lag",
+        "errors",
+        "reconnects",
+    ]
+    return _table("Adapters", columns, rows, 3)
 
 
 def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:

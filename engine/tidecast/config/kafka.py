@@ -133,6 +133,8 @@ class KafkaSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     group: Annotated[str, Meta(max_length=255)] = ""
     fetch_bytes: Annotated[int, Meta(ge=1 << 14, le=1 << 26)] = 1 << 20
     """What a queue asks for at once, and holds in memory at most, but for a larger batch."""
+    refresh_s: Annotated[float, Meta(ge=1.0, le=86_400.0)] = 30.0
+    """How often partitions that were added are looked for."""
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -220,6 +222,6 @@ def kafka_source_of(url: str) -> KafkaSource:
         if name in given:
             raise ConfigError(f"kafka.{name}: given twice")
         given[name] = {"true": True, "false": False}.get(value, value)
-        if name == "fetch_bytes" and value.isdecimal():
+        if name in ("fetch_bytes", "refresh_s") and value.isdecimal():
             given[name] = int(value)
     return kafka_source(given)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from tidecast.config.kafka import SCHEME, KafkaSource, kafka_source_of
 from tidecast.config.store import TopologyStore
-from tidecast.errors import ConfigError
+from tidecast.errors import Closed, ConfigError, TidecastError
+from tidecast.node.consumers.adapters import Attached
 from tidecast.queues.adapter import Adapter
+from tidecast.queues.backoff import Backoff
 
+FIRST_S = 5.0
+"""So long a start waits for the first attempts, all together; then they continue without it."""
+JOIN_S = 2.0
 Make = Callable[[], Adapter]
 
 
@@ -21,15 +28,17 @@ def _kafka(source: KafkaSource) -> Adapter:
     return KafkaAdapter(source)
 
 
-def made_by(text: str) -> tuple[str, Make]:
-    """(topic, function that makes an adapter) of ``TOPIC=MODULE:FUNCTION`` or ``TOPIC=kafka://...``.
+def made_by(text: str) -> tuple[str, str, Make]:
+    """(topic, what it is, function that makes an adapter) of an option's text.
+
+    The text: ``TOPIC=MODULE:FUNCTION`` or ``TOPIC=kafka://...``.
 
     Raises ConfigError.
     """
     topic, _, where = text.partition("=")
     if where.startswith(SCHEME) and topic:
         try:
-            return topic, partial(_kafka, kafka_source_of(where))
+            return topic, "kafka", partial(_kafka, kafka_source_of(where))
         except ConfigError as problem:
             raise ConfigError(f"adapter: {topic}: {problem}", problem.problems) from None
     module, _, name = where.partition(":")
@@ -42,23 +51,124 @@ def made_by(text: str) -> tuple[str, Make]:
         found: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as problem:
         raise ConfigError(f"adapter: {text!r}: {problem}") from None
-    return topic, found
+    return topic, where, found
+
+
+class Opening:
+    """One adapter until it is attached; in a thread, as its system may be away for any time."""
+
+    def __init__(self, topic: str, kind: str, make: Make, attached: Attached) -> None:
+        self.topic, self._kind, self._make, self._attached = topic, kind, make, attached
+        self._lock = threading.Lock()
+        self._tried, self._stopping = threading.Event(), threading.Event()
+        self._is_awaited = True
+        self._fault: TidecastError | None = None
+        self._adapter: Adapter | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"tidecast-adapter-of-{topic}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Try to open it, again until it is open."""
+        self._thread.start()
+
+    def await_first(self, timeout_s: float) -> None:
+        """Wait for the first attempt. Raises what no later attempt can cure."""
+        if not self._tried.wait(timeout_s):
+            with self._lock:
+                self._is_awaited = False
+            if not self._tried.is_set():
+                self._note(f"no answer within {timeout_s:.0f} s")
+        if self._fault is not None:
+            raise self._fault
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        while not self._stopping.is_set():
+            problem = self._attempt()
+            if problem is None or self._is_fatal(problem):
+                break
+            if not self._stopping.is_set():
+                self._note(str(problem))
+            self._tried.set()
+            self._stopping.wait(backoff.next_s())
+        self._tried.set()
+
+    def _is_fatal(self, problem: TidecastError) -> bool:
+        """The engine waits for the first attempt, and no other one would fare better."""
+        with self._lock:
+            awaited, self._is_awaited = self._is_awaited, False
+            if awaited and not problem.retryable:
+                self._fault = problem
+        return self._fault is not None
+
+    def _attempt(self) -> TidecastError | None:
+        """Make and attach it; what was in the way."""
+        adapter: Adapter | None = None
+        try:
+            adapter = self._made()
+            with self._lock:
+                self._adapter = adapter
+            if self._stopping.is_set():
+                raise Closed(f"topic {self.topic}: the engine stops")
+            self._attached.attach(self.topic, adapter)
+        except TidecastError as problem:
+            if adapter is not None:
+                adapter.close()
+            return problem
+        return None
+
+    def _made(self) -> Adapter:
+        try:
+            return self._make()
+        except TidecastError:
+            raise
+        except Exception as problem:  # the code of others must not end this thread
+            raise ConfigError(
+                f"adapter {self.topic}={self._kind}: {type(problem).__name__}: {problem}"
+            ) from problem
+
+    def _note(self, detail: str) -> None:
+        self._attached.note_waiting(self.topic, self._kind, detail)
+
+    def stop(self) -> None:
+        """Try no more. An attempt under way ends soon: its adapter is closed. Idempotent."""
+        self._stopping.set()
+        with self._lock:
+            adapter = self._adapter
+        if adapter is not None and self._thread.is_alive():
+            adapter.close()
+
+    def join(self) -> None:
+        """Wait for its thread, unless that hangs in a connection to nowhere."""
+        if self._thread.ident is not None:
+            self._thread.join(JOIN_S)
 
 
 class Adapters:
     """Beside an engine process: its adapters, attached as long as it runs."""
 
     def __init__(self, texts: tuple[str, ...], node: Any, store: TopologyStore) -> None:
-        self._made = [made_by(text) for text in texts]
-        self._made += [
-            (each.topic, partial(_kafka, each.kafka)) for each in store.topology.adapters
+        attached = node.consumers.attached
+        self._openings = [Opening(*made_by(text), attached=attached) for text in texts] + [
+            Opening(each.topic, "kafka", partial(_kafka, each.kafka), attached)
+            for each in store.topology.adapters
         ]
-        self._node = node
 
     def start(self) -> None:
-        """Attach them. Raises what an adapter raises."""
-        for topic, make in self._made:
-            self._node.consumers.attached.attach(topic, make())
+        """Open them. Those whose system is away are opened when it is back.
+
+        Raises what an adapter raises that no later attempt can cure.
+        """
+        for one in self._openings:
+            one.start()
+        begun_s = time.monotonic()
+        for one in self._openings:
+            one.await_first(max(0.0, begun_s + FIRST_S - time.monotonic()))
 
     def stop(self) -> None:
-        """The node closes them."""
+        """Try no more to open those that wait; the node closes the others. Idempotent."""
+        for one in self._openings:
+            one.stop()
+        for one in self._openings:
+            one.join()

@@ -19,23 +19,36 @@ VALUES_AT = INFO_AT + ROWS_MAX * ROW_INFO_BYTES
 FILE_BYTES = VALUES_AT + ROWS_MAX * COLUMNS * 8
 
 (
-    ROW_FREE, ROW_NODE, ROW_SENDER, ROW_RECEIVER, ROW_TRANSPORT, ROW_PUBLICATION, ROW_IMAGE,
-    ROW_QUEUE, ROW_SUBSCRIPTION, ROW_GATEWAY, ROW_KAFKA, ROW_KAFKA_API,
-) = range(12)  # fmt: skip
+    ROW_FREE,
+    ROW_NODE,
+    ROW_SENDER,
+    ROW_RECEIVER,
+    ROW_TRANSPORT,
+    ROW_PUBLICATION,
+    ROW_IMAGE,
+    ROW_QUEUE,
+    ROW_SUBSCRIPTION,
+    ROW_GATEWAY,
+    ROW_KAFKA,
+    ROW_KAFKA_API,
+    ROW_ADAPTER,
+) = range(13)
 ROW_KIND_NAMES = (
     "free", "node", "sender", "receiver", "transport", "publication", "image", "queue",
-    "subscription", "gateway", "kafka", "kafka_api",
+    "subscription", "gateway", "kafka", "kafka_api", "adapter",
 )  # fmt: skip
 """Rows of queues have the columns of `QueueCounter`, the gateway's those of `GatewayCounter`, the
 node's those of `NodeCounter`, the Kafka endpoint's those of `KafkaCounter`, its APIs' those of
-`KafkaApiCounter`, rows of subscriptions columns of their own."""
+`KafkaApiCounter`, adapters' those of `AdapterCounter`, rows of subscriptions columns of their
+own."""
 
 ROW_INFO = Layout(
     "counter row description",
     ROW_INFO_BYTES,
     (
         Field("kind", 0, 4, "free 0, node 1, sender 2, receiver 3, transport 4, publication 5, "
-              "image 6, queue 7, subscription 8, gateway 9, kafka 10, kafka_api 11"),
+              "image 6, queue 7, subscription 8, gateway 9, kafka 10, kafka_api 11, "
+              "adapter 12"),
         Field("session", 4, 4, "session id"),
         Field("peer", 8, 4, "node id of the publisher (image)"),
         Field("channel", 12, 4, "control 0, ordinary 1, large 2"),
@@ -426,8 +439,36 @@ class KafkaApiCounter(IntEnum):
     """Bytes of the answers."""
 
 
+@unique
+class AdapterCounter(IntEnum):
+    """Columns of an adapter's row, by the topic that it is. All but the gauges only grow.
+
+    Those behind WAITING stay 0 for an adapter that does not count.
+    """
+
+    QUEUES = 0
+    """Gauge: queues that the engine reads."""
+    WAITING = 1
+    """Gauge: 1 while its system cannot be reached and the adapter is not open, else 0."""
+    FETCHES = 2
+    """Answers of its system that brought records."""
+    RECORDS = 3
+    """Records in them."""
+    BYTES = 4
+    """Bytes of those answers' record batches, as they were sent."""
+    ERRORS = 5
+    """Requests for records that failed; they are tried again."""
+    RECONNECTS = 6
+    """Connections that replaced a lost one."""
+    LAG = 7
+    """Gauge: offsets between what was read last and the newest end that is known, of all queues."""
+
+
+ADAPTER_GAUGES = frozenset({AdapterCounter.QUEUES, AdapterCounter.WAITING, AdapterCounter.LAG})
+
+
 COLUMNS_OF: dict[str, type[IntEnum]] = {
     "node": NodeCounter, "queue": QueueCounter, "gateway": GatewayCounter,
-    "kafka": KafkaCounter, "kafka_api": KafkaApiCounter,
+    "kafka": KafkaCounter, "kafka_api": KafkaApiCounter, "adapter": AdapterCounter,
 }  # fmt: skip
 """Columns of kinds of rows that have columns of their own."""

@@ -17,9 +17,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -34,8 +35,8 @@ from tidecast.native.memory import load_i64, load_u32, store_u32
 from tidecast.queues.mapper import hash_of
 
 __all__ = [
-    "Adapter", "Direction", "EmbeddedAdapter", "Received", "Receiver", "Record", "Sender", "fit",
-    "pack", "restamp", "unpack",
+    "Adapter", "Counting", "Counts", "Direction", "EmbeddedAdapter", "Growing", "Received",
+    "Receiver", "Record", "Sender", "fit", "pack", "restamp", "unpack",
 ]  # fmt: skip
 
 PACK_RECORDS, PACK_BYTES = 1000, 1 << 20
@@ -131,7 +132,10 @@ class Adapter(Protocol):
     direction: Direction
     rewindable: bool
     """May a receiver ask for tokens below one that was acked?"""
-    queues: int
+
+    @property
+    def queues(self) -> int:
+        """How many there are. The number of a `Growing` adapter may rise."""
 
     def receiver(self, queue: int) -> Receiver:
         """A receiver of a queue. Raises NotFound without such a queue."""
@@ -141,6 +145,37 @@ class Adapter(Protocol):
 
     def close(self) -> None:
         """Close it with all its receivers and senders. Idempotent."""
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """An adapter whose system may add queues while it is open, behind those that there are."""
+
+    refresh_s: float
+    """How often to ask for them."""
+
+    def refresh(self) -> None:
+        """Ask how many `queues` there are. May wait; from any thread. Raises TidecastError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What an adapter has done since it was made; ``lag`` is a gauge. See `AdapterCounter`."""
+
+    fetches: int = 0
+    records: int = 0
+    bytes: int = 0
+    errors: int = 0
+    reconnects: int = 0
+    lag: int = 0
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """An adapter that counts."""
+
+    def counted(self) -> Counts:
+        """Of all its receivers together; from any thread, without waiting."""
 
 
 # --- runs ---------------------------------------------------------------------------------------

@@ -40,9 +40,13 @@ class AttachedQueue:
 
     def __init__(self, adapter: Adapter, number: int, on_growth: Callable[[], None]) -> None:
         self.adapter, self.queue, self.on_growth = adapter, number, on_growth
-        self._receiver = adapter.receiver(number)
+        self._receiver: Receiver = _asked(adapter.receiver, number)
         self._lock = threading.Lock()
-        self._bounds = [_asked(self._receiver.earliest), _asked(self._receiver.latest)]
+        try:
+            self._bounds = [_asked(self._receiver.earliest), _asked(self._receiver.latest)]
+        except BaseException:
+            self.close()
+            raise
         self._acked = 0
 
     @property
@@ -78,6 +82,10 @@ class AttachedQueue:
         """A block, waited for. Raises TidecastError."""
         with self._lock:
             return fetched(self._receiver, token, buffer)
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._receiver.close()
 
     def source(self) -> AdapterSource:
         """For the puller."""

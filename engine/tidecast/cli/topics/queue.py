@@ -124,9 +124,10 @@ def _unknown(topic: str, where: str, topics: list[str]) -> NotFound:
 @json_option
 def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: bool) -> None:
     """List the queues on disk, and those that adapters of the engine keep; or those of TOPIC."""
-    from tidecast.cli.topics.subscription import attached
+    from tidecast.cli.topics.subscription import asked_if_running
 
-    kept = [row for row in attached(data_dir, token) if topic in (None, row["topic"])]
+    found = asked_if_running(data_dir, token, "attached")
+    kept = [row for row in found if topic in (None, row["topic"])]
     rows = [] if topic and kept else _rows(data_dir, token, topic)
     if as_json:
         echo_json(rows + kept)

@@ -54,13 +54,13 @@ def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any
         return engine(action, **arguments)
 
 
-def attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
-    """The queues that adapters of the engine keep; none when none runs."""
+def asked_if_running(data_dir: Path, token: str | None, action: str) -> list[dict[str, Any]]:
+    """The rows that an action of the engine answers; none when none runs."""
     from tidecast.engine.process import running_pid
 
     found: list[dict[str, Any]] = []
     if server_of() is not None or running_pid(data_dir) is not None:
-        found = ask(data_dir, token, "attached")
+        found = ask(data_dir, token, action)
     return found
 
 

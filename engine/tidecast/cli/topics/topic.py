@@ -211,15 +211,19 @@ def _plain(topic: TopicConfig) -> dict[str, Any]:
 
 
 def _attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
-    """Topics that adapters of the running engine keep."""
-    from collections import Counter
+    """Topics that adapters of the running engine keep, or will keep once their systems are back."""
+    from tidecast.cli.topics.subscription import asked_if_running
 
-    from tidecast.cli.topics.subscription import attached
-
-    found = Counter((row["topic"], row["adapter"]) for row in attached(data_dir, token))
     return [
-        {"name": name, "mode": "durable", "queues": queues, "adapter": adapter}
-        for (name, adapter), queues in found.items()
+        {
+            "name": row["topic"],
+            "mode": "durable",
+            "queues": row["queues"],
+            "adapter": row["adapter"],
+            "state": row["state"],
+            "detail": row["detail"],
+        }
+        for row in asked_if_running(data_dir, token, "adapters")
     ]
 
 
@@ -325,7 +329,8 @@ def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) 
             human_bytes(each.history_bytes), human_bytes(each.receive_bytes), _limit(each),
         )  # fmt: skip
     for row in attached:
-        table.add_row(row["name"], "-", f"adapter {row['adapter']}", *["-"] * 6)
+        waits = ", waiting" if row["state"] == "waiting" else ""
+        table.add_row(row["name"], "-", f"adapter {row['adapter']}{waits}", *["-"] * 6)
     console().print(table)
 
 
@@ -353,6 +358,12 @@ def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     if attached is not None:
         if as_json:
             echo_json(attached)
+            return
+        if attached["state"] == "waiting":
+            click.echo(
+                f"# {where}: adapter {attached['adapter']} waits for its system, and tries "
+                f"again: {attached['detail']}"
+            )
             return
         click.echo(f"# {where}: {attached['queues']} queues of adapter {attached['adapter']}")
         click.echo("# consumed here, not published to; see `tidecast queue list`")

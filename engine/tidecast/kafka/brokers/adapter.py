@@ -8,14 +8,14 @@ from tidecast.config.kafka import KafkaSource, kafka_source_of
 from tidecast.errors import ConfigError, NotFound
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.brokers.fetched import warm_up
-from tidecast.kafka.brokers.receiver import Counts, KafkaReceiver
-from tidecast.queues.adapter import Direction
+from tidecast.kafka.brokers.receiver import KafkaReceiver
+from tidecast.queues.adapter import Counts, Direction
 
 __all__ = ["KafkaAdapter"]
 
 
 class KafkaAdapter:
-    """Reads the partitions that the topic has when it is made. ``name`` is ``kafka``."""
+    """Reads the partitions of the topic, also those that are added later. ``name``: ``kafka``."""
 
     name, direction, rewindable = "kafka", Direction.READ, True
 
@@ -23,13 +23,22 @@ class KafkaAdapter:
         """Raises ConfigError, AuthError, ConnectionLost."""
         warm_up()
         self.cluster = Cluster(source)
-        self.queues = self.cluster.partitions
+        self.refresh_s = source.refresh_s
         self._receivers: list[KafkaReceiver] = []
 
     @classmethod
     def of(cls, url: str) -> KafkaAdapter:
         """An adapter for ``kafka://HOST:PORT,HOST:PORT/TOPIC?setting=value``."""
         return cls(kafka_source_of(url))
+
+    @property
+    def queues(self) -> int:
+        """The partitions, as far as is known."""
+        return self.cluster.partitions
+
+    def refresh(self) -> None:
+        """Ask how many partitions there are now. Raises ConnectionLost, AuthError."""
+        self.cluster.refresh()
 
     def receiver(self, queue: int) -> KafkaReceiver:
         """A receiver of a partition."""
@@ -45,13 +54,20 @@ class KafkaAdapter:
             f"queue {queue} of {self.cluster.topic}: the adapter reads only (owner {owner})"
         )
 
-    def counts(self) -> Counts:
-        """Of all receivers together."""
-        each = [one.counts for one in self._receivers]
+    def counted(self) -> Counts:
+        """Of all receivers together; the lag of a partition is that of its foremost reader."""
+        each, ends, read = list(self._receivers), dict[int, int](), dict[int, int]()
+        for one in each:
+            ends[one.partition] = max(one.end, ends.get(one.partition, 0))
+            read[one.partition] = max(one.behind, read.get(one.partition, -1))
         return Counts(
-            sum(one.fetches for one in each), sum(one.fetched_bytes for one in each),
-            sum(one.troubles for one in each),
-        )  # fmt: skip
+            fetches=sum(one.fetches for one in each),
+            records=sum(one.records for one in each),
+            bytes=sum(one.bytes for one in each),
+            errors=sum(one.errors for one in each),
+            reconnects=sum(one.reconnects for one in each),
+            lag=sum(max(0, ends[queue] - behind) for queue, behind in read.items() if behind >= 0),
+        )
 
     def close(self) -> None:
         """Close all receivers, and hang up. Idempotent."""

@@ -25,10 +25,10 @@ from tidecast.kafka.brokers.connection import Address, Link, code_name, tls_of
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
+from tidecast.queues.backoff import Backoff
 
 ASK_S, QUESTION_S = 10.0, 3.0
 """How long one answer may take; how long a question is asked again when its leader moves."""
-BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 2.0
 REFRESH_S = 0.1
 """Metadata is not asked for again within it, however many partitions have lost their leader."""
 CREATED_S = 1.0
@@ -51,23 +51,6 @@ class Leader(NamedTuple):
 
     address: Address
     epoch: int
-
-
-class Backoff:
-    """Waits that double, with some jitter, from BACKOFF_S_MIN to BACKOFF_S_MAX."""
-
-    def __init__(self) -> None:
-        self.failures = 0
-
-    def next_s(self) -> float:
-        """How long to wait after one more failure."""
-        wait_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(self.failures, 10))
-        self.failures += 1
-        return wait_s * random.uniform(0.75, 1.25)
-
-    def clear(self) -> None:
-        """It worked."""
-        self.failures = 0
 
 
 def error_of(code: int, what: str) -> TidecastError:

@@ -81,7 +81,8 @@ def _marker(batch: memoryview) -> int:
 class Fetched:
     """One answer for one partition: what was asked from ``token`` on, up to ``behind``.
 
-    ``end``: the offset that the next committed record gets, at the time of the answer.
+    ``end``: the offset that the next committed record gets, at the time of the answer. ``records``
+    and ``bytes``: how many came, markers and aborted records included in the bytes alone.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Fetched:
     ) -> None:  # fmt: skip
         """Raises CorruptLog for headers that do not add up."""
         self.where, self.token, self.end = where, token, end
-        self.bytes = len(records)
+        self.bytes, self.records = len(records), 0
         self._records = records
         self._parts: list[Part] = []
         self._list(Aborted(aborted))
@@ -125,6 +126,7 @@ class Fetched:
             marker = _marker(batch) if head.attributes & CONTROL else None
             hole = aborted.drops(head, last, marker) or head.records == 0
             self._parts.append(Part(head.base_offset, last + 1, at, length, hole))
+            self.records += 0 if hole else max(head.records, 0)
             at, due = at + length, last + 1
         if size and not self._parts:
             raise self.damage(self.token, f"it is cut off: {size} bytes came")

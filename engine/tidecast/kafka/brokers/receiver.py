@@ -10,16 +10,25 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import dataclass
 
-from tidecast.errors import Closed, ConnectionLost, NotFound, StorageError, TidecastError
-from tidecast.kafka.brokers.cluster import MOVES, Backoff, Cluster, error_of
+from tidecast.errors import (
+    AuthError,
+    Closed,
+    ConfigError,
+    ConnectionLost,
+    CorruptLog,
+    NotFound,
+    StorageError,
+    TidecastError,
+)
+from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
 from tidecast.kafka.brokers.connection import Link, code_name
 from tidecast.kafka.brokers.fetched import Decoder, Fetched
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
 from tidecast.queues.adapter import Received, Run
+from tidecast.queues.backoff import Backoff
 
 FETCH_WAIT_MS = 500
 """How long a broker keeps a Fetch when there is no record."""
@@ -29,15 +38,6 @@ KEPT_MAX, LINKS_MAX = 2, 2
 _EARLIEST, _LATEST = -2, -1
 _COMMITTED = 1
 _CLOSE_S = 5.0
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a receiver did: Fetches that brought records, their bytes, and errors that passed."""
-
-    fetches: int = 0
-    fetched_bytes: int = 0
-    troubles: int = 0
 
 
 class KafkaReceiver:
@@ -53,7 +53,11 @@ class KafkaReceiver:
         self._backoff = Backoff()
         self._troubled_s = 0.0
         self._acked = -1
-        self.counts = Counts()
+        self._was_linked = False
+        self.fetches = self.records = self.bytes = self.errors = self.reconnects = 0
+        """See `Counts`."""
+        self.behind, self.end = -1, 0
+        """The offset behind what was read last, -1: nothing yet; the newest end that is known."""
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -63,11 +67,20 @@ class KafkaReceiver:
         with self._busy:
             while not self._closing.is_set():
                 held = next((one for one in self._kept if one.covers(token)), None)
-                if held is not None:
-                    return held.receive(token, buffer, self._decoder)
-                if not self._fetch(token, deadline):
-                    return Received(0, token)
+                try:
+                    if held is not None:
+                        return self._noted(held.receive(token, buffer, self._decoder))
+                    if not self._fetch(token, deadline):
+                        return self._noted(Received(0, token))
+                except (StorageError, CorruptLog, AuthError, ConfigError):
+                    self.errors += 1
+                    raise
         raise Closed(f"{self._where}: receive after close")
+
+    def _noted(self, got: Received) -> Received:
+        if not got.need:
+            self.behind = got.next_token
+        return got
 
     def _fetch(self, token: int, deadline: float) -> bool:
         """Fetch from ``token`` on; False: nothing came in time. Raises TidecastError."""
@@ -93,6 +106,8 @@ class KafkaReceiver:
             self._drop(self._links[0])
         if free is None:
             free = self._cluster.connect(leader.address)
+            self.reconnects += self._was_linked and not self._links
+            self._was_linked = True
             self._links.append(free)
         free.send(tables.FETCH, self._request(token, leader.epoch), token)
         return free
@@ -123,13 +138,15 @@ class KafkaReceiver:
             raise error_of(code, self._where)
         self._backoff.clear()
         self._troubled_s = 0.0
+        self.end = max(self.end, row["last_stable_offset"])
         if row["records"] is None or not len(row["records"]):
             return time.monotonic() < deadline
         where = f"{self._where} at {self._cluster.leader(self.partition).address}"
         aborted = row["aborted_transactions"] or ()
         fresh = Fetched(where, token, row["records"], aborted, row["last_stable_offset"])
-        self.counts.fetches += 1
-        self.counts.fetched_bytes += fresh.bytes
+        self.fetches += 1
+        self.records += fresh.records
+        self.bytes += fresh.bytes
         self._kept = [fresh, *self._kept][:KEPT_MAX]
         return True
 
@@ -145,7 +162,7 @@ class KafkaReceiver:
     def _wait(self, problem: TidecastError, deadline: float) -> bool:
         """The leader is away: give it time. Raises ConnectionLost when it has had enough."""
         now = time.monotonic()
-        self.counts.troubles += 1
+        self.errors += 1
         self._troubled_s = self._troubled_s or now
         for link in list(self._links):
             self._drop(link)
@@ -183,7 +200,8 @@ class KafkaReceiver:
 
     def latest(self) -> int:
         """The offset behind the last that is committed: of the next record, or later."""
-        return self._offset(_LATEST)
+        self.end = found = self._offset(_LATEST)
+        return found
 
     def at_time(self, time_ns: int) -> int:
         """See `Receiver.at_time`; Kafka counts in ms."""

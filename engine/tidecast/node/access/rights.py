@@ -19,7 +19,7 @@ from tidecast.errors import AuthError
 from tidecast.events import AccessDenied, Event
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 
-LOOKS = frozenset({"attached", "list", "show", "lanes", "peek", "batches"})
+LOOKS = frozenset({"adapters", "attached", "list", "show", "lanes", "peek", "batches"})
 """Actions on durable subscriptions that change nothing."""
 OF_WHAT_IS_COVERED = frozenset({"list", "topics", "queues"})
 """The answer holds only what the key covers, see `shown`."""

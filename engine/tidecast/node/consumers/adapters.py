@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from tidecast import events
 from tidecast.agents.warmup import DURABLE, warm_up
 from tidecast.config.topology import TopicConfig, check_topic_name
-from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
+from tidecast.errors import Closed, ConfigError, Conflict, NotFound, StorageError, TidecastError
 from tidecast.log.queue_log import QueueLog
-from tidecast.node.consumers.state import ConsumersState
-from tidecast.queues.adapter import Adapter, Direction
+from tidecast.node.consumers.metrics import AdapterRows
+from tidecast.node.consumers.state import ConsumersState, Waiting
+from tidecast.queues.adapter import Adapter, Direction, Growing
 from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.mapper import QueueMap
 
+_log = logging.getLogger("tidecast.node")
 QUEUES_MAX = 1024
+RETRY_S = 1.0
+"""How soon queues that could not be added are tried again."""
+REPORT_NS = 60 * 1_000_000_000
+"""An adapter that waits is reported again so often."""
+_MARK = "adapter"
+"""Of the report that stands while an adapter waits, see `SourceRegistry.stand`."""
 
 
 class QueueHost(Protocol):
@@ -43,29 +55,171 @@ class Attached:
     def __init__(self, state: ConsumersState, host: QueueHost) -> None:
         self._state, self._host = state, host
         self.adapters = state.adapters
+        self.counters = AdapterRows(state)
+        self._watches: dict[str, threading.Event] = {}
+        self._reported_ns: dict[str, int] = {}
+        self._ended = False
 
     def attach(self, topic: str, adapter: Adapter) -> None:
-        """Let an adapter be a topic's queues. Raises ConfigError, Conflict, NotFound."""
+        """Let an adapter be a topic's queues.
+
+        Raises ConfigError, Conflict, NotFound, Closed, and what the adapter raises; then none of
+        its receivers is open, and the adapter is the caller's to close.
+        """
         check_topic_name(topic)
         warm_up(names=DURABLE)
         state = self._state
-        if topic in state.topics or topic in state.ctx.topic_by_name:
-            raise Conflict(f"topic {topic}: it is one of this engine's: give another name")
         if adapter.direction is Direction.WRITE:
             raise ConfigError(f"topic {topic}: adapter {adapter.name} can only write")
         if not 1 <= adapter.queues <= QUEUES_MAX:
             raise ConfigError(f"topic {topic}: {adapter.queues} queues: 1 to {QUEUES_MAX}")
+        with state.lock:
+            taken = topic in state.topics or topic in state.ctx.topic_by_name
+            if taken or topic in self.adapters:
+                raise Conflict(f"topic {topic}: it is one of this engine's: give another name")
+            self.adapters[topic] = adapter
         try:
-            queues = [
-                AttachedQueue(adapter, number, partial(self._host.appended, topic, number))
-                for number in range(adapter.queues)
-            ]
-        except TidecastError as problem:
-            problem.args = (f"topic {topic}: adapter {adapter.name}: {problem}",)
+            self._add_queues(topic, adapter)
+        except BaseException as problem:
+            with state.lock:
+                self.adapters.pop(topic, None)
+            if isinstance(problem, TidecastError):
+                problem.args = (f"topic {topic}: adapter {adapter.name}: {problem}",)
             raise
-        self.adapters[topic] = adapter
-        config = TopicConfig(name=topic, mode="durable", queues=adapter.queues)
-        self._host.topic_opened(config, queues, QueueMap(adapter.queues))
+        self._note_open(topic, adapter)
+        if isinstance(adapter, Growing) and not state.ctx.inline:
+            ended = self._watches[topic] = threading.Event()
+            threading.Thread(
+                target=self._watch,
+                args=(topic, adapter, ended),
+                daemon=True,
+                name=f"tidecast-queues-of-{topic}",
+            ).start()
+
+    def _add_queues(self, topic: str, adapter: Adapter) -> int:
+        """Open the queues of an adapter that are not open yet; how many. Raises TidecastError."""
+        state = self._state
+        count = min(adapter.queues, QUEUES_MAX)
+        with state.lock:
+            here = state.topics.get(topic)
+            known = [one.log for one in here.queues] if here is not None else []
+        with contextlib.ExitStack() as undo:
+            fresh: list[AttachedQueue] = []
+            for number in range(len(known), count):
+                one = AttachedQueue(adapter, number, partial(self._host.appended, topic, number))
+                undo.callback(one.close)
+                fresh.append(one)
+            with state.lock:
+                if self._ended or self.adapters.get(topic) is not adapter:
+                    raise Closed(f"topic {topic}: adapter {adapter.name}: it was detached")
+                if fresh:
+                    config = TopicConfig(name=topic, mode="durable", queues=count)
+                    self._host.topic_opened(config, [*known, *fresh], QueueMap(count))
+            undo.pop_all()
+        return len(fresh)
+
+    # --- growth -----------------------------------------------------------------------------------
+
+    def _watch(self, topic: str, adapter: Adapter, ended: threading.Event) -> None:
+        """Open the queues that the adapter's system adds; in a thread of its own."""
+        assert isinstance(adapter, Growing)
+        wait_s, is_reported = adapter.refresh_s, False
+        while not ended.wait(wait_s):
+            wait_s = adapter.refresh_s
+            try:
+                adapter.refresh()
+            except TidecastError:
+                continue  # its receivers report that the system is away
+            try:
+                added = self._add_queues(topic, adapter)
+                if adapter.queues > QUEUES_MAX:
+                    raise StorageError(
+                        f"the adapter has {adapter.queues} queues: the first {QUEUES_MAX} are read"
+                    )
+                is_reported = False
+            except Closed:
+                return
+            except TidecastError as problem:
+                wait_s, added = min(wait_s, RETRY_S), 0
+                if not is_reported:
+                    is_reported = True
+                    here = self._state.topics.get(topic)
+                    number = len(here.queues) if here is not None else 0
+                    self._state.ctx.notify_all(
+                        events.QueueUnreadable(
+                            topic=topic, queue=number, token=0, detail=str(problem)
+                        )
+                    )
+            if added:
+                self._state.durable.notify(
+                    events.AdapterOpened(
+                        topic=topic, adapter=adapter.name, queues=adapter.queues, added=added
+                    )
+                )
+
+    # --- systems that are away --------------------------------------------------------------------
+
+    def note_waiting(self, topic: str, adapter: str, detail: str) -> None:
+        """The system of an adapter cannot be reached yet: report it, and keep the topic for it."""
+        state, now_ns = self._state, self._state.ctx.clock_ns()
+        with state.lock:
+            if self._ended or topic in state.topics:
+                return
+            before = state.waiting.get(topic)
+            since_ns = before.since_ns if before is not None else state.ctx.wall_ns()
+            state.waiting[topic] = Waiting(adapter, detail, since_ns)
+            self.counters.update(state.ctx.counters, now=True)
+            if before is not None and now_ns < self._reported_ns[topic] + REPORT_NS:
+                return
+            self._reported_ns[topic] = now_ns
+            event = events.AdapterWaits(topic=topic, adapter=adapter, detail=detail)
+            state.durable.stand(topic, _MARK, event)
+        _log.warning("topic %s: adapter %s waits for its system: %s", topic, adapter, detail)
+
+    def _note_open(self, topic: str, adapter: Adapter) -> None:
+        state = self._state
+        with state.lock:
+            waited = state.waiting.pop(topic, None)
+            self.counters.update(state.ctx.counters, now=True)
+            if waited is None:
+                return
+            state.durable.standing.pop((topic, _MARK), None)
+            state.durable.notify(
+                events.AdapterOpened(
+                    topic=topic, adapter=adapter.name, queues=adapter.queues, added=adapter.queues
+                )
+            )
+        _log.warning("topic %s: adapter %s is open", topic, adapter.name)
+
+    def states(self) -> list[dict[str, Any]]:
+        """The adapters: topic, adapter, state, queues; detail and since_ns of those that wait."""
+        with self._state.lock:
+            return list(self._states())
+
+    def _states(self) -> Iterator[dict[str, Any]]:
+        topics, waiting = self._state.topics, self._state.waiting
+        for topic, adapter in sorted(self.adapters.items()):
+            if topic in topics:
+                queues = len(topics[topic].queues)
+                yield {
+                    "topic": topic,
+                    "adapter": adapter.name,
+                    "state": "open",
+                    "queues": queues,
+                    "detail": "",
+                    "since_ns": 0,
+                }
+        for topic, one in sorted(waiting.items()):
+            yield {
+                "topic": topic,
+                "adapter": one.adapter,
+                "state": "waiting",
+                "queues": 0,
+                "detail": one.detail,
+                "since_ns": one.since_ns,
+            }
+
+    # --- the rest ---------------------------------------------------------------------------------
 
     def directory(self, topic: str) -> Path | None:
         """Where the engine keeps what it knows of a topic that an adapter is; None: it is none."""
@@ -92,9 +246,13 @@ class Attached:
 
     def detach(self, topic: str) -> None:
         """Take it away; subscriptions and their positions stay. Raises NotFound."""
-        adapter = self.adapters.pop(topic, None)
+        with self._state.lock:
+            adapter = self.adapters.pop(topic, None)
+            watch = self._watches.pop(topic, None)
         if adapter is None:
             raise NotFound(f"topic {topic}: no adapter is attached")
+        if watch is not None:
+            watch.set()
         self._host.topic_closed(topic)
         adapter.close()
 
@@ -104,15 +262,29 @@ class Attached:
 
     def look_after(self) -> None:
         """Tell the adapters how far all subscriptions are."""
-        for topic in list(self.adapters):
+        with self._state.lock:
+            topics = list(self.adapters)
+        for topic in topics:
             here = self._state.topics.get(topic)
             for one in here.queues if here is not None else ():
                 position = self._host.position(topic, one.queue)
                 if position is not None and isinstance(one.log, AttachedQueue):
                     one.log.acked(position)
 
+    def end(self) -> None:
+        """Attach nothing more. Idempotent."""
+        with self._state.lock:
+            self._ended = True
+            for watch in self._watches.values():
+                watch.set()
+            self._watches.clear()
+            self._state.waiting.clear()
+
     def close(self) -> None:
         """Close all. Idempotent."""
-        for adapter in self.adapters.values():
+        self.end()
+        with self._state.lock:
+            adapters = list(self.adapters.values())
+            self.adapters.clear()
+        for adapter in adapters:
             adapter.close()
-        self.adapters.clear()

@@ -279,6 +279,7 @@ def seek(
     rows: list[dict[str, Any]] = []
     with subs.lock:
         subscription = subs.get(pattern, name)
+        subs.state.check_open(topic or pattern)
         moving = {
             key: cursor for key, cursor in subscription.cursors.items()
             if topic in (None, key[0]) and queue in (None, key[1])
@@ -334,10 +335,15 @@ def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
     return subs.attached.rows()
 
 
+def adapters(subs: DurableSubscriptions) -> list[dict[str, Any]]:
+    """The adapters, those that wait for their system included. See `Attached.states`."""
+    return subs.attached.states()
+
+
 ACTIONS: dict[str, Callable[..., Any]] = {
     "topics": lists.topics, "queues": lists.queues, "batches": lists.batches,
     "read_log": lists.read_log, "counters": lists.counters, "receivers": lists.receivers,
-    "attached": attached,
+    "attached": attached, "adapters": adapters,
     "list": list_all, "show": show, "lanes": cursors, "peek": peek, "create": create,
     "delete": delete, "pause": pause, "resume": resume, "pause_queue": pause_queue,
     "pause_topic": pause_topic, "seek": seek, "redrive": redrive,

@@ -1,4 +1,4 @@
-"""A row of the counters file for each durable subscription: lag, redeliveries, dead letters.
+"""Rows of the counters file for durable subscriptions (lag, redeliveries, ...) and for adapters.
 
 The puller counts by cursor in its own tables; the subscriptions' helper sums them up now and then,
 without asking the puller: a gauge may be some microseconds old.
@@ -12,10 +12,12 @@ import numpy as np
 
 from tidecast.buffers.counters import CountersFile
 from tidecast.errors import SharedMemoryError
-from tidecast.layout.counters import ROW_SUBSCRIPTION
+from tidecast.layout.counters import ROW_ADAPTER, ROW_SUBSCRIPTION
+from tidecast.layout.counters import AdapterCounter as A
 from tidecast.layout.subscription_counters import SubscriptionCounter as S
 from tidecast.node.consumers.lag import NOT_ACKED, acked_ahead
 from tidecast.node.consumers.state import ConsumersState, SubscriptionState
+from tidecast.queues.adapter import Counting
 from tidecast.queues.cache.cursors import FOR_QUEUE, STREAM_CHAINS, WHERE
 
 INTERVAL_S = 1.0
@@ -90,3 +92,42 @@ class SubscriptionRows:
         for k in np.flatnonzero(of("restored_left")).tolist():
             lag -= acked_ahead(puller, int(numbers[k]), int(next_tokens[k]), int(ends[k]))
         values[S.LAG] = max(0, lag)
+
+
+class AdapterRows:
+    """Rows of adapters, those that wait for their system included. Called under the same lock."""
+
+    def __init__(self, state: ConsumersState) -> None:
+        self._state = state
+        self._rows: dict[str, int] = {}
+        self._next = 0.0
+
+    def update(self, counters: CountersFile, *, now: bool = False) -> None:
+        """Write all rows, if it is time."""
+        at = self._state.ctx.now_s()
+        if not now and at < self._next:
+            return
+        self._next = at + INTERVAL_S
+        state = self._state
+        here = {topic: one.adapter for topic, one in state.waiting.items()}
+        here |= {topic: adapter.name for topic, adapter in state.adapters.items()}
+        for topic in self._rows.keys() - here.keys():
+            counters.free(self._rows.pop(topic))
+        for topic, name in here.items():
+            if topic not in self._rows:
+                try:
+                    self._rows[topic] = counters.allocate(ROW_ADAPTER, topic, name)
+                except SharedMemoryError:  # all rows are taken
+                    continue
+            self._write(topic, counters.values[self._rows[topic]])
+
+    def _write(self, topic: str, values: np.ndarray) -> None:
+        state = self._state
+        there, adapter = state.topics.get(topic), state.adapters.get(topic)
+        values[A.QUEUES] = len(there.queues) if there is not None else 0
+        values[A.WAITING] = topic in state.waiting
+        if isinstance(adapter, Counting):
+            counts = adapter.counted()
+            values[A.FETCHES], values[A.RECORDS] = counts.fetches, counts.records
+            values[A.BYTES], values[A.ERRORS] = counts.bytes, counts.errors
+            values[A.RECONNECTS], values[A.LAG] = counts.reconnects, counts.lag

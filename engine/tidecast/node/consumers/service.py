@@ -141,13 +141,13 @@ class DurableSubscriptions(Observer):
             self._helper.join(5.0)
             self._helper = None
         self.letters.close()
-        if self.puller is None:
-            return
-        self.save_all()
-        self.puller.stop()
-        for here in self._rows.values():
-            here.source.close()
-        self._rows.clear()
+        self.attached.end()
+        if self.puller is not None:
+            self.save_all()
+            self.puller.stop()
+            for here in self._rows.values():
+                here.source.close()
+            self._rows.clear()
         self.attached.close()
         self.state.set_puller(None)
 
@@ -342,7 +342,7 @@ class DurableSubscriptions(Observer):
         if not 1 <= len(name.encode()) <= NAME_BYTES_MAX or "/" in name:
             raise ConfigError(f"name: {name!r}: 1 to {NAME_BYTES_MAX} bytes, without /")
         if pattern not in self.topics and not is_pattern(pattern):
-            places.check_durable(self.state, pattern)
+            places.check_readable(self.state, pattern, options.start)
         with self.lock:
             places.check_sound(self.state, pattern, name)
             if (pattern, name) in self.subscriptions:
@@ -566,6 +566,7 @@ class DurableSubscriptions(Observer):
             self.attached.look_after()
             with self.lock:
                 self.counters.update(self.ctx.counters)
+                self.attached.counters.update(self.ctx.counters)
 
     def _open_gates(self) -> None:
         with self.lock:

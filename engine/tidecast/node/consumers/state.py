@@ -15,7 +15,7 @@ import numpy as np
 from tidecast.agents.puller.runtime import Puller
 from tidecast.buffers.member_ring import MemberFile
 from tidecast.config.topology import TopicConfig
-from tidecast.errors import Conflict
+from tidecast.errors import Conflict, ConnectionLost
 from tidecast.events import RecordsGone
 from tidecast.log.queue_log import QueueLog
 from tidecast.node.context import NodeContext
@@ -141,6 +141,16 @@ class SubscriptionState:
         return int(self.saved.ack_wait_s * 1e9)
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An adapter that is not attached yet: its system is away. ``detail``: the newest failure."""
+
+    adapter: str
+    detail: str
+    since_ns: int
+    """Since 1970."""
+
+
 class ConsumersState:
     """Topics, subscriptions and members of a node, and what their parts need of the node."""
 
@@ -153,7 +163,9 @@ class ConsumersState:
         self.unsound: dict[tuple[str, str], Path] = {}
         """Files of subscriptions that are not sound, by pattern and name."""
         self.adapters: dict[str, Adapter] = {}
-        """Adapters that keep the queues of a topic, by topic."""
+        """Adapters that keep the queues of a topic, by topic. Changed under the lock."""
+        self.waiting: dict[str, Waiting] = {}
+        """Adapters that wait for their system, by topic. Changed under the lock."""
         self.puller: Puller | None = None
         self._numbers = itertools.count()
 
@@ -177,11 +189,22 @@ class ConsumersState:
 
     def check_writable(self, topic: str) -> None:
         """Raise Conflict for a topic that an adapter keeps."""
-        adapter = self.adapters.get(topic)
-        if adapter is not None:
-            raise Conflict(
-                f"topic {topic}: its queues are those of adapter {adapter.name}: it can be "
-                "consumed here, not published to"
+        adapter, waiting = self.adapters.get(topic), self.waiting.get(topic)
+        if adapter is None and waiting is None:
+            return
+        name = adapter.name if adapter is not None else waiting.adapter if waiting else ""
+        raise Conflict(
+            f"topic {topic}: its queues are those of adapter {name}: it can be "
+            "consumed here, not published to"
+        )
+
+    def check_open(self, topic: str) -> None:
+        """Raise ConnectionLost for a topic whose adapter waits for its system."""
+        waiting = self.waiting.get(topic)
+        if waiting is not None:
+            raise ConnectionLost(
+                f"topic {topic}: adapter {waiting.adapter} waits for its system, and tries again: "
+                f"{waiting.detail}"
             )
 
 

@@ -142,6 +142,17 @@ def new_subscription(
     )  # fmt: skip
 
 
+def check_readable(state: ConsumersState, topic: str, start: str) -> None:
+    """Raise what keeps a topic that is not open from being subscribed to.
+
+    While an adapter waits for its system only its beginning is a known place.
+    """
+    if topic not in state.waiting:
+        check_durable(state, topic)
+    elif start != "earliest":
+        state.check_open(topic)
+
+
 def check_durable(state: ConsumersState, topic: str, *, here: bool = True) -> None:
     """Raise NotFound, ConfigError when no queues of a topic can be read, ``here`` or anywhere."""
     config = state.ctx.topic_by_name.get(topic)
