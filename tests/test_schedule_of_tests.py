@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,15 @@ def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
     )
     assert "18 passed" in done.stdout, done.stdout + done.stderr
     assert len(set(re.findall(r"\[(gw\d)\]", done.stdout))) == 1
+
+
+def test_each_python_that_is_claimed_runs_the_unit_tests() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    job = yaml.safe_load(WORKFLOWS["nightly.yml"])["jobs"]["pythons"]
+    assert job["strategy"]["matrix"]["python"] == claimed
+    assert len(claimed) > 1
+    assert any("tests/unit" in step.get("run", "") for step in job["steps"])
 
 
 def test_the_workflows_run_what_there_is() -> None:
