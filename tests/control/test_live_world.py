@@ -10,22 +10,44 @@ from tidecast_control.live.world import Source, build
 
 def _sample(at_s: int, **subscription: Any) -> dict[str, Any]:
     row = {
-        "name": "billing", "topic": "orders", "state": "idle", "members": 0, "lag_messages": 0,
-        "lag_s": 0.0, "outstanding": 0, "delivered": 0, "dead": 0, "dead_open": 0,
-    }  # fmt: skip
+        "name": "billing",
+        "topic": "orders",
+        "state": "idle",
+        "members": 0,
+        "lag_messages": 0,
+        "lag_s": 0.0,
+        "outstanding": 0,
+        "delivered": 0,
+        "dead": 0,
+        "dead_open": 0,
+    }
     return {
-        "at_ns": at_s * 10**9, "mono_ns": at_s * 10**9, "counters": {}, "publications": [],
-        "images": [], "receivers": [], "subscriptions": {}, "clients": 0,
+        "at_ns": at_s * 10**9,
+        "mono_ns": at_s * 10**9,
+        "counters": {},
+        "publications": [],
+        "images": [],
+        "receivers": [],
+        "subscriptions": {},
+        "clients": 0,
         "durable_subscriptions": [row | subscription],
-    }  # fmt: skip
+    }
 
 
 def _published(at_s: int, messages: int, head: int) -> dict[str, Any]:
     ring = {
-        "publication_id": 1, "topic": "orders", "session": 7, "channel": "ordinary", "head": head,
-        "messages": messages, "transport": "ipc", "slots": 64, "packet_bytes": 1400,
-        "closing": False, "readers": [],
-    }  # fmt: skip
+        "publication_id": 1,
+        "topic": "orders",
+        "session": 7,
+        "channel": "ordinary",
+        "head": head,
+        "messages": messages,
+        "transport": "ipc",
+        "slots": 64,
+        "packet_bytes": 1400,
+        "closing": False,
+        "readers": [],
+    }
     return _sample(at_s) | {"publications": [ring]}
 
 
@@ -43,9 +65,17 @@ def test_a_subscription_is_the_sum_of_what_engines_say() -> None:
     busy = Source(
         "a",
         _sample(1, state="active", members=1, lag_messages=90, delivered=10, dead=1, dead_open=1),
-        _sample(2, state="active", members=1, lag_messages=60, delivered=50, dead=3, dead_open=2,
-                scheduled=7),
-    )  # fmt: skip
+        _sample(
+            2,
+            state="active",
+            members=1,
+            lag_messages=60,
+            delivered=50,
+            dead=3,
+            dead_open=2,
+            scheduled=7,
+        ),
+    )
     quiet = Source("b", _sample(1), _sample(2, scheduled=2))
     for order in ((busy, quiet), (quiet, busy)):
         found = build(order).subscriptions["billing"]
@@ -64,10 +94,19 @@ def test_forged_packets_are_a_rate_of_their_node_that_rules_can_watch() -> None:
 
     def counted(at_s: int, tag_failed: int, plain_refused: int) -> dict[str, Any]:
         rows = {
-            kind: [{"name": "lan", "detail": "", "session": 0, "peer": 0, "tag_failed": tag_failed,
-                    "plain_refused": plain_refused, "opened": 9}]
+            kind: [
+                {
+                    "name": "lan",
+                    "detail": "",
+                    "session": 0,
+                    "peer": 0,
+                    "tag_failed": tag_failed,
+                    "plain_refused": plain_refused,
+                    "opened": 9,
+                }
+            ]
             for kind in ("sender", "receiver")
-        }  # fmt: skip
+        }
         return _sample(at_s) | {"counters": rows}
 
     world = build(

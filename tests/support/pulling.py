@@ -191,8 +191,13 @@ class Rig:
             ring_layout.DOORBELLS_MAX * ring_layout.DOORBELL_BYTES, dtype=np.uint8
         )
         self.seen = Seen()
-        self.puller = Puller(wakes=self.wakes, bells=self.bells, observer=self.seen,
-                             clock_ns=lambda: self.now, **puller)  # fmt: skip
+        self.puller = Puller(
+            wakes=self.wakes,
+            bells=self.bells,
+            observer=self.seen,
+            clock_ns=lambda: self.now,
+            **puller,
+        )
         self.seen.puller = self.puller
         self.logs: list[QueueLog] = []
         self.sources: list[CountingSource] = []
@@ -200,8 +205,13 @@ class Rig:
         self._builder = BatchBuilder()
 
     def queue(self, blocks_max: int = 4, delay_ns: int = 0, **options: Any) -> int:
-        log = QueueLog.open(self.directory / f"q{len(self.logs)}", topic="t",
-                            queue=len(self.logs), fsync="none", **options)  # fmt: skip
+        log = QueueLog.open(
+            self.directory / f"q{len(self.logs)}",
+            topic="t",
+            queue=len(self.logs),
+            fsync="none",
+            **options,
+        )
         self.logs.append(log)
         self.sources.append(CountingSource(log, self, delay_ns))
         return self.puller.add_queue(self.sources[-1], blocks_max)
@@ -222,8 +232,14 @@ class Rig:
             member_ring.wake_queue(self.wakes, self.bells, q)
         return token
 
-    def member(self, sub: int = 0, *, deliveries_bytes: int = 1 << 18, acks_bytes: int = 1 << 16,
-               **options: Any) -> TestMember:  # fmt: skip
+    def member(
+        self,
+        sub: int = 0,
+        *,
+        deliveries_bytes: int = 1 << 18,
+        acks_bytes: int = 1 << 16,
+        **options: Any,
+    ) -> TestMember:
         made: list[member_ring.MemberFile] = []
 
         def make(number: int) -> member_ring.MemberFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -54,6 +55,43 @@ def test_a_command_replies(platform: Platform, reply: Reply) -> None:
     assert (told["topic"], told["data"]) == ("ask", "x !")
     failed = run(platform, "request", "ask", "bad", code=1)
     assert "error: topic ask: CommandFailed: exit code 3: no luck" in failed.output
+
+
+def test_a_responder_writes_each_request_as_json(
+    platform: Platform, lab: Lab, eventually: Eventually
+) -> None:
+    script = 'read x; [ "$x" = bad ] && exit 3; printf "<$x>"'
+    process = lab.spawn(
+        "reply",
+        "ask",
+        "--command",
+        script,
+        "--json",
+        "--count",
+        "3",
+        platform=platform,
+        stdout=subprocess.PIPE,
+    )
+    eventually(lambda: "responding on" in process.log.read_text(), "a responder")
+    run(platform, "request", "ask", "a", "--key", "k", "--header", "h=1")
+    run(platform, "request", "ask", "bad", code=1)
+    run(platform, "request", "ask", "é")
+    told = [json.loads(process.line()) for _ in range(3)]
+    assert all(each.pop("seconds") > 0 and each.pop("session") for each in told)
+    node = told[0]["node"]
+    assert told == [
+        {
+            "topic": "ask",
+            "node": node,
+            "key": "k",
+            "headers": {"h": "1"},
+            "data": "a",
+            "reply": "<a>",
+        },
+        {"topic": "ask", "node": node, "data": "bad", "error": "CommandFailed: exit code 3"},
+        {"topic": "ask", "node": node, "data": "é", "reply": "<é>"},
+    ]
+    assert process.wait(TIMEOUT_S) == 0
 
 
 def test_all_responders_reply(platform: Platform, reply: Reply) -> None:

@@ -60,9 +60,16 @@ def start(platform: Platform, *arguments: str) -> tuple[Child, str]:
     health = f"127.0.0.1:{free_port()}"
     lab = platform.lab
     child = lab.spawn(
-        "run", "billing:app", "--app-dir", str(lab.directory), "--health", health, *arguments,
-        platform=platform, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        "run",
+        "billing:app",
+        "--app-dir",
+        str(lab.directory),
+        "--health",
+        health,
+        *arguments,
+        platform=platform,
+        stdout=subprocess.PIPE,
+    )
     return child, f"http://{health}"
 
 
@@ -118,6 +125,44 @@ def test_an_app_runs_answers_health_checks_and_drains_at_sigterm(
     assert letter["headers"]["dead-reason"] == "ValueError: below zero"
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_totals_as_json(platform: Platform, eventually: Eventually, workers: int) -> None:
+    checked = platform.json(
+        "run", "billing:app", "--app-dir", str(platform.lab.directory), "--check"
+    )
+    assert (checked["app"], checked["starts"], checked["declared"]) == ("billing", True, [])
+    assert checked["handlers"] == [
+        {
+            "name": "bill",
+            "kind": "consumer",
+            "topic": "orders",
+            "subscription": "billing",
+            "concurrency": 4,
+        }
+    ]
+    child, url = start(platform, "--json", "--workers", str(workers))
+    eventually(lambda: ask(url, "/readyz")[0] == 200, "ready", timeout_s=60.0)
+    publish(platform, *({"id": n} for n in range(1, 21)))
+    begun = [child.line() for _ in range(20)]
+    eventually(lambda: len(invoices(platform)) == 20, "all are handled", timeout_s=60.0)
+    child.signal(signal.SIGTERM)
+    said = json.loads(child.line())
+    assert child.wait(60.0) == 0
+    assert len({line.split()[2] for line in begun}) == workers
+    [handler] = said.pop("handlers")
+    assert said == {"app": "billing", "url": platform.url, "workers": workers, "exit_code": 0}
+    assert handler.pop("seconds") > 0
+    assert handler == {
+        "name": "bill",
+        "kind": "consumer",
+        "topic": "orders",
+        "subscription": "billing",
+        "handled": 20,
+        "retried": 0,
+        "rejected": 0,
+    }
+
+
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(
     platform: Platform, eventually: Eventually
 ) -> None:
@@ -135,6 +180,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(
         if int(order) == 0:
             break
     assert int(pid) != pids[0]
+    eventually(lambda: "it starts again" in child.log.read_text(), "it is missed", timeout_s=60.0)
     eventually(lambda: ask(url, "/readyz")[0] == 200, "it is replaced", timeout_s=60.0)
     workers = json.loads(ask(url, "/readyz")[1])["workers"]
     assert [each["phase"] for each in workers.values()] == ["ready", "ready"]

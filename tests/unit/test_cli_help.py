@@ -30,6 +30,26 @@ def _walk(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], c
 COMMANDS = {" ".join(names): command for names, command in _walk(main)}
 
 
+SERVE_OR_WRITE = {
+    "up": "serves and logs",
+    "engine": "serves and logs",
+    "control": "serves and logs",
+    "api": "writes what the service answers, which is JSON",
+    "completion": "writes a script of the shell",
+}
+"""Commands without --json, and why."""
+
+
+def test_every_command_has_json_for_scripts() -> None:
+    without = {
+        name
+        for name, command in COMMANDS.items()
+        if not isinstance(command, click.Group)
+        and not any("--json" in each.opts for each in command.params)
+    }
+    assert without == set(SERVE_OR_WRITE)
+
+
 def examples_in(help_text: str) -> list[str]:
     _, _, below = help_text.partition("\n  Examples:\n")
     return [line.strip() for line in below.splitlines() if line.strip()]

@@ -12,11 +12,11 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidecast.cli.common import data_dir_option, server_option, token_option
+from tidecast.cli.common import data_dir_option, echo_json, server_option, token_option
 from tidecast.cli.messages.pub import url_of
 from tidecast.cli.options.params import Duration
 
@@ -92,16 +92,33 @@ def app_of(where: str, directory: Path) -> App:
     "[default: as the app says]",
 )
 @click.option("--report-to", type=int, default=None, hidden=True)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="JSON, for scripts: the totals of the handlers, as the last line; with --check what it "
+    "shows.",
+)
 @data_dir_option
 @token_option
 @server_option
 @click.pass_context
 def run(
     ctx: click.Context,
-    app: str, workers: int, health_at: str | None, drain_timeout_s: float, data_dir: Path,
-    app_dir: Path, log_level: str, check: bool, create: bool | None, report_to: int | None,
-    token: str | None, server: str | None,
-) -> None:  # fmt: skip
+    app: str,
+    workers: int,
+    health_at: str | None,
+    drain_timeout_s: float,
+    data_dir: Path,
+    app_dir: Path,
+    log_level: str,
+    check: bool,
+    create: bool | None,
+    report_to: int | None,
+    as_json: bool,
+    token: str | None,
+    server: str | None,
+) -> None:
     """Run the handlers of an app until SIGTERM or SIGINT, then drain.
 
     It connects to the app's own URL, unless --server or --data-dir names another engine. A second
@@ -123,22 +140,60 @@ def run(
     if create is not None:
         found.create = create
     if check:
-        _show(found)
-        sys.exit(asyncio.run(_compare(found)) if found.declarations else 0)
+        sys.exit(_check(found, as_json=as_json))
     if not found.handlers:
         raise click.UsageError(f"APP: {app!r}: it has no handlers")
     if workers == 1:
-        code = asyncio.run(_run_one(found, health_at, drain_timeout_s, report_to))
+        code, totals = asyncio.run(_run_one(found, health_at, drain_timeout_s, report_to))
     else:
         arguments = [
-            app, "--drain-timeout", f"{drain_timeout_s}s", "--app-dir", str(directory),
-            "--log-level", log_level, "--server", found.url,
+            app,
+            "--drain-timeout",
+            f"{drain_timeout_s}s",
+            "--app-dir",
+            str(directory),
+            "--log-level",
+            log_level,
+            "--server",
+            found.url,
             "--create" if found.create else "--no-create",
-        ]  # fmt: skip
+        ]
         if token:
             os.environ["TIDECAST_TOKEN"] = token  # not shown in lists of processes
-        code = asyncio.run(_run_many(workers, arguments, health_at, drain_timeout_s))
+        code, totals = asyncio.run(_run_many(workers, arguments, health_at, drain_timeout_s))
+    if as_json:
+        echo_json(
+            {
+                "app": found.name,
+                "url": found.url,
+                "workers": workers,
+                "exit_code": code,
+                "handlers": totals,
+            }
+        )
     sys.exit(code)
+
+
+def _check(app: App, *, as_json: bool) -> int:
+    """Show the handlers and what the app declares; the exit code: 1, the app would not start."""
+    declared = asyncio.run(_compare(app)) if app.declarations else []
+    bad = any(each["state"] != "as declared" and not each["created"] for each in declared)
+    if as_json:
+        handlers = [each.describe() | {"concurrency": each.concurrency} for each in app.handlers]
+        echo_json(
+            {
+                "app": app.name,
+                "url": app.url,
+                "handlers": handlers,
+                "declared": declared,
+                "starts": not bad,
+            }
+        )
+        return int(bad)
+    _show(app)
+    if declared:
+        _show_declared(declared)
+    return int(bad)
 
 
 def _show(app: App) -> None:
@@ -162,32 +217,44 @@ def _show(app: App) -> None:
     Console().print(table)
 
 
-async def _compare(app: App) -> int:
-    """Show how the engine has what the app declares; 1: the app would not start."""
-    from rich.console import Console
-    from rich.table import Table
-
+async def _compare(app: App) -> list[dict[str, Any]]:
+    """How the engine has what the app declares."""
     import tidecast
 
-    table = Table(title="declared", title_justify="left")
-    for head in ("kind", "name", "state", "detail"):
-        table.add_column(head)
-    bad = False
+    found = []
     async with tidecast.connect(app.url, name=app.name, token=app.token) as client:
         for each in app.declarations:
             state, detail = await each.state(client)
-            if state == "missing" and app.create:
-                detail = "is created at start"
-            elif state != "as declared":
-                bad = True
-            table.add_row(each.kind, each.name, state, detail)
+            created = state == "missing" and app.create
+            found.append(
+                {
+                    "kind": each.kind,
+                    "name": each.name,
+                    "state": state,
+                    "detail": "is created at start" if created else detail,
+                    "created": created,
+                }
+            )
+    return found
+
+
+def _show_declared(declared: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="declared", title_justify="left")
+    heads = ("kind", "name", "state", "detail")
+    for head in heads:
+        table.add_column(head)
+    for each in declared:
+        table.add_row(*(each[head] for head in heads))
     Console().print(table)
-    return int(bad)
 
 
 async def _run_one(
     app: App, health_at: str | None, drain_timeout_s: float, report_to: int | None
-) -> int:
+) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code, and the totals of the handlers."""
     from tidecast.app import report
 
     async with AsyncExitStack() as stack:
@@ -202,12 +269,18 @@ async def _run_one(
             writing.add_done_callback(lambda _: stop.set())  # the parent is gone: so is this
             stack.callback(writing.cancel)
         await app.run(stop=stop, drain_timeout=drain_timeout_s)
-    return 0
+        if report_to is not None:
+            with contextlib.suppress(OSError):  # the parent is gone
+                report.write_state(app, report_to)
+    totals: list[dict[str, Any]] = []
+    report.add_totals(totals, report.state_of(app).handlers)
+    return 0, totals
 
 
 async def _run_many(
     count: int, arguments: list[str], health_at: str | None, drain_timeout_s: float
-) -> int:
+) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code, and the totals of the handlers of all processes."""
     from tidecast.app import report
     from tidecast.app.workers import Workers
 
@@ -217,7 +290,8 @@ async def _run_many(
         if health_at is not None:
             port = await stack.enter_async_context(report.serving(health_at, workers.states))
             logging.getLogger("tidecast.app").info("health checks at port %d", port)
-        return await workers.run(stop)
+        code = await workers.run(stop)
+    return code, workers.totals()
 
 
 @asynccontextmanager

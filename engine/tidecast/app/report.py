@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 REPORT_S = 1.0
 SILENT_S = 10.0
 """A worker that has not reported for so long stands still: its event loop is blocked."""
-COUNTERS = ("handled", "retried", "rejected", "active", "seconds")
+TOTALS = ("handled", "retried", "rejected", "seconds")
+COUNTERS = (*TOTALS, "active")
 
 
 class State(msgspec.Struct):
@@ -72,12 +73,28 @@ def state_of(app: App) -> State:
     )
 
 
+def add_totals(total: list[dict[str, Any]], handlers: list[dict[str, Any]]) -> None:
+    """Add the counters of a process's handlers to those of the app."""
+    total.extend(
+        {k: v for k, v in each.items() if k not in COUNTERS} | dict.fromkeys(TOTALS, 0)
+        for each in handlers[len(total) :]
+    )
+    for sums, each in zip(total, handlers, strict=False):
+        for name in TOTALS:
+            sums[name] = round(sums[name] + each[name], 6)
+
+
 async def write_states(app: App, descriptor: int) -> None:
     """Write the state into a pipe, each second, until nobody reads it."""
     with contextlib.suppress(OSError):
         while True:
-            os.write(descriptor, msgspec.json.encode(state_of(app)) + b"\n")
+            write_state(app, descriptor)
             await asyncio.sleep(REPORT_S)
+
+
+def write_state(app: App, descriptor: int) -> None:
+    """Write the state into a pipe. Raises OSError when nobody reads it."""
+    os.write(descriptor, msgspec.json.encode(state_of(app)) + b"\n")
 
 
 # --- the endpoint ---------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import msgspec
 
-from tidecast.app.report import State
+from tidecast.app.report import State, add_totals
 
 logger = logging.getLogger("tidecast.app")
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 30.0
@@ -22,6 +23,8 @@ GRACE_S = 5.0
 """Beyond its drain time-out, before a worker is killed."""
 WRONG = 2
 """Exit code of a worker that no other start can fix: a setting or the module is wrong."""
+LAST_REPORT_S = 1.0
+"""What a process that has ended may take to be read to its end: its children may hold the pipe."""
 
 
 class Worker:
@@ -33,6 +36,8 @@ class Worker:
         self.process: asyncio.subprocess.Process | None = None
         self.starts = 0
         self.code: int | None = None
+        self.totals: list[dict[str, Any]] = []
+        """Counters of the handlers, of all its processes that have ended."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start the process whenever it has ended, until ``stop``, or its command is wrong."""
@@ -40,6 +45,7 @@ class Worker:
         while not stop.is_set():
             began = time.monotonic()
             self.code = await self._once(stop)
+            add_totals(self.totals, self.state.handlers)
             self.state = State(phase="stopped", at=time.monotonic())
             if stop.is_set() or self.code == WRONG:
                 return
@@ -72,7 +78,10 @@ class Worker:
         if stop.is_set():
             self.signal(signal.SIGTERM)
         try:
-            return await self.process.wait()
+            code = await self.process.wait()
+            self.state.phase = "stopped"
+            await asyncio.wait([reports], timeout=LAST_REPORT_S)
+            return code
         finally:
             reports.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -88,8 +97,11 @@ class Worker:
             )
             try:
                 while line := await reader.readline():
-                    self.state = msgspec.json.decode(line, type=State)
-                    self.state.at = time.monotonic()
+                    state = msgspec.json.decode(line, type=State)
+                    state.at = time.monotonic()
+                    if self.process is None or self.process.returncode is not None:
+                        state.phase = "stopped"
+                    self.state = state
             finally:
                 transport.close()
 
@@ -111,6 +123,13 @@ class Workers:
     def states(self) -> dict[str, State]:
         """By name."""
         return {each.name: each.state for each in self.all}
+
+    def totals(self) -> list[dict[str, Any]]:
+        """Counters of the handlers; of a process that was killed up to its last report."""
+        found: list[dict[str, Any]] = []
+        for each in self.all:
+            add_totals(found, each.totals)
+        return found
 
     async def run(self, stop: asyncio.Event) -> int:
         """Run until ``stop``, or all workers have ended; the exit code."""

@@ -48,20 +48,21 @@ def json_lines(messages: Iterable[AnyMessage]) -> bytes:
     """One object a line."""
     import msgspec
 
-    found = []
-    for each in messages:
-        value: dict[str, Any] = {"topic": each.topic, **_whence(each)}
-        if each.key is not None:
-            value |= _text_or_base64("key", each.key)
-        if each.headers:
-            value["headers"] = each.headers
-        if each.timestamp is not None:
-            value["timestamp_ns"] = each.timestamp
-        if (due_ns := getattr(each, "deliver_at", None)) is not None:
-            value["deliver_at_ns"] = due_ns
-        value |= _text_or_base64("data", bytes(each.data))
-        found.append(msgspec.json.encode(value) + b"\n")
-    return b"".join(found)
+    return b"".join(msgspec.json.encode(json_object(each)) + b"\n" for each in messages)
+
+
+def json_object(message: Any) -> dict[str, Any]:
+    """A message, or a request, as JSON shows it."""
+    value: dict[str, Any] = {"topic": message.topic, **_whence(message)}
+    if message.key is not None:
+        value |= text_or_base64("key", message.key)
+    if message.headers:
+        value["headers"] = message.headers
+    if message.timestamp is not None:
+        value["timestamp_ns"] = message.timestamp
+    if (due_ns := getattr(message, "deliver_at", None)) is not None:
+        value["deliver_at_ns"] = due_ns
+    return value | text_or_base64("data", bytes(message.data))
 
 
 def formatted(text: str, *, terminal: bool) -> Writer:
@@ -131,7 +132,8 @@ def _payloads(messages: Iterable[AnyMessage]) -> Iterable[bytes]:
     return (bytes(each.data) for each in messages)
 
 
-def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
+def text_or_base64(name: str, data: bytes) -> dict[str, str]:
+    """A field of JSON: text, or NAME_base64 of bytes that are not UTF-8."""
     with contextlib.suppress(UnicodeDecodeError):
         return {name: data.decode()}
     return {f"{name}_base64": base64.b64encode(data).decode()}

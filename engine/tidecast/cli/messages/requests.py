@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -15,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidecast.cli.common import data_dir_option, server_option, stoppable, token_option, warn
+from tidecast.cli.common import (
+    data_dir_option,
+    echo_json,
+    server_option,
+    stoppable,
+    token_option,
+    warn,
+)
 from tidecast.cli.messages import formats
 from tidecast.cli.messages.pub import headers_of, url_of
 from tidecast.cli.options.names import TopicName
@@ -126,14 +135,15 @@ def request(
     show_default=True,
     help="End a command that takes longer; its requester gets an error.",
 )
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a request, for scripts.")
 @click.option("--quiet", is_flag=True, help="Nothing on standard error but errors.")
 @data_dir_option
 @token_option
 @server_option
 def reply(
     topic: str, command: str | None, echo: bool, text: str | None, group: str | None,
-    concurrency: int, count: int | None, timeout_s: float, quiet: bool, data_dir: Path,
-    token: str | None, server: str | None,
+    concurrency: int, count: int | None, timeout_s: float, as_json: bool, quiet: bool,
+    data_dir: Path, token: str | None, server: str | None,
 ) -> None:  # fmt: skip
     """Respond to the requests on TOPIC, until Ctrl-C.
 
@@ -147,6 +157,8 @@ def reply(
         handler: Callable[[Request], bytes] = _runner(command, timeout_s)
     else:
         handler = _constant(None if text is None else text.encode())
+    if as_json:
+        handler = _told(handler)
     with connect(server or url_of(data_dir), name="tidecast reply", token=token) as client:
         responder = client.responder(topic, group=group)
         if not quiet:
@@ -172,6 +184,28 @@ def _serve(
     except KeyboardInterrupt:
         client.close()
         sys.exit(stop.code)
+
+
+def _told(handler: Callable[[Request], bytes]) -> Callable[[Request], bytes]:
+    """The handler, and a line of JSON for each request: what it asked, and its reply or error."""
+    one_at_a_time = threading.Lock()
+
+    def run(asked: Request) -> bytes:
+        began, found = time.perf_counter(), formats.json_object(asked)
+        try:
+            made = handler(asked)
+        except Exception as problem:
+            found["error"] = f"{type(problem).__name__}: {problem}"
+            raise
+        else:
+            found |= formats.text_or_base64("reply", made)
+            return made
+        finally:
+            found["seconds"] = round(time.perf_counter() - began, 6)
+            with one_at_a_time:
+                echo_json(found)
+
+    return run
 
 
 def _constant(text: bytes | None) -> Callable[[Request], bytes]:

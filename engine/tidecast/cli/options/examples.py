@@ -57,6 +57,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         "tidecast run billing:app --health 127.0.0.1:8080",
         "tidecast run billing:app --workers 4 --drain-timeout 1m",
+        "tidecast run billing:app --check --json",
     ),
     "pub": (
         "tidecast pub greetings --message 'hello, tide'",
@@ -75,7 +76,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "reply": (
         "tidecast reply prices.get --command 'xargs ./price.sh' --concurrency 4",
-        "tidecast reply who --text db1 --group eu",
+        "tidecast reply who --text db1 --group eu --json",
     ),
     "top": ("tidecast top", "tidecast top --once --json --interval 500ms"),
     "recorder": ("tidecast recorder --section alert", "tidecast recorder --previous --json"),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tidecast.cli.common import console, data_dir_option, json_option, token_option
+from tidecast.cli.common import console, data_dir_option, echo_json, json_option, token_option
 from tidecast.cli.pipelines.run import load_spark, run_on_spark
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -166,11 +166,15 @@ def report(
 @pipeline.command("warm-up")
 @click.option("--again", is_flag=True, help="Also when it was done before.")
 @data_dir_option
-def warm_up(data_dir: Path, again: bool) -> None:
+@json_option
+def warm_up(data_dir: Path, again: bool, as_json: bool) -> None:
     """Let sessions on this machine start quicker: keeps what the JVM has loaded and linked."""
     del data_dir
     with console(stderr=True).status("warming up") as status:
         made = load_spark("spark_session", "warm_up")(status.update, again=again)
+    if as_json:
+        echo_json({"path": str(made), "bytes": made.stat().st_size})
+        return
     console().print(f"{made}: {made.stat().st_size >> 20} MiB")
 
 
@@ -182,8 +186,12 @@ def warm_up(data_dir: Path, again: bool) -> None:
     help="The zip file to write.",
 )
 @data_dir_option
-def package(data_dir: Path, out: Path) -> None:
+@json_option
+def package(data_dir: Path, out: Path, as_json: bool) -> None:
     """Write what a cluster needs as one file, for spark-submit --py-files."""
     del data_dir
     files = load_spark("package", "write_package")(out)
+    if as_json:
+        echo_json({"path": str(out), "files": files})
+        return
     console().print(f"{out}: {files} files. spark-submit --py-files {out} your_job.py")

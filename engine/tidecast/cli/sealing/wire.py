@@ -39,7 +39,8 @@ def keys() -> None:
     help="When senders begin to use it: time to copy the file to nodes that run.",
 )
 @data_dir_option
-def new(transport: str, activate_after: float, data_dir: Path) -> None:
+@json_option
+def new(transport: str, activate_after: float, data_dir: Path, as_json: bool) -> None:
     """Make the first secret of a transport."""
     from tidecast.node.sealing.wire_keys import load_wire_keys, save_wire_keys
 
@@ -49,7 +50,8 @@ def new(transport: str, activate_after: float, data_dir: Path) -> None:
         transport, now_ns, activate_after_s=activate_after
     )
     save_wire_keys(changed, path)
-    _tell(load_wire_keys(path).transports[transport][-1], transport, path, now_ns)
+    made = load_wire_keys(path).transports[transport][-1]
+    _tell(made, transport, path, now_ns, as_json=as_json)
 
 
 @keys.command()
@@ -69,7 +71,10 @@ def new(transport: str, activate_after: float, data_dir: Path) -> None:
     help="How long packets of the old secret are still taken after that.",
 )
 @data_dir_option
-def rotate(transport: str, activate_after: float, retire_after: float, data_dir: Path) -> None:
+@json_option
+def rotate(
+    transport: str, activate_after: float, retire_after: float, data_dir: Path, as_json: bool
+) -> None:
     """Make the next secret of a transport; the old one ends a while after it is in use."""
     from tidecast.node.sealing.wire_keys import load_wire_keys, save_wire_keys
 
@@ -79,7 +84,8 @@ def rotate(transport: str, activate_after: float, retire_after: float, data_dir:
         transport, now_ns, activate_after_s=activate_after, retire_after_s=retire_after
     )
     save_wire_keys(changed, path)
-    _tell(load_wire_keys(path).transports[transport][-1], transport, path, now_ns)
+    made = load_wire_keys(path).transports[transport][-1]
+    _tell(made, transport, path, now_ns, as_json=as_json)
 
 
 @keys.command()
@@ -90,11 +96,16 @@ def show(data_dir: Path, as_json: bool) -> None:
     _, held = _held(data_dir)
     now_ns = time.time_ns()
     rows = [
-        {"transport": name, "epoch": each.epoch, "state": _state_of(held, name, each, now_ns),
-         "activate_at": _text(each.activate_at_ns), "retire_at": _text(each.retire_at_ns)}
+        {
+            "transport": name,
+            "epoch": each.epoch,
+            "state": _state_of(held, name, each, now_ns),
+            "activate_at": _text(each.activate_at_ns),
+            "retire_at": _text(each.retire_at_ns),
+        }
         for name, epochs in sorted(held.transports.items())
         for each in epochs
-    ]  # fmt: skip
+    ]
     if as_json:
         echo_json(rows)
         return
@@ -121,7 +132,17 @@ def _held(data_dir: Path) -> tuple[Path, WireKeys]:
         return path, WireKeys()
 
 
-def _tell(made: WireEpoch, transport: str, path: Path, now_ns: int) -> None:
+def _tell(made: WireEpoch, transport: str, path: Path, now_ns: int, *, as_json: bool) -> None:
+    if as_json:
+        echo_json(
+            {
+                "transport": transport,
+                "epoch": made.epoch,
+                "path": str(path),
+                "activate_at": _text(made.activate_at_ns),
+            }
+        )
+        return
     when = "now" if made.activate_at_ns <= now_ns else f"from {_text(made.activate_at_ns)}"
     click.echo(
         f"transport {transport}: epoch {made.epoch} is used {when}. Copy {path} to the data "

@@ -25,8 +25,14 @@ from tidecast.native.arrow import interface as arrow
 from tidecast.native.arrow.interface import ArrowArray, ArrowStream, Column
 from tidecast.native.memory import address
 
-FRAME = {"payload": "payload", "value": "payload", "key": "key", "headers": "headers",
-         "timestamp": "timestamp", "deliver_at": "deliver_at"}  # fmt: skip
+FRAME = {
+    "payload": "payload",
+    "value": "payload",
+    "key": "key",
+    "headers": "headers",
+    "timestamp": "timestamp",
+    "deliver_at": "deliver_at",
+}
 """Columns of a frame, and what they are; `value` as Spark calls it."""
 FRAME_IGNORED = ("topic", "queue", "offset", "token", "attempts")
 """Columns of a frame that say where a record was."""
@@ -144,9 +150,14 @@ def needs_columns(messages: Any, optional: Optional) -> bool:
 
 
 def batch_runs(
-    messages: Any, optional: Optional, topic: str, *, of_engine: bool,
-    problem: Callable[[int, int], TidecastError], scheduling: Scheduling,
-) -> list[Run]:  # fmt: skip
+    messages: Any,
+    optional: Optional,
+    topic: str,
+    *,
+    of_engine: bool,
+    problem: Callable[[int, int], TidecastError],
+    scheduling: Scheduling,
+) -> list[Run]:
     """The messages as runs. Raises CodecError and ConfigError that name the field and the item."""
     if arrow.is_arrow(messages):
         column = _payload_column(messages, topic)

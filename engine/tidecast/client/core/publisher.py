@@ -226,12 +226,18 @@ class PublisherCore:
         return msgspec.structs.replace(
             self.options,
             continues=Continued(
-                session=about.session, incarnation=about.incarnation, topic=about.topic,
-                slots=about.slots, slot_bytes=about.slot_bytes, first=about.first,
-                head=about.head, sent=sent, readers=tethered_readers(ring),
+                session=about.session,
+                incarnation=about.incarnation,
+                topic=about.topic,
+                slots=about.slots,
+                slot_bytes=about.slot_bytes,
+                first=about.first,
+                head=about.head,
+                sent=sent,
+                readers=tethered_readers(ring),
                 age_s=self._connection.link.now_s() - self._opened_s,
             ),
-        )  # fmt: skip
+        )
 
     def _unsent_in_ring(self) -> MessagesUnsent | None:
         """What a live publication's ring holds that was not sent to other nodes."""

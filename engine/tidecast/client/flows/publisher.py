@@ -67,9 +67,19 @@ class PublisherFlows(PublisherCore):
         """
         if ack is not None and check_ack(self, ack):
             begin = partial(
-                self.publish_flow, payload, key, headers, timestamp, to, subscriber, flush, timeout,
-                None, deliver_at, deliver_in,
-            )  # fmt: skip
+                self.publish_flow,
+                payload,
+                key,
+                headers,
+                timestamp,
+                to,
+                subscriber,
+                flush,
+                timeout,
+                None,
+                deliver_at,
+                deliver_in,
+            )
             return self._publish_durable(begin, timeout)
         due_ns = self.due_ns_of(deliver_at, deliver_in)
         plain = key is headers is timestamp is to is subscriber is due_ns is None  # type: ignore[comparison-overlap]
