@@ -132,6 +132,33 @@ def test_one_that_nobody_came_after_is_stored_however_late(
     assert not three.dropped()
 
 
+@pytest.mark.parametrize("owner_restarts", [False, True])
+def test_of_two_that_were_left_behind_the_younger_follows_an_older_one_that_came_late(
+    net: Network, owner_restarts: bool
+) -> None:
+    """The age of a ring counts, not the time when its session was granted at last."""
+    three = Left(net, line=False)
+    three.shut |= {three.b.id, three.c.id}
+    younger: Any = three.c.connect().publisher("orders", producer="billing", first_seq=7)
+    pack_into("<q", younger._ring, lay.CREATED_AT, net.clock())
+    for payload in NEWER:
+        younger.publish(payload, key=b"k", flush=True)
+    net.run(1e5)
+    three.c = net.restart(three.c)
+    net.run(1e6)
+    three.shut.discard(three.b.id)
+    assert net.run(30e6, until=lambda: not three.b.engine.pubs)
+    assert three.payloads() == [b"1", *OLDER]
+    if owner_restarts:
+        three.crash(three.a)
+    three.shut.clear()
+    assert net.run(30e6, until=lambda: not three.c.engine.pubs)
+    assert three.payloads() == [b"1", *OLDER, *NEWER]
+    check_keys(three.rows())
+    for node in (three.b, three.c):
+        assert not [e for e in node.engine.durable.registry.notified if isinstance(e, RingDropped)]
+
+
 @pytest.mark.parametrize(("line", "at_owner"), cases(False, False))
 def test_of_two_that_wait_what_was_left_behind_comes_first(
     net: Network, line: bool, at_owner: bool

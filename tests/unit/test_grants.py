@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,43 @@ def test_a_grant_is_there_with_its_line_and_time(tmp_path: Path) -> None:
     ]
     found = _loaded(tmp_path).known[producer_id("a")]
     assert (found.epoch, found.line, found.opened_ns) == (2, 9, 1_000)
+
+
+NOW_NS = 1_700_000_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("age_ns", "loaded_ns"),
+    [
+        (0, 0),
+        (1, 1_000_000),
+        (86_400_000_000_000, 86_400_000_000_000),
+        (10**17, ((1 << 32) - 1) * 1_000_000),
+        (-5_000_000_000, 0),
+    ],
+)
+def test_a_grant_keeps_the_age_of_its_ring_apart_from_its_time(
+    tmp_path: Path, age_ns: int, loaded_ns: int
+) -> None:
+    """A producer whose ring is old was seen when its session was granted."""
+    table, log = ProducerTable(1, ttl_ns=3_600_000_000_000), GrantLog(tmp_path)
+    session = table.open(producer_id("a"), None, NOW_NS, 7, NOW_NS - age_ns)
+    assert session.producer.born_ns == NOW_NS - age_ns
+    log.append(table.grant(session))
+    table = _loaded(tmp_path)
+    [found] = table.known.values()
+    assert (found.opened_ns, found.born_ns) == (NOW_NS, NOW_NS - loaded_ns)
+    assert not table.expire(NOW_NS + 1)
+    resumed = table.resume(found.id, 1, 1, NOW_NS + 1, 7, NOW_NS - 9)
+    assert resumed.producer.born_ns == NOW_NS - loaded_ns
+
+
+def test_a_grant_of_a_version_without_ages_is_read(tmp_path: Path) -> None:
+    grant = struct.pack("<QQqqq", producer_id("a"), 3, (1 << 31) - 1, 5, NOW_NS)
+    GrantLog(tmp_path).append(grant)
+    [found] = _loaded(tmp_path).known.values()
+    assert (found.epoch, found.line, found.acked_seq) == (3, (1 << 31) - 1, 5)
+    assert (found.opened_ns, found.born_ns) == (NOW_NS, NOW_NS)
 
 
 @pytest.mark.parametrize("cut", [1, 20, RECORD - 1])

@@ -27,6 +27,9 @@ PLACED = 1 << 61
 _ANONYMOUS_TTL_NS = 3_600_000_000_000
 """Producers without a name are forgotten an hour after their last message."""
 _ENTRY = struct.Struct("<QQqqq")
+_GRANT = struct.Struct("<QQIIqq")
+_AGE_NS, _AGE_MAX = 1_000_000, (1 << 32) - 1
+"""A grant has the age of its ring in milliseconds; 0 in files of versions that noted none."""
 Checksum = Callable[[bytes], int]
 NOTHING: Mapping[int, int] = {}
 
@@ -63,6 +66,8 @@ class Producer:
     """Whose its newest epoch is: the publisher's first session; 0: unknown."""
     opened_ns: int = 0
     """When that was granted; 0: unknown."""
+    born_ns: int = 0
+    """When its ring was made, which may wait for long: it orders sessions; 0: unknown."""
 
     @property
     def last_seq(self) -> int:
@@ -72,7 +77,7 @@ class Producer:
     def learn_epoch(self, epoch: int) -> None:
         """The log has batches of an epoch; of whom a newer one is, it does not say."""
         if epoch > self.epoch:
-            self.epoch, self.line, self.opened_ns = epoch, 0, 0
+            self.epoch, self.line, self.opened_ns, self.born_ns = epoch, 0, 0, 0
 
     def ack(self, seq: int) -> None:
         """All up to here is durable in all queues."""
@@ -213,17 +218,19 @@ class ProducerTable:
         return b"".join(self._grant(self.known[each], n) for each, n in self.granted.items())
 
     def _grant(self, producer: Producer, epoch: int) -> bytes:
-        return _ENTRY.pack(
-            producer.id, epoch, producer.line, producer.acked_seq, producer.opened_ns
-        )
+        opened_ns = producer.opened_ns
+        age = -((producer.born_ns - opened_ns) // _AGE_NS)  # rather older: none is dropped for it
+        age = min(max(age, 0), _AGE_MAX)
+        return _GRANT.pack(producer.id, epoch, producer.line, age, producer.acked_seq, opened_ns)
 
     def load_grants(self, raw: bytes) -> None:
         """Take in what `grant` gave, one behind the other."""
-        for each, epoch, line, acked, opened_ns in _ENTRY.iter_unpack(raw):
+        for each, epoch, line, age, acked, opened_ns in _GRANT.iter_unpack(raw):
             found = self._get(each)
             self.granted[each] = max(self.granted.get(each, 0), epoch)
             if epoch >= found.epoch:
                 found.epoch, found.line, found.opened_ns = epoch, line, opened_ns
+                found.born_ns = opened_ns - age * _AGE_NS
             found.acked_seq = max(found.acked_seq, acked)
             found.seen_ns = max(found.seen_ns, opened_ns)
 
@@ -237,12 +244,15 @@ class ProducerTable:
         found = self.known.get(producer)
         return bool(line) and found is not None and found.epoch > after and found.line != line
 
-    def open(self, producer: int, first_seq: int | None, now_ns: int, line: int = 0) -> Session:
+    def open(
+        self, producer: int, first_seq: int | None, now_ns: int, line: int = 0, born_ns: int = 0
+    ) -> Session:
         """Begin a session: a new epoch, which fences the ones before. All they sent is in the log.
 
         ``first_seq``: the sequence it begins with; None: behind the last one that is known. What
-        it repeats is dropped. ``line``: see `Producer`. Raises SequenceGap when it would leave one
-        out, ConfigError, Conflict when there are too many producers.
+        it repeats is dropped. ``line``: see `Producer`; ``born_ns``: when its ring was made, 0:
+        now. Raises SequenceGap when it would leave one out, ConfigError, Conflict when there are
+        too many producers.
         """
         if first_seq is not None and not 1 <= first_seq <= SEQ_MAX:
             raise ConfigError(f"first_seq: {first_seq}: allowed 1..{SEQ_MAX}")
@@ -264,14 +274,18 @@ class ProducerTable:
         found.seen_ns = now_ns
         found.sessions += 1
         found.met, found.line, found.opened_ns = True, line, now_ns
+        found.born_ns = born_ns or now_ns
         found.note_repeated(first_seq)
         return Session(found, found.epoch, first_seq, min(found.acked_seq, last), last, known)
 
-    def resume(self, producer: int, epoch: int, first_seq: int, now_ns: int, line: int) -> Session:
+    def resume(
+        self, producer: int, epoch: int, first_seq: int, now_ns: int, line: int, born_ns: int
+    ) -> Session:
         """Go on with a session that has its epoch, after a restart of either side."""
-        found = self.known.get(producer)
-        opened_ns = found.opened_ns if found is not None and found.epoch == epoch else 0
-        session = self.open(producer, None, now_ns, line)
+        found, opened_ns = self.known.get(producer), 0
+        if found is not None and found.epoch == epoch:
+            opened_ns, born_ns = found.opened_ns, found.born_ns or born_ns
+        session = self.open(producer, None, now_ns, line, born_ns)
         session.producer.epoch, session.producer.opened_ns = epoch, opened_ns
         session.producer.note_repeated(first_seq)
         return replace(session, epoch=epoch, first_seq=first_seq)

@@ -156,7 +156,7 @@ class Openings:
         try:
             self._grants.fence(topic, block.id, "")
             step.granted = topic.grant(
-                block.id, block.first_seq or None, self._ctx.wall_ns(), claim.of_line
+                block.id, block.first_seq or None, self._ctx.wall_ns(), claim.of_line, claim.born_ns
             )
             self._grants.note_left(claim, step.granted.epoch)
         except (Fenced, StorageError):
@@ -201,12 +201,10 @@ class Openings:
         opened = self._pending.opened.pop(setup.session, None)
         if opened is not None and opened.session.epoch == block.epoch:
             return replace(opened.session, first_seq=block.first_seq)
+        now_ns = self._ctx.wall_ns()
+        claim = claim_of_setup(setup, block, topic.config.name, now_ns)
         return topic.producers.resume(
-            block.id,
-            block.epoch,
-            block.first_seq,
-            self._ctx.wall_ns(),
-            block.line or setup.session,
+            block.id, block.epoch, block.first_seq, now_ns, claim.of_line, claim.born_ns
         )
 
     def newest(self, topic: DurableTopic, producer: int, session: int, epoch: int) -> int:

@@ -82,7 +82,11 @@ class Recovery:
             self._grants.fence(topic, producer, "")
             try:
                 session = topic.producers.open(
-                    producer, first_seq or None, registry.ctx.wall_ns(), claim.of_line
+                    producer,
+                    first_seq or None,
+                    registry.ctx.wall_ns(),
+                    claim.of_line,
+                    claim.born_ns,
                 )
             except SequenceGap as gap:
                 pack_into("<q", ring, lay.FIRST_SEQ_AT, gap.expected)
@@ -97,7 +101,7 @@ class Recovery:
             return None
         else:
             session = topic.producers.resume(
-                producer, epoch, first_seq, registry.ctx.wall_ns(), claim.of_line
+                producer, epoch, first_seq, registry.ctx.wall_ns(), claim.of_line, claim.born_ns
             )
         registry.set_ack_state(ring, lay.ACK_OK)
         return session

@@ -185,8 +185,9 @@ class Grants:
 
         A publisher that continues a session knows its epoch: a higher one is another publisher's.
         While its session has not begun it knows none: then the epoch counts that the producer had
-        when the publisher first asked. Of another claim whose publisher is gone the age decides; it
-        must not fence a living publisher, either.
+        when the publisher first asked. Of another claim whose publisher is gone the age of its ring
+        decides, for the newest session may have waited for long; it must not fence a living
+        publisher, either.
         """
         found = topic.producers.known.get(claim.producer)
         self._note_asked(claim, 0 if found is None else found.epoch)
@@ -195,7 +196,7 @@ class Grants:
             return True
         if found is None or not claim.left:
             return False
-        if not claim.line and found.line != claim.session and found.opened_ns > claim.born_ns:
+        if not claim.line and found.line != claim.session and found.born_ns > claim.born_ns:
             return True
         granted = self._pending.granted(found, claim.session)
         return any(not one.left for one in granted) or any(

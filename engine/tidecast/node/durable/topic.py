@@ -220,14 +220,16 @@ class DurableTopic:
         write_atomically(self.directory / MAP_NAME, seal_json(msgspec.json.encode(fresh)))
         self.map = fresh
 
-    def grant(self, producer: int, first_seq: int | None, now_ns: int, line: int = 0) -> Session:
+    def grant(
+        self, producer: int, first_seq: int | None, now_ns: int, line: int = 0, born_ns: int = 0
+    ) -> Session:
         """Open a session of a producer at another node. Its epoch is on disk when this returns.
 
         Else a crash before its first batch would let an older ring of the producer append again,
         under sequences that the new session was given. Raises as `ProducerTable.open`, and Fenced,
         StorageError.
         """
-        session = self.producers.open(producer, first_seq, now_ns, line)
+        session = self.producers.open(producer, first_seq, now_ns, line, born_ns)
         try:
             self._note(session)
             if self.owned:
