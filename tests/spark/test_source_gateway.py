@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import datasource as sql
 from tests.conftest import Eventually
-from tests.support.lab import free_port
 from tests.support.log_gateways import TOKEN, key, open_log_gateway
+from tests.support.ports import free_port
 from tests.support.spark_logs import Record, append, records
 
 from tidecast.client.remote import log_frames

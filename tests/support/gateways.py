@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tidecast.sync
-from tests.support.lab import Lab, free_port, topology
+from tests.support.lab import Lab, topology
+from tests.support.ports import free_port
 from tidecast.config.store import TopologyStore
 from tidecast.embedded import EmbeddedLink
 from tidecast.gateway.server import Gateway

@@ -13,13 +13,14 @@ import contextlib
 import functools
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.support.ports import BLOCK, free_port
 
 VERSION = "4.1.0"
 FETCH_S, START_S = 300.0, 60.0
@@ -150,15 +151,6 @@ def run_java(main: str, *arguments: str, heap: str = HEAP) -> list[str]:
     return [found, *options, "-cp", f"{jars()}/*", main, *arguments]
 
 
-def free_ports(count: int) -> list[int]:
-    """TCP ports that are free now."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
 class Brokers:
     """A cluster of brokers that are controllers, too. ``address``: what clients begin with.
 
@@ -168,8 +160,8 @@ class Brokers:
 
     def __init__(self, directory: Path, count: int = 1, *, pem: Path | None = None) -> None:
         self.directory, self.count, self.pem = directory, count, pem
-        ports = free_ports(4 * count)
-        self._ports = [ports[4 * i : 4 * i + 4] for i in range(count)]
+        firsts = [free_port() for _ in range(count)]
+        self._ports = [list(range(first, first + BLOCK)) for first in firsts]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         for node in range(count):
             self._configure(node)

@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import tidecast.sync
+from tests.support.ports import free_port
 from tests.support.process import COMMAND_TIMEOUT_S, ROOT, Child, Process, Text
 from tidecast.config.topology import shm_dir
 
@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from tests.support.nursery import Nursery
 
 _numbers = itertools.count(1)
-
-
-def free_port(kind: int = socket.SOCK_DGRAM) -> int:
-    """A UDP port that is free now, with the two behind it; below the range of passing sockets."""
-    while True:
-        port = 20_000 + 4 * secrets.randbelow(2_900)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for each in range(port, port + 3):
-                probe = stack.enter_context(socket.socket(socket.AF_INET, kind))
-                probe.bind(("127.0.0.1", each))
-            return port
 
 
 def free_group() -> str:

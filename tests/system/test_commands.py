@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import Eventually
 from tests.support.feeds import made
-from tests.support.lab import Lab, Platform, free_port, multicast, topology
+from tests.support.lab import Lab, Platform, multicast, topology
+from tests.support.ports import free_port
 
 from tidecast.errors import ConfigError, NoResponders
 

@@ -7,7 +7,6 @@ import importlib
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,7 +16,8 @@ from typing import Any
 import pytest
 from tests.conftest import Eventually
 from tests.project import ROOT
-from tests.support.lab import Lab, Platform, free_port, topology
+from tests.support.lab import Lab, Platform, topology
+from tests.support.ports import free_port
 from tests.support.process import Child
 
 import tidecast.sync
@@ -154,7 +154,7 @@ def test_a_remote_client_has_two_rights_and_no_more(
     key = {"id": "k1", "sha256": hashlib.sha256(secret.encode()).hexdigest(), "scopes": scopes}
     topics = [{"name": "remote.orders", "mode": "durable", "queues": 2}]
     platform = lab.platform(topology(topics=topics) | {"keys": [key]}, start=False)
-    port = free_port(socket.SOCK_STREAM)
+    port = free_port()
     engine = lab.spawn("engine", "--gateway", f"127.0.0.1:{port}", platform=platform)
     assert "gateway" in engine.line()
     platform.connect().subscriptions.create("remote.orders", "shipping")

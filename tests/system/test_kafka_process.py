@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import confluent_kafka
@@ -10,7 +9,8 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.kafka import TIMEOUT_S
-from tests.support.lab import Lab, Platform, free_port, topology
+from tests.support.lab import Lab, Platform, topology
+from tests.support.ports import free_port
 
 TOPICS = [{"name": "orders", "mode": "durable", "queues": 2, "fsync_interval_ms": 5}]
 ROUNDS, PER_ROUND = 3, 3000
@@ -76,7 +76,7 @@ def test_nothing_is_lost_or_doubled_when_the_engine_is_killed(lab: Lab) -> None:
 
 
 def test_the_topology_file_says_where_it_listens(lab: Lab) -> None:
-    port = free_port(socket.SOCK_STREAM)
+    port = free_port()
     settings = topology({"name": "ipc", "kind": "ipc"}, topics=TOPICS)
     settings["kafka"] = {"listen": f":{port}"}
     platform = lab.platform(settings, start=False)

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.conftest import Eventually
-from tests.support.lab import Lab, Platform, free_port, topology
+from tests.support.lab import Lab, Platform, topology
+from tests.support.ports import free_port
 from tests.support.process import Child
 
 APP = """

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.conftest import Eventually
 from tests.support import packets
-from tests.support.lab import Lab, Platform, free_port, multicast, topology
+from tests.support.lab import Lab, Platform, multicast, topology
+from tests.support.ports import free_port
 
 from tidecast.layout import packet as wire
 from tidecast.layout import sealed as lay

@@ -10,8 +10,9 @@ from typing import Any
 import psutil
 import pytest
 from tests.conftest import Eventually
-from tests.support.lab import Lab, Platform, free_port, multicast, topology
+from tests.support.lab import Lab, Platform, multicast, topology
 from tests.support.patience import Patience
+from tests.support.ports import free_port
 
 from tidecast.config.topology import topology_from
 from tidecast.errors import PayloadTooLarge, Timeout

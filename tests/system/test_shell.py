@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.conftest import Eventually
-from tests.support.lab import Lab, Platform, free_port, open_lab, topology
+from tests.support.lab import Lab, Platform, open_lab, topology
 from tests.support.nursery import Nursery
+from tests.support.ports import free_port
 from tests.support.process import Text
 
 from tidecast.cli.messages.reading import POLL_MESSAGES

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.lab import free_port
+from tests.support.ports import free_port
 
 from tidecast import sync
 from tidecast.agents.events import A_STOP

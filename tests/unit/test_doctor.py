@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from tests.support import packets
-from tests.support.lab import free_group, free_port
+from tests.support.lab import free_group
+from tests.support.ports import free_port
 
 from tidecast import doctor
 from tidecast.cli import main

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.conftest import Eventually
 from tests.support.kafka import Bare, Served, batch_of
-from tests.support.lab import free_port
+from tests.support.ports import free_port
 
 from tidecast.access import Scope, new_key
 from tidecast.kafka.codes import Code
