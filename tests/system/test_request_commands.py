@@ -144,6 +144,6 @@ def test_usage(platform: Platform, arguments: tuple[str, ...], text: str) -> Non
 
 def test_sigterm_ends_it(platform: Platform, reply: Reply) -> None:
     replying = reply("stops", "--echo")
-    assert replying.end() == 128 + 15
+    assert replying.end() == 128 + 15, replying.log.read_text()
     with platform.connect() as client, pytest.raises(NoResponders):
         client.request("stops", b"")

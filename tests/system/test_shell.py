@@ -217,7 +217,7 @@ def test_a_terminal_shows_progress(shell: Shell, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])
 def test_the_log_is_read_without_a_subscription(shell: Shell, remote: bool) -> None:
-    topic = f"kept.{remote}"
+    topic, before = f"kept.{remote}", shell.lines("subscription", "list")
     shell.durable(topic, "a:1", "b:2", "c:3", "d:4", queues=2)
     read = ("sub", topic, "--until-end", "--quiet")
     rows = [
@@ -238,9 +238,7 @@ def test_the_log_is_read_without_a_subscription(shell: Shell, remote: bool) -> N
     first = shell.lines(*read, "--from", "0:1", "--format", "%p:%o\\n", remote=remote)
     assert "0:0" not in first
     assert "no topic" in shell.run("sub", "kept.flase", "--from", "-1h", code=1).stderr
-    assert shell.lines("subscription", "list") == [
-        "no subscriptions; make one: tidecast subscription create TOPIC NAME"
-    ]
+    assert shell.lines("subscription", "list") == before
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])

@@ -24,7 +24,7 @@ from tests.support.fake_node import FakeNode
 
 from tidecast.buffers.counters import CountersFile
 from tidecast.cli import COMMANDS, main
-from tidecast.cli.common import command_name, new_log, stoppable
+from tidecast.cli.common import Stop, command_name, new_log, stoppable
 from tidecast.cli.control import PORTS_TRIED_MAX, free_port, service_state
 from tidecast.cli.messages.splitting import splitter_of
 from tidecast.cli.top import ROWS_SHOWN_MAX
@@ -131,14 +131,29 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 def test_a_stopped_command_ends_in_order_with_the_signal_in_its_code() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    stops = []
+    stops, stop = [], Stop()
     try:
-        with stoppable() as stop:
+        with stoppable(stop):
             stops.append(stop.code)
             signal.raise_signal(signal.SIGTERM)
     except KeyboardInterrupt:
         stops.append(stop.code)
     assert stops == [130, 143]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_command_may_be_stopped_as_soon_as_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, install, stop = signal.getsignal(signal.SIGTERM), signal.signal, Stop()
+
+    def then_comes(number: signal.Signals, handler: signal.Handlers) -> None:
+        install(number, handler)
+        if handler is not before:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(signal, "signal", then_comes)
+    with pytest.raises(KeyboardInterrupt), stoppable(stop):
+        pytest.fail("the signal came before")
+    assert stop.code == 143
     assert signal.getsignal(signal.SIGTERM) is before
 
 

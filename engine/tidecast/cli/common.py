@@ -164,17 +164,21 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[Stop]:
-    """SIGTERM raises KeyboardInterrupt inside, as Ctrl-C does: what was taken is not lost."""
-    stop = Stop()
+def stoppable(stop: Stop) -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does: what was taken is not lost.
+
+    It may come as soon as this begins, so ``stop`` is made before. A command that says that it
+    serves says so inside.
+    """
 
     def raise_it(signum: int, _frame: object) -> None:
         stop.code = 128 + signum
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, raise_it)
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        yield stop
+        signal.signal(signal.SIGTERM, raise_it)
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -15,6 +15,7 @@ import click
 
 from tidecast.api.words import ChannelName
 from tidecast.cli.common import (
+    Stop,
     all_rows,
     data_dir_option,
     echo_json,
@@ -204,9 +205,9 @@ def _run(
 
     if not quiet:
         threading.Thread(target=_report_while, args=(client,), daemon=True).start()
-    exit_code, problem = 0, None
+    exit_code, problem, stop = 0, None, Stop()
     try:
-        with stoppable() as stop:
+        with stoppable(stop):
             feed()
     except KeyboardInterrupt:
         exit_code, timeout_s = stop.code, min(timeout_s, INTERRUPTED_DRAIN_S)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidecast.cli.common import (
+    Stop,
     data_dir_option,
     echo_json,
     server_option,
@@ -161,9 +162,8 @@ def reply(
         handler = _told(handler)
     with connect(server or url_of(data_dir), name="tidecast reply", token=token) as client:
         responder = client.responder(topic, group=group)
-        if not quiet:
-            click.echo(f"responding on {topic}", err=True)
-        _serve(client, responder, handler, concurrency, count)
+        said = "" if quiet else f"responding on {topic}"
+        _serve(client, responder, handler, concurrency, count, said)
 
 
 def _serve(
@@ -172,9 +172,13 @@ def _serve(
     handler: Callable[[Request], bytes],
     concurrency: int,
     count: int | None,
+    said: str,
 ) -> None:
+    stop = Stop()
     try:
-        with stoppable() as stop:
+        with stoppable(stop):
+            if said:
+                click.echo(said, err=True)
             if count is None:
                 responder.serve(handler, concurrency)
                 return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from tidecast.cli.common import (
+    Stop,
     all_rows,
     data_dir_option,
     server_option,
@@ -131,17 +132,20 @@ def sub(
         else:
             subscription = client.subscribe(topic, start=start or "latest", **live)
             flow = Flow(client, opened.enter_context(subscription), out, writer)
-        if not quiet:
-            of = "" if name is None else f", subscription {name}"
-            click.echo(f"subscribed to {topic}{of}", err=True)
-        _run(flow, count, timeout_s, until_ns, until_end=until_end)
+        of = "" if name is None else f", subscription {name}"
+        said = "" if quiet else f"subscribed to {topic}{of}"
+        _run(flow, count, timeout_s, until_ns, said, until_end=until_end)
 
 
 def _run(
-    flow: Flow, count: int | None, timeout_s: float | None, until_ns: int | None, *, until_end: bool
-) -> None:
+    flow: Flow, count: int | None, timeout_s: float | None, until_ns: int | None, said: str, *,
+    until_end: bool,
+) -> None:  # fmt: skip
+    stop = Stop()
     try:
-        with stoppable() as stop:
+        with stoppable(stop):
+            if said:
+                click.echo(said, err=True)
             flow.run(count, timeout_s, until_ns, until_end=until_end)
     except KeyboardInterrupt:
         flow.flush()
