@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.support.feeds import RECIPE
 from tests.support.kafka import Served
-from tests.support.kafka_brokers import free_ports
+from tests.support.ports import free_port
 from tests.unit.test_consumer import publish, take, topology
 
 import tidecast.sync
@@ -82,7 +82,7 @@ def states(client: Connection) -> list[dict[str, Any]]:
 def test_an_engine_starts_while_the_cluster_is_away_and_reads_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     with connected(tmp_path / "reader") as client:
         beside = kafka_adapters(client, port)
         beside.start()
@@ -129,7 +129,7 @@ def test_an_engine_starts_while_the_cluster_is_away_and_reads_when_it_is_back(
 def test_a_saved_subscription_goes_on_where_it_was_when_the_cluster_is_back(
     tmp_path: Path,
 ) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     served = Served(tmp_path / "broker", TOPIC, listen=f"127.0.0.1:{port}")
     with tidecast.sync.connect(link=served.link) as source:
         publish(source, *(b"%d" % i for i in range(40)))
