@@ -26,9 +26,9 @@ from tidecast.config.topology import (
 )
 from tidecast.control_link.link import (
     MESSAGE_BYTES_MAX,
-    PROTOCOL,
     STATE_NAME,
     ControlState,
+    hello_levels,
     load_state,
     reason_of,
     websocket_url,
@@ -160,7 +160,7 @@ def _hello(topology: Topology, data_dir: Path) -> dict[str, Any]:
 
     node = with_identity(topology, data_dir).node
     return {
-        "type": "hello", "protocol": PROTOCOL, "node": node.name, "node_id": node.id,
+        "type": "hello", **hello_levels(), "node": node.name, "node_id": node.id,
         "incarnation": 0, "version": VERSION, "host": socket.gethostname(),
         "applied_version": 0, "fetch": True,
     }  # fmt: skip

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidecast.access import is_loopback
+from tidecast.api import levels
 from tidecast.api.unlogged import UNLOGGED
 from tidecast.config.store import TopologyStore
 from tidecast.control_link.apply import Applier
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 STATE_NAME = "control.json"
 PATH = "/api/v1/engine"
-PROTOCOL = 1
 MESSAGE_BYTES_MAX = 256 << 20
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.1, 5.0
 REFUSED_S = 30.0
@@ -61,6 +61,14 @@ def reason_of(body: bytes | bytearray | None) -> str:
         return f": {msgspec.json.decode(body or b'')['detail']}"
     except (msgspec.MsgspecError, KeyError, TypeError):
         return ""
+
+
+def hello_levels() -> dict[str, Any]:
+    """What a hello says of the levels that this engine reads."""
+    return {
+        "protocol": levels.protocol_of("control"),
+        "levels": [levels.OURS.low, levels.OURS.high],
+    }
 
 
 class ControlState(msgspec.Struct, kw_only=True):
@@ -255,7 +263,7 @@ class ControlLink:
     def _hello(self, applied_version: int) -> dict[str, Any]:
         return {
             "type": "hello",
-            "protocol": PROTOCOL,
+            **hello_levels(),
             "node": self.node.name,
             "node_id": self.node.id,
             "incarnation": self.node.incarnation,

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from tidecast.access import EVERYTHING, printable
+from tidecast.api import levels
 from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
 from tidecast.api.link import ConsumerGrant
@@ -246,11 +247,8 @@ class _Connection:
             self.name, self.access = printable(hello.name), guard.admit(given, hello.name)
         elif wanted is not None and not matches:
             raise AuthError("the engine wants a token, and this is not it: give token=...")
-        if hello.protocol != frames.PROTOCOL_VERSION:
-            raise ConfigError(
-                f"client {hello.version} and engine {VERSION} do not speak the same protocol: "
-                "install the same version of tidecast for both"
-            )
+        reads = levels.range_of("socket", hello.protocol, hello.levels)
+        level = levels.agreed("client", hello.version, reads, "engine")
         node, doorbell = self.node, 0
         if hello.attach:
             self.client_id = await self._in_pool(partial(node.attach, hello.name, outlives=True))
@@ -267,6 +265,7 @@ class _Connection:
             counters_path=str(node.counters_path),
             recorder_path=str(node.recorder_path),
             version=VERSION,
+            level=level,
         )
 
     async def _next(self) -> frames.Request | None:

@@ -28,6 +28,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from tidecast.access import EVERYTHING, Access, digest_of, is_loopback, printable
+from tidecast.api import levels
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import Link
 from tidecast.api.unlogged import UNLOGGED
@@ -324,14 +325,16 @@ class Gateway:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 data = await socket.recv()
             hello, _ = frames.from_client(data)
-            if not isinstance(hello, frames.Hello) or hello.protocol != frames.PROTOCOL_VERSION:
-                raise BadFrame(f"no Hello of protocol {frames.PROTOCOL_VERSION}")
+            if not isinstance(hello, frames.Hello):
+                raise BadFrame(f"{type(hello).__name__}: a Hello comes first")
+            reads = levels.range_of("gateway", hello.protocol, hello.levels)
+            level = levels.agreed("client", hello.version, reads, "gateway")
             session, resumed = await self._session_of(hello, self._shown[socket])
             session.connect(socket)
             self._count(GatewayCounter.RESUMED, resumed)
             done = False
             try:
-                done = await session.serve(socket, resumed=resumed)
+                done = await session.serve(socket, resumed=resumed, level=level)
             finally:
                 if session.is_newest(socket):
                     self._on(session, life.Event.BYE if done else life.Event.LOST)

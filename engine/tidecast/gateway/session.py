@@ -53,6 +53,7 @@ from tidecast.gateway.quotas import Quotas
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import GatewayCounter
 from tidecast.node.access import rights
+from tidecast.version import VERSION
 
 PUBLICATIONS_MAX, SUBSCRIPTIONS_MAX, CONSUMERS_MAX = 256, 256, 64
 OUTBOX_MAX, REFUSED_MAX = 10_000, 10_000
@@ -277,13 +278,14 @@ class RemoteSession:
             if each.relay.pattern.startswith(REPLIES)
         }
 
-    def welcome(self, *, resumed: bool) -> frames.Welcome:
+    def welcome(self, *, resumed: bool, level: int) -> frames.Welcome:
         """The first answer."""
         link = self.connection.link
         return frames.Welcome(
             session=self.id, key=self.key, resumed=resumed, client_id=link.client_id,
             node_id=link.node_id, node_name=link.node_name, incarnation=link.incarnation,
             accepted={number: each.accepted for number, each in self._publications.items()},
+            version=VERSION, level=level,
         )  # fmt: skip
 
     def count(self, name: str, n: int = 1) -> None:
@@ -335,7 +337,7 @@ class RemoteSession:
                 await self.send(self._outbox.popleft())
             await self._posted.wait()
 
-    async def serve(self, socket: ServerConnection, *, resumed: bool) -> bool:
+    async def serve(self, socket: ServerConnection, *, resumed: bool, level: int) -> bool:
         """Serve one connection to its end; a second one of the same client ends the first.
 
         True: the client said goodbye. Raises BadFrame.
@@ -348,7 +350,7 @@ class RemoteSession:
             helpers: list[asyncio.Task[None]] = []
             self._outbox.clear()
             try:
-                await self.send(self.welcome(resumed=resumed))
+                await self.send(self.welcome(resumed=resumed, level=level))
                 for publication in list(self._publications.values()):
                     await publication.report()
                 helpers.append(self.spawn(self._report_events()))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tidecast.api.frames.common import HEAD, Goodbye, Reply, encoder
+from tidecast.api.levels import FIRST, UNSAID, protocol_of
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
@@ -25,7 +26,6 @@ from tidecast.config.topology import FaultSettings
 from tidecast.errors import ConfigError
 from tidecast.events import AnyEvent
 
-PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 32 << 20
 EVENTS_PUSHED_MAX = 256
 """Events a push; the next push waits until the client has taken them."""
@@ -36,17 +36,25 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Hello(Body, frozen=True, kw_only=True):
-    """First of all. ``attach``: with a doorbell, for publishing and subscribing."""
+    """First of all. ``attach``: with a doorbell, for publishing and subscribing.
+
+    ``levels``: lowest and highest that the client reads, see `api.levels`; ``protocol``: of the
+    lowest.
+    """
 
     name: str
     token: str | None = None
     attach: bool = True
-    protocol: int = PROTOCOL_VERSION
+    protocol: int = protocol_of("socket")
+    levels: tuple[int, int] = UNSAID
     version: str = ""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answered. ``client_id`` and ``doorbell`` are 0 for those who did not attach."""
+    """Who answered. ``client_id`` and ``doorbell`` are 0 for those who did not attach.
+
+    ``level``: that both speak.
+    """
 
     client_id: int
     doorbell: int
@@ -58,6 +66,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     counters_path: str
     recorder_path: str
     version: str
+    level: int = FIRST
 
 
 class OpenPublication(Body, frozen=True, kw_only=True):

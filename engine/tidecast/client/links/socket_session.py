@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from tidecast.api import levels
 from tidecast.api.frames import socket as frames
 from tidecast.api.frames.common import HEAD, Goodbye, Reply
 from tidecast.api.frames.socket import Body, Hello, Request, Welcome
@@ -199,7 +200,8 @@ class EngineSession:
 
     def __init__(self, data_dir: Path, name: str, token: str | None, *, attach: bool) -> None:
         self.data_dir = data_dir
-        self._hello = Hello(name=name, token=token, attach=attach, version=VERSION)
+        reads = (levels.OURS.low, levels.OURS.high)
+        self._hello = Hello(name=name, token=token, attach=attach, version=VERSION, levels=reads)
         self._pid = os.getpid()
         self._closed = False
         self._events: deque[Event] = deque()
@@ -216,6 +218,7 @@ class EngineSession:
         weakref.finalize(self, wire.abandon)
         try:
             welcome = wire.ask(self._hello, CONNECT_TIMEOUT_S)
+            levels.check_welcome(welcome.level, "engine", welcome.version)
         except ConnectionLost as problem:
             wire.close()
             raise EngineNotRunning(

@@ -12,11 +12,13 @@ from websockets.exceptions import (
 )
 from websockets.sync.client import ClientConnection, connect
 
+from tidecast.api import levels
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.unlogged import UNLOGGED
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, EngineNotRunning
+from tidecast.version import VERSION
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -30,7 +32,11 @@ def dial(
     """
     socket = open_socket(where, token, tls=tls)
     try:
-        socket.send(frames.encode(frames.Hello(name=name, session=session, key=key)))
+        hello = frames.Hello(
+            name=name, session=session, key=key, version=VERSION,
+            levels=(levels.OURS.low, levels.OURS.high),
+        )  # fmt: skip
+        socket.send(frames.encode(hello))
         frame, _ = frames.from_gateway(socket.recv(CONNECT_TIMEOUT_S))
     except (ConnectionClosed, TimeoutError, BadFrame) as problem:
         socket.close()
@@ -39,6 +45,11 @@ def dial(
         socket.close()
         reason = frame.reason if isinstance(frame, Goodbye) else type(frame).__name__
         raise ConnectionLost(f"{where}: the gateway refuses: {reason}")
+    try:
+        levels.check_welcome(frame.level, "gateway", frame.version)
+    except ConfigError:
+        socket.close()
+        raise
     return frame, socket
 
 

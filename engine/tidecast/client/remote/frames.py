@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from tidecast.api.frames.common import HEAD, Failure, Frame, Goodbye, Reply, encoder
+from tidecast.api.levels import FIRST, UNSAID, protocol_of
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
 from tidecast.buffers import writer
 from tidecast.client.core.image import Copied
@@ -28,9 +29,8 @@ from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 
 _F = TypeVar("_F")
-PROTOCOL_VERSION = 2
 PATH = "/tidecast/2"
-"""Where a gateway's websocket is. The version is in the path, the token in the HTTP header."""
+"""Where a gateway's websocket is, at every level. The token is in the HTTP header."""
 HEADER_BYTES_MAX = 1 << 20
 MESSAGE_BYTES_MAX = 16 << 20
 """Longest message through a gateway, optional fields included."""
@@ -55,12 +55,18 @@ class BadFrame(ValueError):
 
 # --- from the client ----------------------------------------------------------------------------
 class Hello(Frame, frozen=True, kw_only=True):
-    """First of all. ``session``, ``key``: of the session to resume, as its welcome gave them."""
+    """First of all. ``session``, ``key``: of the session to resume, as its welcome gave them.
+
+    ``levels``: lowest and highest that the client reads, see `api.levels`; ``protocol``: of the
+    lowest.
+    """
 
     name: str
-    protocol: int = PROTOCOL_VERSION
+    protocol: int = protocol_of("gateway")
     session: str = ""
     key: str = ""
+    version: str = ""
+    levels: tuple[int, int] = UNSAID
 
 
 class OpenPublication(Frame, frozen=True, kw_only=True):
@@ -185,7 +191,10 @@ class Publish(Frame, frozen=True, kw_only=True):
 
 # --- from the gateway ---------------------------------------------------------------------------
 class Welcome(Frame, frozen=True, kw_only=True):
-    """Who answered. ``resumed``: publications are as they were; ``accepted``: batches by number."""
+    """Who answered. ``resumed``: publications are as they were; ``accepted``: batches by number.
+
+    ``level``: that both speak.
+    """
 
     session: str
     key: str
@@ -195,6 +204,8 @@ class Welcome(Frame, frozen=True, kw_only=True):
     node_name: str
     incarnation: int
     accepted: dict[int, int] = msgspec.field(default_factory=dict)
+    version: str = ""
+    level: int = FIRST
 
 
 class PublicationOpened(msgspec.Struct, frozen=True, kw_only=True):
