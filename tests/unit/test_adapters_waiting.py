@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.support.feeds import RECIPE
 from tests.support.kafka import Served
+from tests.support.kafka_brokers import brokers, missing
 from tests.support.ports import free_port
 from tests.unit.test_consumer import publish, take, topology
 
@@ -153,6 +154,38 @@ def test_a_saved_subscription_goes_on_where_it_was_when_the_cluster_is_back(
             finally:
                 beside.stop()
                 again.stop()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_broker_that_is_dead_at_the_start_and_dies_again(tmp_path: Path) -> None:
+    with brokers() as kafka, connected(tmp_path) as client:
+        kafka.create("orders", 2)
+        for partition in range(2):
+            kafka.fill("orders", [b"%d" % i for i in range(partition, 50, 2)], partition=partition)
+        kafka.kill(0)
+        beside = kafka_adapters(client, kafka.port(0))
+        beside.start()
+        assert next_event(client, AdapterWaits).topic == "feed"
+        consumer = client.consumer("feed", "reader")
+        kafka.start(0)
+        kafka.wait_up(0)
+        found = take(consumer, 50)
+        for turn in range(50, 70, 10):
+            kafka.kill(0)
+            kafka.start(0)
+            kafka.wait_up(0)
+            kafka.fill("orders", [b"%d" % i for i in range(turn, turn + 10)])
+            found += take(consumer, 10)
+        assert sorted(int(each) for each in found) == list(range(70))
+        wait_until(lambda: consumer.info()["lag"] == 0, 10.0, "all acks")
+        node = client.link.node  # type: ignore[attr-defined]
+        attached_of(client).counters.update(node.counters, now=True)
+        row = row_of(client)
+        assert (row["RECORDS"], row["LAG"], row["WAITING"]) == (70, 0, 0)
+        assert row["RECONNECTS"] >= 2
+        assert row["ERRORS"] >= 2
+        beside.stop()
 
 
 def test_what_no_attempt_can_cure_ends_the_start(tmp_path: Path) -> None:
