@@ -60,6 +60,9 @@ def test_topics_and_settings(served: Served) -> None:
     assert "retention.bytes=1000000" in run(served, configs, "--describe", *entity)
     run(served, configs, "--alter", *entity, "--delete-config", "retention.bytes")
     assert found["java"].retention_bytes == 0
+    dirs = "org.apache.kafka.tools.LogDirsCommand"
+    told = run(served, dirs, "--describe", "--topic-list", "java")
+    assert '"partition":"java-0"' in told
     run(served, topics, "--delete", *name)
     assert "java" not in found
     told = run(served, "org.apache.kafka.tools.ClusterTool", "cluster-id")

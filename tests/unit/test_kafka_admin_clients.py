@@ -135,6 +135,9 @@ def test_librdkafka_groups(served: Served, rd: admin.AdminClient) -> None:
 
 def test_kafka_python(served: Served) -> None:
     python = kafka.admin.KafkaAdminClient(bootstrap_servers=served.endpoint.address)
+    (node,) = python.describe_log_dirs(["kept"])
+    (topic,) = node["log_dirs"][0]["topics"]
+    assert (topic["name"], len(topic["partitions"])) == ("kept", 2)
     python.create_topics([kafka.admin.NewTopic("made", 2, 1)])
     assert served.link.node.topic_by_name["made"].queues == 2
     python.create_partitions({"made": kafka.admin.NewPartitions(4)})

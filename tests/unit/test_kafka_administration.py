@@ -426,6 +426,32 @@ def test_topics_go_while_clients_use_them(served: Served, bare: Bare) -> None:
     assert {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION} <= codes
 
 
+def test_sizes_of_partitions(served: Served, bare: Bare) -> None:
+    def sizes(version: int = 4, topics: Any = None) -> dict[tuple[str, int], int]:
+        (row,) = bare.ask(tables.DESCRIBE_LOG_DIRS, version, {"topics": topics})["results"]
+        assert (row["error_code"], row["log_dir"]) == (0, str(served.link.node.data_dir))
+        if version == 4:
+            assert 0 <= row["usable_bytes"] < row["total_bytes"]
+        return {
+            (topic["name"], each["partition_index"]): each["partition_size"]
+            for topic in row["topics"]
+            for each in topic["partitions"]
+            if (each["offset_lag"], each["is_future_key"]) == (0, False)
+        }
+
+    before = sizes()
+    assert {("kept", 0), ("kept", 1), ("unsynced", 0)} <= before.keys()
+    assert not {"elsewhere", "live"} & {name for name, _ in before}, "not kept here"
+    assert bare.produce("kept", 1, batch_of(bytes(5000)))["error_code"] == 0
+    after = sizes()
+    logs = served.link.node.durable.topics["kept"].logs
+    assert after["kept", 1] == logs[1].bytes > before["kept", 1] + 5000
+    assert after["kept", 0] == before["kept", 0] == logs[0].bytes
+    asked = [{"topic": "kept", "partitions": [1, 9]}, {"topic": "missing", "partitions": [0]}]
+    for version in range(1, 5):
+        assert sizes(version, asked) == {("kept", 1): after["kept", 1]}
+
+
 # --- rights ---------------------------------------------------------------------------------------
 
 
@@ -445,6 +471,9 @@ def test_rights(short_dir: Path) -> None:
     assert described(bare, "kept")["error_code"] == 0
     assert described(bare, "unsynced")["error_code"] == denied
     assert described(bare, "", BROKER)["error_code"] == Code.CLUSTER_AUTHORIZATION_FAILED
+    dirs = bare.ask(tables.DESCRIBE_LOG_DIRS, 3, {"topics": None})
+    assert (dirs["error_code"], dirs["results"]) == (Code.CLUSTER_AUTHORIZATION_FAILED, [])
+    assert len(root.ask(tables.DESCRIBE_LOG_DIRS, 3, {"topics": None})["results"]) == 1
     commit(bare, "mixed", "kept", 0)
     commit(bare, "mixed", "shop.new", 0)
     commit(bare, "own", "shop.new", 0)

@@ -111,6 +111,7 @@ class KafkaEndpoint:
             tables.DESCRIBE_CONFIGS: self._administer(topics.describe),
             tables.ALTER_CONFIGS: self._administer(topics.alter),
             tables.INCREMENTAL_ALTER_CONFIGS: self._administer(topics.alter_incrementally),
+            tables.DESCRIBE_LOG_DIRS: self._administer(topics.describe_log_dirs),
             tables.FIND_COORDINATOR: self._find_coordinator,
             tables.INIT_PRODUCER_ID: self._init_producer_id,
             tables.SASL_HANDSHAKE: self._sasl_handshake,

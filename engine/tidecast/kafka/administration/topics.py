@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, and settings: topics as Kafka's tools see them.
+"""CreateTopics, DeleteTopics, CreatePartitions, settings, sizes: topics as Kafka's tools see them.
 
 Each change is made by `tidecast.node.administration`, as one from the command line or the page is.
 The methods are called in one thread, in which files may be made.
@@ -6,6 +6,7 @@ The methods are called in one thread, in which files may be made.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +28,7 @@ from tidecast.node.access.rights import to_administer
 from tidecast.node.administration import Administration, topic_of
 
 if TYPE_CHECKING:
+    from tidecast.log.queue_log import QueueLog
     from tidecast.node.node import Node
 
 REPLICAS = (1, -1)
@@ -214,6 +216,27 @@ class TopicAdministration:
             raise _no_resource(asked["resource_type"])
         return {"configs": [row for row in rows if keys is None or row["name"] in keys]}
 
+    def describe_log_dirs(self, caller: Caller, body: Struct) -> Struct:
+        """DescribeLogDirs: the data directory, and the bytes of each partition in it."""
+        try:
+            self._check_broker(caller, "")
+        except Refused as problem:
+            return {"error_code": problem.code}
+        asked = body["topics"]
+        wanted = None if asked is None else {row["topic"]: row["partitions"] for row in asked}
+        topics = []
+        for name, topic in sorted(dict(self._node.durable.topics).items()):
+            if wanted is None or name in wanted:
+                logs = [log for log in topic.logs if wanted is None or log.queue in wanted[name]]
+                topics.append({"name": name, "partitions": [_size_of(log) for log in logs]})
+        row = {"error_code": Code.NONE, "log_dir": str(self._node.data_dir), "topics": topics}
+        try:
+            disk = shutil.disk_usage(self._node.data_dir)
+            row |= {"total_bytes": disk.total, "usable_bytes": disk.free}
+        except OSError:
+            row |= {"error_code": Code.KAFKA_STORAGE_ERROR, "total_bytes": -1, "usable_bytes": -1}
+        return {"results": [row]}
+
     def _check_broker(self, caller: Caller, name: str) -> None:
         for right, pattern in to_administer("describe_broker", {}):
             if not caller.may(right, pattern):
@@ -274,6 +297,10 @@ class TopicAdministration:
             return _answer(problem.code, str(problem))
         except TidecastError as problem:
             return _answer(_code_of(problem), str(problem))
+
+
+def _size_of(log: QueueLog) -> Struct:
+    return {"partition_index": log.queue, "partition_size": log.bytes}
 
 
 def _increments(configs: list[Struct]) -> dict[str, Any]:

@@ -99,6 +99,30 @@ APIS: tuple[Api, ...] = (
           resource_name: string
         ]
     """),
+    api(35, "DescribeLogDirs", (1, 4), 2, """
+        topics: n[
+          topic: string
+          partitions: []int32
+        ]
+    """, """
+        throttle_time_ms: int32
+        error_code: int16 3+
+        results: [
+          error_code: int16
+          log_dir: string
+          topics: [
+            name: string
+            partitions: [
+              partition_index: int32
+              partition_size: int64
+              offset_lag: int64
+              is_future_key: bool
+            ]
+          ]
+          total_bytes: int64 4+
+          usable_bytes: int64 4+
+        ]
+    """),
     api(37, "CreatePartitions", (0, 3), 2, """
         topics: [
           name: string
