@@ -66,6 +66,7 @@ def test_what_an_adapter_keeps_is_listed_with_its_kind(lab: Lab) -> None:
     assert platform.json("queue", "list", "feed") == rows
     assert "(adapter generator)" in platform.run("queue", "list").stdout
     feed = {"name": "feed", "mode": "durable", "queues": 2, "adapter": "generator"}
+    feed |= {"state": "open", "detail": ""}
     assert feed in platform.json("topic", "list")
     assert "adapter generator" in platform.run("topic", "list", "feed").stdout
     assert platform.json("topic", "show", "feed") == feed
