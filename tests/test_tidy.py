@@ -146,6 +146,23 @@ def no_sleep(path: str, text: str) -> list[str]:
     ]
 
 
+def no_hidden_sleep(path: str, text: str) -> list[str]:
+    """An event that nobody can set, waited for with a timeout; a browser's page that pauses."""
+    calls = [node for node in ast.walk(_tree(text, "wait")) if isinstance(node, ast.Call)]
+    return [
+        f"{node.lineno}: {ast.unparse(node.func)}; wait on an event that comes, or use `eventually`"
+        for node in calls
+        if isinstance(node.func, ast.Attribute)
+        and (node.func.attr == "wait_for_timeout" or _waits_in_vain(node))
+    ]
+
+
+def _waits_in_vain(call: ast.Call) -> bool:
+    """`Event().wait(1.0)`."""
+    name, _, method = ast.unparse(call.func).rpartition(".")
+    return method == "wait" and name.split(".")[-1] == "Event()" and bool(call.args + call.keywords)
+
+
 COMPILERS = ("njit", "jit", "cfunc", "vectorize", "guvectorize", "stencil", "generated_jit")
 EXTENDING = ("intrinsic", "register_jitable")
 
@@ -326,6 +343,7 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "function length": (function_length, list(select(".py"))),
     "no print": (no_print, [each for each in select(".py") if not each[0].startswith("examples/")]),
     "no sleep": (no_sleep, list(select(".py", under=("tests/",)))),
+    "no hidden sleep": (no_hidden_sleep, list(select(".py", under=("tests/",)))),
     "kernel decorator": (kernels_use_our_decorator, NOT_NATIVE),
     "no jitclass": (no_jitclass, list(select(".py"))),
     "native alone": (native_alone_is_native, NOT_NATIVE),
@@ -368,6 +386,9 @@ PLANTED: list[tuple[str, str]] = [
     ("no sleep", "import time as t\nt.sleep(1)\n"),
     ("no sleep", "from time import sleep\n"),
     ("no sleep", "import asyncio\nasync def f():\n    await asyncio.sleep(0.1)\n"),
+    ("no hidden sleep", "import threading\nwhile not threading.Event().wait(0.3): ...\n"),
+    ("no hidden sleep", "from threading import Event\nEvent().wait(timeout=1)\n"),
+    ("no hidden sleep", "def f(page):\n    page.wait_for_timeout(700)\n"),
     ("kernel decorator", "import numba\n@numba.njit(cache=True)\ndef f(): ...\n"),
     ("kernel decorator", "from numba import njit as fast\n"),
     ("kernel decorator", "import numba as nb\nnb.extending.intrinsic\n"),
@@ -401,6 +422,7 @@ def test_each_rule_bites(name: str, text: str) -> None:
 HARMLESS: list[tuple[str, str]] = [
     ("function length", 'def f():\n "' + '""' + "doc\n" * 90 + '""' + '"\n return 1\n'),
     ("no sleep", "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n"),
+    ("no hidden sleep", "async def f(e):\n    e.wait(1.0)\n    await asyncio.Event().wait()\n"),
     ("kernel decorator", "import numba\nnumba.int64\n"),
     ("no probing of links", "getattr(links, 'first')\nvalue.link.inline\n"),
     ("no host clock", "import time\ntime.sleep(1)\ntime.time_ns()\n"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -16,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Locator,
+    Page,
+    WebSocket,
+    expect,
+    sync_playwright,
+)
 
 from tests.project import ROOT
 
@@ -215,6 +224,30 @@ def page(admin: BrowserContext, platform: Platform) -> Iterator[Page]:
     yield page
     page.close()
     assert not failures, failures
+
+
+class LiveFrames:
+    """The frames with live figures that a page receives, at most four a second.
+
+    Made before the page is opened or loaded again.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.urls: list[str] = []
+        """Of the sockets that were opened."""
+        self._sockets: list[WebSocket] = []
+        page.on("websocket", self._opened)
+
+    def _opened(self, socket: WebSocket) -> None:
+        self.urls.append(socket.url)
+        self._sockets.append(socket)
+
+    def wait(self, frames: int) -> None:
+        """Until so many more have come."""
+        number = itertools.count(1)
+        self._sockets[-1].wait_for_event(
+            "framereceived", lambda _: next(number) >= frames, timeout=WAIT_MS + 1_000 * frames
+        )
 
 
 def figure(page: Page, label: str) -> Locator:

@@ -16,22 +16,23 @@ import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import Api, Platform
+from tests.e2e.conftest import Api, LiveFrames, Platform
 from tests.e2e.traffic import Worker, consuming, publishing, reading, refusing
 from tests.project import ROOT
 from tidecast_control.postgres import EmbeddedPostgres
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 WIDTH, HEIGHT, TALL = 1440, 900, 1250
-CHART_MS = 25_000
-"""How long the charts gather before the first picture, and on pages with charts of their own."""
-GATHERS_MS = {
-    "topic": 20_000,
-    "topics": 10_000,
-    "reliability": 15_000,
-    "subscriptions": 10_000,
-    "subscription": 20_000,
+CHART_FRAMES, PAGE_FRAMES = 100, 12
+"""Live figures that the charts gather before the first picture, and on each page."""
+GATHERED_FRAMES = {
+    "topic": 80,
+    "topics": 40,
+    "reliability": 60,
+    "subscriptions": 40,
+    "subscription": 80,
 }
+"""On pages with charts of their own."""
 LABELS = {"team": "shop"}
 PAST = """insert into rollup_minute (at, node, topic, queue, subscription, in_per_s, out_per_s,
     messages_in, messages_out, bytes_in, bytes_out)
@@ -128,10 +129,12 @@ def test_pictures(page: Page, platform: Platform, traffic: None, tmp_path: Path)
     kept = os.environ.get("TIDECAST_PICTURES")
     directory = ROOT / kept if kept else tmp_path
     directory.mkdir(parents=True, exist_ok=True)
+    frames = LiveFrames(page)
+    page.reload()
     expect(page.get_by_label("Busiest topics").get_by_role("link").nth(2)).to_be_visible(
         timeout=40_000
     )
-    page.wait_for_timeout(CHART_MS)
+    frames.wait(CHART_FRAMES)
     for name, (path, title, height) in PAGES.items():
         page.set_viewport_size({"width": WIDTH, "height": height})
         _open(page, path)
@@ -139,7 +142,7 @@ def test_pictures(page: Page, platform: Platform, traffic: None, tmp_path: Path)
         page.wait_for_load_state("networkidle")
         expect(page.get_by_role("status", name="Loading")).to_have_count(0)
         expect(page.get_by_role("alert")).to_have_count(0)
-        page.wait_for_timeout(GATHERS_MS.get(name, 3_000))
+        frames.wait(GATHERED_FRAMES.get(name, PAGE_FRAMES))
         page.screenshot(path=directory / f"{name}.png", timeout=60_000)
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     _open(page, "/topics")
@@ -160,7 +163,7 @@ def test_pictures(page: Page, platform: Platform, traffic: None, tmp_path: Path)
     expect(page.locator("html")).to_have_attribute("data-theme", re.compile("light"))
     page.set_viewport_size({"width": WIDTH, "height": 800})
     _open(page, "/")
-    page.wait_for_timeout(3_000)
+    frames.wait(PAGE_FRAMES)
     page.screenshot(path=directory / "light.png", timeout=60_000)
     page.keyboard.press("d")
     small = [p.name for p in directory.glob("*.png") if p.stat().st_size < 20_000]

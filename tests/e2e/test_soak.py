@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.conftest import Api, Platform, create_subscription
+from tests.e2e.conftest import Api, LiveFrames, Platform, create_subscription
 from tests.e2e.traffic import consuming, publishing, reading
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
-SOAK_MS = 60_000
+SOAK_FRAMES, PAGE_FRAMES = 240, 3
+"""Of live figures: a minute's, and those of a page that is passed."""
 PAGES = {"/": "Overview", "/flow": "Flow", "/reliability": "Reliability", "/topics": "Topics",
          "/topics/soaked": "soaked", "/subscriptions": "Subscriptions"}  # fmt: skip
 HEAP_GROWTH_MAX = 1.25
@@ -34,8 +35,7 @@ def test_a_minute_of_traffic_leaves_nothing_behind(
     api.topic("soaked")
     api.topic("soaked.kept", mode="durable")
     create_subscription(page, platform, "soaked.kept", "soaker")
-    sockets: list[str] = []
-    page.on("websocket", lambda socket: sockets.append(socket.url))
+    frames = LiveFrames(page)
     page.goto(platform.url + "/")
     chromium = page.context.new_cdp_session(page)
     chromium.send("Performance.enable")
@@ -54,7 +54,7 @@ def test_a_minute_of_traffic_leaves_nothing_behind(
                 path,
             )
             expect(page.get_by_role("heading", level=1, name=title)).to_be_visible()
-            page.wait_for_timeout(700)
+            frames.wait(PAGE_FRAMES)
 
     with contextlib.ExitStack() as stack:
         for worker in (
@@ -68,7 +68,7 @@ def test_a_minute_of_traffic_leaves_nothing_behind(
         walked()
         before, resident = measured(), _resident_bytes(platform)
         walked()
-        page.wait_for_timeout(SOAK_MS)
+        frames.wait(SOAK_FRAMES)
         walked()
         after = measured()
     grown = {
@@ -81,5 +81,5 @@ def test_a_minute_of_traffic_leaves_nothing_behind(
     assert after["Nodes"] < before["Nodes"] + NODES_SLACK, grown
     assert after["JSEventListeners"] < before["JSEventListeners"] + LISTENERS_SLACK, grown
     assert after["Documents"] <= before["Documents"], grown
-    assert len(sockets) == 1, "one connection, opened once"
+    assert len(frames.urls) == 1, "one connection, opened once"
     assert _resident_bytes(platform) < resident + SERVICE_GROWTH_BYTES_MAX
