@@ -557,6 +557,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "node-counters": lambda: counters_table(counters.NodeCounter),
     "queue-counters": lambda: counters_table(counters.QueueCounter),
     "gateway-counters": lambda: counters_table(counters.GatewayCounter),
+    "key-counters": lambda: counters_table(counters.KeyCounter),
     "kafka-counters": lambda: counters_table(counters.KafkaCounter),
     "kafka-api-counters": lambda: counters_table(counters.KafkaApiCounter),
     "adapter-counters": lambda: counters_table(counters.AdapterCounter),

@@ -58,6 +58,7 @@ def _sample() -> dict[str, Any]:
             "kafka": [about | {"name": "kafka", "open": 3, "bytes_in": 50}],
             "kafka_api": [about | {"name": "Fetch", "requests": 9, "errors": 1}],
             "adapter": [about | {"name": "feed", "queues": 2, "records": 7, "lag": 4}],
+            "key": [about | {"name": "shop", "denied": 3}, about | {"name": "(others)"}],
         },
         "publications": [publication], "images": [], "receivers": [], "subscriptions": {},
         "clients": 0, "queues": [queue], "durable_subscriptions": [subscription],
@@ -88,6 +89,8 @@ def test_the_text_is_read_by_a_strict_parser() -> None:
         s for s in families["tidecast_packets_sent"].samples if s.labels["kind"] == "sender"
     ]
     assert (sample.labels["name"], sample.value) == ('a "name"\\\n', 7)
+    denied = {s.labels["name"]: s.value for s in families["tidecast_key_denied"].samples}
+    assert denied == {"shop": 3, "(others)": 0}
 
 
 def test_names_are_as_prometheus_wants_them() -> None:

@@ -13,7 +13,7 @@ from tests.e2e.conftest import Api, LiveFrames, Platform, create_subscription
 from tests.e2e.traffic import consuming, publishing, reading
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
-SOAK_FRAMES, PAGE_FRAMES = 240, 3
+SOAK_FRAMES, PAGE_FRAMES = 560, 6
 """Of live figures: a minute's, and those of a page that is passed."""
 PAGES = {"/": "Overview", "/flow": "Flow", "/reliability": "Reliability", "/topics": "Topics",
          "/topics/soaked": "soaked", "/subscriptions": "Subscriptions"}  # fmt: skip

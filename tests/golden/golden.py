@@ -249,11 +249,12 @@ def enumerations() -> dict[str, str]:
     kafka = [f"{c.value:>3} {c.name}" for c in counters_lay.KafkaCounter]
     apis = [f"{c.value:>3} {c.name}" for c in counters_lay.KafkaApiCounter]
     adapters = [f"{c.value:>3} {c.name}" for c in counters_lay.AdapterCounter]
+    keys = [f"{c.value:>3} {c.name}" for c in counters_lay.KeyCounter]
     codes = [f"{c.value:>3} {c.name}" for c in rec.Code]
     found = {
         "counters": counters, "queue_counters": queue, "gateway_counters": gateway,
         "kafka_counters": kafka, "kafka_api_counters": apis, "adapter_counters": adapters,
-        "recorder_codes": codes,
+        "key_counters": keys, "recorder_codes": codes,
     }  # fmt: skip
     return {name: "\n".join(lines) + "\n" for name, lines in found.items()}
 

@@ -17,12 +17,23 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, local, make_gateway, remote, until_event
 from websockets.sync.client import connect
 
 import tidecast.sync
-from tidecast.access import Access, ClientKey, Quota, Scope, covers, is_loopback, new_key
+from tidecast.access import (
+    Access,
+    ClientKey,
+    Quota,
+    Scope,
+    covers,
+    digest_of,
+    is_loopback,
+    new_key,
+)
+from tidecast.cli import top
 from tidecast.client.remote import frames
 from tidecast.config.certificate import Certificate
 from tidecast.config.topology import dump_topology, matches, topology_from
@@ -37,6 +48,7 @@ from tidecast.gateway.session import RemoteSession
 from tidecast.gateway.settings import GatewaySettings
 from tidecast.layout.counters import GatewayCounter
 from tidecast.node.access import rights
+from tidecast.node.access.key_counts import KeyCounts
 from tidecast.node.access.keys import KEYS_NAME, KeyRing
 from tidecast.node.access.rights import Denials
 
@@ -134,6 +146,35 @@ def test_what_its_scopes_do_not_say_is_denied(
         assert (told.key, told.client) == ("shop", "remote shop")
         assert gateway.counts["denied"] == 1
         assert shop.health().healthy, "a denial ends nothing else"
+
+
+def test_refusals_are_counted_by_key_where_operators_look(node: EmbeddedLink) -> None:
+    counts, scopes = KeyCounts(lambda: node.node.counters), tuple(KEY.scopes)
+    found = {
+        KEY.sha256: Access(KEY.id, "one", scopes, Quota(publications=1)),
+        digest_of("other" * 8): Access("k2", "two", scopes, Quota()),
+    }
+    gateway = make_gateway(node, find_key=found.get, count_key=counts.count)
+    try:
+        for token, times in ((SECRET, 2), ("other" * 8, 1)):
+            with remote(gateway.url, "shop", token=token) as client:
+                for _ in range(times):
+                    with pytest.raises(AuthError):
+                        client.publisher("secret")
+                held = client.publisher("orders.eu")
+                if token == SECRET:
+                    with pytest.raises(Conflict):
+                        client.publisher("orders.eu")
+                held.close()
+    finally:
+        gateway.stop()
+    shown = top.view(top.snapshot(node.node.counters.rows(), 1.0), [], "host")
+    rows = {row["name"]: row for row in shown["key"]}
+    assert rows["one"] == {"name": "one", "denied": 2, "over_quota": 1}
+    assert rows["two"] == {"name": "two", "denied": 1, "over_quota": 0}
+    out = Console(width=120, record=True)
+    out.print(top.render(shown))
+    assert "Refused requests by key" in out.export_text()
 
 
 def test_lists_show_only_what_the_key_covers(node: EmbeddedLink, shop: Any) -> None:
@@ -541,6 +582,8 @@ def test_local_clients_show_keys_where_the_topology_says_so(short_dir: Path) -> 
         with tidecast.sync.connect(f"tidecast://{short_dir}", token=admin[0]) as client:
             (row,) = client.stats()["gateway"]
             assert (row["name"], row["refused"], row["denied"]) == ("socket", 2, 4)
+            (row,) = client.stats()["key"]
+            assert (row["name"], row["denied"]) == ("shop", 4)
             client.link.administer("create", {"pattern": "secret", "name": "hidden"})
             client.link.administer("create", {"pattern": "orders.us", "name": "seen"})
         with tidecast.sync.connect(f"tidecast://{short_dir}", token=SECRET, name="near") as client:

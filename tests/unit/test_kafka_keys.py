@@ -99,6 +99,8 @@ def test_scopes(served: Served, bare: Bare) -> None:
     described = bare.ask(tables.DESCRIBE_GROUPS, 4, {"groups": ["g"]})["groups"]
     assert described[0]["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
     assert served.endpoint.counters.of("denied") == before + 4
+    counted = {row["name"]: row.get("denied", 0) for row in served.link.node.stats()["key"]}
+    assert counted == {"reader": 4}
 
 
 def test_a_key_that_is_revoked_ends_its_connections(served: Served, eventually: Eventually) -> None:

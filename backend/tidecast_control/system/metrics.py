@@ -42,7 +42,7 @@ FROM_THE_BEGINNING = {
 """Sent as 0, too: engines leave out what has not happened, and the first rise would be missed."""
 SERVERS: dict[str, frozenset[IntEnum]] = {
     "gateway": frozenset(GATEWAY_GAUGES), "kafka": frozenset(KAFKA_GAUGES),
-    "kafka_api": frozenset(), "adapter": frozenset(ADAPTER_GAUGES),
+    "kafka_api": frozenset(), "adapter": frozenset(ADAPTER_GAUGES), "key": frozenset(),
 }  # fmt: skip
 """Kinds of rows with columns of their own, and the gauges among these."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -123,7 +123,7 @@ def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
 
 
 def _servers(samples: dict[str, Json]) -> Iterator[Metric]:
-    """What came and went through the gateways, Kafka endpoints and adapters of the engines."""
+    """What came and went through gateways, Kafka endpoints and adapters; refusals by key."""
     for server, gauges in SERVERS.items():
         for counter in COLUMNS_OF[server]:
             kind = GaugeMetricFamily if counter in gauges else CounterMetricFamily

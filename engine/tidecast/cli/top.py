@@ -224,6 +224,7 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str,
         "kafka": [],
         "kafka_api": [],
         "adapter": [],
+        "key": [],
         "subscriptions": [],
         "receivers": receivers,
     }
@@ -245,7 +246,7 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str,
             )  # fmt: skip
         elif row.kind == "gateway":
             found["gateway"].append(_gateway_row(row, rates))
-        elif row.kind in ("kafka", "kafka_api", "adapter"):
+        elif row.kind in ("kafka", "kafka_api", "adapter", "key"):
             found[row.kind].append(_named_row(row, rates))
         elif row.kind == "subscription":
             found["subscriptions"].append(_subscription(row, rates))
@@ -269,12 +270,12 @@ def _gateway_row(row: Any, rates: Any) -> dict[str, Any]:
 
 
 def _named_row(row: Any, rates: Any) -> dict[str, Any]:
-    """Of the Kafka endpoint, one of its APIs, or an adapter, by its counters' names."""
+    """Of the Kafka endpoint, one of its APIs, an adapter or a key, by its counters' names."""
     from tidecast.layout.counters import COLUMNS_OF
 
     columns = COLUMNS_OF[row.kind]
     detail = "adapter" if row.kind == "adapter" else "listens"
-    found = {"name": row.name, detail: row.detail}
+    found = {"name": row.name} if row.kind == "key" else {"name": row.name, detail: row.detail}
     found |= {c.name.lower(): int(row.values[c]) for c in columns}
     for c in columns:
         if c.name in ("BYTES_IN", "BYTES_OUT", "RECORDS_IN", "REQUESTS", "RECORDS", "BYTES"):
@@ -363,6 +364,8 @@ def render(shown: dict[str, Any]) -> RenderableType:
         parts += [_kafka(shown["kafka"]), _kafka_apis(shown["kafka_api"])]
     if shown["adapter"]:
         parts.append(_adapters(shown["adapter"]))
+    if shown["key"]:
+        parts.append(_keys(shown["key"]))
     return Group(*parts)
 
 
@@ -458,6 +461,14 @@ def _kafka_apis(found: list[dict[str, Any]]) -> RenderableType:
     ]  # fmt: skip
     columns = ["request", "count", "per s", "errors", "in/s", "out/s"]
     return _table("Requests of Kafka clients", columns, rows, 1)
+
+
+def _keys(found: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [k["name"], human_count(k["denied"]), human_count(k["over_quota"])]
+        for k in sorted(found, key=lambda k: -int(k["denied"] + k["over_quota"]))
+    ]
+    return _table("Refused requests by key", ["key", "denied", "over quota"], rows, 1)
 
 
 def _adapters(found: list[dict[str, Any]]) -> RenderableType:

@@ -45,7 +45,7 @@ from tidecast.gateway.log import READERS_MAX, LogReader
 from tidecast.gateway.quotas import Quotas
 from tidecast.gateway.session import RemoteSession
 from tidecast.gateway.settings import GatewaySettings
-from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
+from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter, KeyCounter
 from tidecast.node.access.rights import Denials
 from tidecast.protocol.state_table import StateTable
 
@@ -98,11 +98,16 @@ def _no_key(digest: str) -> Access | None:
     return None
 
 
+def _uncounted(key: str, counter: KeyCounter) -> None:
+    del key, counter
+
+
 class Gateway:
     """Serves remote clients. ``make_link`` attaches one, by name, to the node.
 
     ``find_key``: what the key with this hash may do. ``counters``: the gateway's row. ``notify``
-    passes an event on. ``data_dir``: where the logs are that may be read.
+    passes an event on, ``count_key`` counts a refusal of a key. ``data_dir``: where the logs are
+    that may be read.
     """
 
     def __init__(
@@ -112,7 +117,9 @@ class Gateway:
         counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
         notify: Callable[[Event], None] | None = None, data_dir: Path | None = None,
         certificate: Certificate | None = None,
+        count_key: Callable[[str, KeyCounter], None] = _uncounted,
     ) -> None:  # fmt: skip
+        self._count_key = count_key
         self._data_dir, self._readers = data_dir, set[LogReader]()
         self._make_link, self._digest = make_link, digest_of(token)
         self._find_key, self._notify = find_key, notify
@@ -241,8 +248,12 @@ class Gateway:
         return None
 
     def _denied(self, session: RemoteSession, right: str, topic: str) -> None:
+        self._count_denied(session.access, session.name, right, topic)
+
+    def _count_denied(self, access: Access, client: str, right: str, topic: str) -> None:
         self._count(GatewayCounter.DENIED)
-        self._say_denied(session.access.name, session.name, right, topic)
+        self._count_key(access.name, KeyCounter.DENIED)
+        self._say_denied(access.name, client, right, topic)
 
     def _say_denied(self, key: str, client: str, right: str, topic: str) -> None:
         _log.warning("gateway: %s (key %s) was denied %s on %r", client, key, right, topic)
@@ -254,6 +265,7 @@ class Gateway:
 
     def _over_quota(self, access: Access, what: str) -> None:
         self._count(GatewayCounter.OVER_QUOTA)
+        self._count_key(access.name, KeyCounter.OVER_QUOTA)
         self._say_denied(access.name, "", f"quota.{what}", "")
 
     def _failed(self, session: RemoteSession, problem: BaseException) -> None:
@@ -303,8 +315,7 @@ class Gateway:
         assert self._data_dir is not None
 
         def denied(right: str, topic: str) -> None:
-            self._count(GatewayCounter.DENIED)
-            self._say_denied(access.name, "a reader of logs", right, topic)
+            self._count_denied(access, "a reader of logs", right, topic)
 
         reader = LogReader(
             socket, self._data_dir, access, digest, denied=denied,
@@ -481,7 +492,7 @@ def open_gateway(
     row = node.counters.allocate(ROW_GATEWAY, "gateway", where)
     made: dict[str, Any] = {
         "find_key": node.keys.find, "counters": node.counters.values[row],
-        "notify": node.notify_all,
+        "notify": node.notify_all, "count_key": node.key_counts.count,
         "data_dir": data_dir, "certificate": certificate,
     }  # fmt: skip
     token = token_of(data_dir)

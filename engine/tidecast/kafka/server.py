@@ -36,7 +36,7 @@ from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.serving import Budget, Client, Request
 from tidecast.kafka.wire import BadRequest, Struct
-from tidecast.layout.counters import KafkaCounter
+from tidecast.layout.counters import KafkaCounter, KeyCounter
 from tidecast.node.access.rights import Denials
 from tidecast.node.administration import Administration
 from tidecast.node.durable.placed import PlacedAppends, new_placed_producer
@@ -288,6 +288,7 @@ class KafkaEndpoint:
     def denied(self, connection: Client, right: str, topic: str) -> None:
         """A key lacks a right: counted, and reported at most once a second."""
         self.count("denied")
+        self.node.key_counts.count(connection.access.name, KeyCounter.DENIED)
         now_s = time.monotonic()
         if now_s - self._told_s >= WARN_S:
             self._told_s = now_s

@@ -32,15 +32,16 @@ FILE_BYTES = VALUES_AT + ROWS_MAX * COLUMNS * 8
     ROW_KAFKA,
     ROW_KAFKA_API,
     ROW_ADAPTER,
-) = range(13)
+    ROW_KEY,
+) = range(14)
 ROW_KIND_NAMES = (
     "free", "node", "sender", "receiver", "transport", "publication", "image", "queue",
-    "subscription", "gateway", "kafka", "kafka_api", "adapter",
+    "subscription", "gateway", "kafka", "kafka_api", "adapter", "key",
 )  # fmt: skip
 """Rows of queues have the columns of `QueueCounter`, the gateway's those of `GatewayCounter`, the
 node's those of `NodeCounter`, the Kafka endpoint's those of `KafkaCounter`, its APIs' those of
-`KafkaApiCounter`, adapters' those of `AdapterCounter`, rows of subscriptions columns of their
-own."""
+`KafkaApiCounter`, adapters' those of `AdapterCounter`, keys' those of `KeyCounter`, rows of
+subscriptions columns of their own."""
 
 ROW_INFO = Layout(
     "counter row description",
@@ -48,7 +49,7 @@ ROW_INFO = Layout(
     (
         Field("kind", 0, 4, "free 0, node 1, sender 2, receiver 3, transport 4, publication 5, "
               "image 6, queue 7, subscription 8, gateway 9, kafka 10, kafka_api 11, "
-              "adapter 12"),
+              "adapter 12, key 13"),
         Field("session", 4, 4, "session id"),
         Field("peer", 8, 4, "node id of the publisher (image)"),
         Field("channel", 12, 4, "control 0, ordinary 1, large 2"),
@@ -339,6 +340,16 @@ GATEWAY_GAUGES = frozenset({GatewayCounter.SESSIONS})
 
 
 @unique
+class KeyCounter(IntEnum):
+    """Columns of the row of a key, at gateway, unix socket and Kafka endpoint. All only grow."""
+
+    DENIED = 0
+    """Requests of clients with the key that were refused: it lacks the right."""
+    OVER_QUOTA = 1
+    """Requests that were refused: the clients of the key hold as much as it may."""
+
+
+@unique
 class NodeCounter(IntEnum):
     """Columns of the node's own row, written by the conductor. All only grow."""
 
@@ -470,5 +481,6 @@ ADAPTER_GAUGES = frozenset({AdapterCounter.QUEUES, AdapterCounter.WAITING, Adapt
 COLUMNS_OF: dict[str, type[IntEnum]] = {
     "node": NodeCounter, "queue": QueueCounter, "gateway": GatewayCounter,
     "kafka": KafkaCounter, "kafka_api": KafkaApiCounter, "adapter": AdapterCounter,
+    "key": KeyCounter,
 }  # fmt: skip
 """Columns of kinds of rows that have columns of their own."""

@@ -32,6 +32,7 @@ from tidecast.errors import Conflict, ConnectionLost, NotFound, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.node import inspect
+from tidecast.node.access.key_counts import KeyCounts
 from tidecast.node.access.keys import KEYS_NAME, KeyRing
 from tidecast.node.conductor import TICK_S
 from tidecast.node.consumers.admin import ACTIONS
@@ -91,6 +92,7 @@ class Node:
         self.pubs, self.subs, self.images_by_id = ctx.pubs, ctx.subs, ctx.images_by_id
         self.topic_by_name = ctx.topic_by_name
         self.keys = KeyRing(topology.keys, data_dir / KEYS_NAME)
+        self.key_counts = KeyCounts(lambda: ctx.counters)
         self.lease_store, self._memory = lease_store, memory
         self._faults = Faults(ctx)
         self.peers = Peers(ctx, self._faults.name_seen)

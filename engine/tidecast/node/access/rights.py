@@ -17,7 +17,7 @@ from tidecast.api.operations import EVERY_TOPIC, Needed
 from tidecast.config.internal import is_internal, served_topic
 from tidecast.errors import AuthError
 from tidecast.events import AccessDenied, Event
-from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
+from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter, KeyCounter
 
 LOOKS = frozenset({"adapters", "attached", "list", "show", "lanes", "peek", "batches"})
 """Actions on durable subscriptions that change nothing."""
@@ -132,6 +132,7 @@ class Guard:
     def __init__(self, node: Any, now_ns: Callable[[], int]) -> None:
         self._find, self._notify = node.keys.find, node.notify_all
         self._denials = Denials(node.notify_all, now_ns)
+        self._key_counts = node.key_counts
         self._row = node.counters.values[
             node.counters.allocate(ROW_GATEWAY, "socket", "local clients")
         ]
@@ -149,6 +150,7 @@ class Guard:
     def denied(self, access: Access, client: str, right: str, pattern: str) -> None:
         """Count and tell that a right was missing."""
         self._row[GatewayCounter.DENIED] += 1
+        self._key_counts.count(access.name, KeyCounter.DENIED)
         self._notify(
             AccessDenied(key=access.name, client=printable(client), right=right, topic=pattern)
         )
