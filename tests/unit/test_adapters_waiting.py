@@ -150,6 +150,7 @@ def test_a_saved_subscription_goes_on_where_it_was_when_the_cluster_is_back(
             publish(source, *(b"%d" % i for i in range(40, 50)))
             again = Served.endpoint_of(served.link, f"127.0.0.1:{port}")
             try:
+                assert next_event(client, AdapterOpened).topic == "feed"
                 assert len({*first, *take(consumer, 10)}) == 50
             finally:
                 beside.stop()
@@ -233,27 +234,33 @@ def test_later_failures_of_any_kind_are_tried_again(
 def test_a_stop_ends_the_wait_and_nothing_is_attached_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, leave = threading.Event(), threading.Event()
-    made: list[GeneratorAdapter] = []
+    attempts, again, leave = list[int](), threading.Event(), threading.Event()
+    closed: list[GeneratorAdapter] = []
+
+    class Noted(GeneratorAdapter):
+        def close(self) -> None:
+            super().close()
+            closed.append(self)
 
     def make() -> GeneratorAdapter:
-        if not entered.is_set():
-            entered.set()
+        attempts.append(1)
+        if len(attempts) == 1:
             raise ConnectionLost("away")
+        again.set()
         assert leave.wait(20.0)
-        made.append(GeneratorAdapter(1, 1, RECIPE))
-        return made[0]
+        return Noted(1, 1, RECIPE)
 
     monkeypatch.setattr(adapters, "JOIN_S", 0.0)  # its thread hangs: a stop does not wait for it
     with connected(tmp_path) as client:
         beside = made_of(client, make, monkeypatch)
         beside.start()
+        assert again.wait(20.0)
         beside.stop()
         (thread,) = (t for t in threading.enumerate() if t.name == "tidecast-adapter-of-feed")
         leave.set()
         thread.join(20.0)
         assert not thread.is_alive()
-        assert all(one._closed for adapter in made for one in adapter._parts)
+        assert (len(closed), len(attempts)) == (1, 2)
         assert [one["state"] for one in states(client)] == ["waiting"]
         attached_of(client).end()
         attached_of(client).note_waiting("feed", "kafka", "too late")
