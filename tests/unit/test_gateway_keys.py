@@ -41,6 +41,7 @@ from tidecast.embedded import EmbeddedLink
 from tidecast.engine.process import Engine
 from tidecast.errors import AuthError, ConfigError, Conflict, EngineNotRunning, TidecastError
 from tidecast.events import AccessDenied, EngineLost, GatewayLost
+from tidecast.gateway import publications
 from tidecast.gateway.consumers import RemoteConsumer
 from tidecast.gateway.publications import RemotePublication
 from tidecast.gateway.server import Gateway, open_gateway
@@ -398,6 +399,7 @@ def test_a_defect_in_a_task_ends_the_session_and_the_client_knows(
         shop.link.administer("list", {})
     assert shop.health().status == "connected", "one request ends nothing else"
     assert shop.health().unsent > 0, "what was published and goes nowhere is counted"
+    monkeypatch.setattr(publications, "CLOSE_TIMEOUT_S", 0.01)  # of what goes nowhere
     monkeypatch.setattr(RemoteConsumer, "_forward", broken)
     shop.consumer("orders.eu", "broken")
     until_event(shop, GatewayLost)

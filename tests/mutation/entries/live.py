@@ -22,6 +22,10 @@ _RING_RACES = "tests/unit/test_ring_races.py::"
 _CLIENT_SUBSCRIBE = "tests/unit/test_client_subscribe.py::"
 _FLOWS = "tests/simulation/test_flow.py::"
 _PROTOCOL_CHECK = "tests/unit/test_protocol_check.py::"
+_REQUESTER = "engine/tidecast/client/requests/requester.py"
+_ARRIVALS = "engine/tidecast/client/remote/arrivals.py"
+_REQUESTS = "tests/unit/test_requests.py::"
+_GATEWAY_REQUESTS = "tests/unit/test_gateway_requests.py::"
 _CLIENT_BATCHES = "tests/property/test_client_batches.py::"
 
 MUTATIONS = (
@@ -287,5 +291,24 @@ MUTATIONS = (
         "    end = length\n",
         (_PROTOCOL_CHECK + "test_each_fault_has_its_cause",),
         "The platform of a SETUP lies in its names or in the producer's block.",
+    ),
+    Mutation(
+        "request-to-an-ended-responder",
+        _REQUESTER,
+        "        self._look()  # their end is reported once: they must get no more requests\n",
+        "        self._inbox.changed = True\n",
+        (_REQUESTS + "test_a_request_never_goes_to_a_responder_that_is_known_to_have_ended",),
+        "A request goes to a responder whose end was read, and gets neither reply nor error.",
+    ),
+    Mutation(
+        "remote-ring-ends-before-the-next",
+        _ARRIVALS,
+        "        return incoming.available(), gone\n",
+        "        return gone, incoming.available()\n",
+        (
+            _GATEWAY_REQUESTS
+            + "test_a_large_reply_moves_to_a_larger_ring_and_its_responder_is_not_lost",
+        ),
+        "A remote session has no ring for a moment when it moves to a larger one.",
     ),
 )
