@@ -329,9 +329,9 @@ def test_a_request_never_goes_to_a_responder_that_is_known_to_have_ended(
     with pytest.raises(ResponderLost):
         future.result(TIMEOUT_S)
     with pytest.raises(NoResponders):
-        both.request("retried", b"", timeout=1.0)
+        both.request("retried", b"", timeout=0.1)
     with pytest.raises(NoResponders):
-        both.many("retried", b"", timeout=1.0)
+        both.many("retried", b"", timeout=0.1)
     responder.close()
     counts = both.client.stats()["client"]["requests"][0]
     assert (counts["sent"], counts["lost"], counts["timeouts"]) == (1, 1, 0)
@@ -608,20 +608,25 @@ def test_a_reply_without_the_token_is_dropped(
 
 
 def test_what_is_no_announcement_is_ignored(
-    node: EmbeddedLink, other: tidecast.sync.Connection
+    node: EmbeddedLink, other: tidecast.sync.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = [
         b"",
         b"\xc1",
         b"x" * 600,
         wire.encode_announcement(wire.Announcement(node=70_000, subscriber=1, replies=1)),
-        wire.encode_announcement(wire.Announcement(node=1, subscriber=1, replies=77)),
     ]
+    nobody = wire.encode_announcement(wire.Announcement(node=1, subscriber=1, replies=77))
     with other.publisher(RESPONDERS + "odd") as odd, local(node) as client:
         for payload in bad:
             odd.attempt(Outgoing(payload, b"", 0, 0, True))
+        monkeypatch.setattr(requester, "SETTLING_S", 3600.0)
         with pytest.raises(NoResponders):
-            client.request("odd", b"", timeout=TIMEOUT_S)
+            client.request("odd", b"", timeout=None)
+        odd.attempt(Outgoing(nobody, b"", 0, 0, True))
+        monkeypatch.setattr(requester, "SETTLING_S", 0.05)  # its replies may be on their way
+        with pytest.raises(NoResponders):
+            client.request("odd", b"", timeout=None)
         with other.responder("odd") as responder:
             pending = client.begin_request("odd", b"")
             responder.next(TIMEOUT_S).respond(b"here")

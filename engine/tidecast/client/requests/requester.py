@@ -156,8 +156,9 @@ class Requester:
         self._connection = connection
         self._lock = threading.RLock()
         self._problem: TidecastError | None = None
-        self._announced: dict[int, Announcement] = {}
-        """By session of their announcement; of some that are gone, and may come back."""
+        self._announced: dict[int, Announcement | None] = {}
+        """By session of their announcement; of some that are gone, and may come back. None: what
+        it published is no announcement."""
         self._responders: dict[int, Responder] = {}
         """By session of their replies."""
         self._ready: list[Responder] = []
@@ -459,17 +460,17 @@ class Requester:
         while (batch := announcements.step(_BATCH)) is not None:
             for payload in batch.payloads():
                 about = wire.announcement_of(payload)
-                if about is not None:
-                    while len(self._announced) >= _ANNOUNCED_MAX:
-                        del self._announced[next(iter(self._announced))]
-                    self._announced[batch.session] = about
+                about = about or self._announced.get(batch.session)
+                while len(self._announced) >= _ANNOUNCED_MAX:
+                    del self._announced[next(iter(self._announced))]
+                self._announced[batch.session] = about
         self._connection.pump()
         inbox.settle()
         announcements.gone.clear()
         alive, nodes = announcements.sessions(), inbox.sessions()
         known = [self._announced[each] for each in alive if each in self._announced]
-        ready = [each for each in known if each.replies in nodes]
-        settling = len(ready) < len(alive)
+        ready = [each for each in known if each is not None and each.replies in nodes]
+        settling = len(ready) < len(alive) - known.count(None)
         if settling and not self._settling:
             self._changed_s = self.now_s()
         self._settling = settling
