@@ -28,7 +28,7 @@ from tidecast.engine.process import (
     stop_engine,
 )
 from tidecast.errors import AuthError, ConfigError, Conflict, EngineNotRunning, NotFound
-from tidecast.node.shm_directory import make_directory
+from tidecast.node.shm_directory import dead_nodes, living_nodes, make_directory
 
 
 @contextlib.contextmanager
@@ -172,6 +172,31 @@ def test_an_empty_base_that_another_start_removes_is_made_again(
     os.close(make_directory(base / "1-2", tmp_path))
     assert removed == [base / ".1-2"]
     assert [path.name for path in base.iterdir()] == ["1-2"]
+
+
+def test_a_base_that_is_removed_before_its_owner_is_known_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, lstat = tmp_path / "shm", Path.lstat
+    removed: list[Path] = []
+
+    def rival(path: Path) -> os.stat_result:
+        if path == base and not removed:
+            base.rmdir()
+            removed.append(path)
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", rival)
+    os.close(make_directory(base / "1-2", tmp_path))
+    assert removed == [base]
+    assert [path.name for path in base.iterdir()] == ["1-2"]
+
+
+def test_a_base_that_is_removed_meanwhile_has_no_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)  # an engine that stops has removed it since
+    assert dead_nodes(tmp_path / "shm") == living_nodes(tmp_path / "shm") == []
 
 
 def test_an_engine_of_another_user_is_not_called_none(

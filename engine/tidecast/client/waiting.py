@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import numpy as np
 from tidecast.api.link import Link
 from tidecast.client.kernels import ports
 from tidecast.layout import ring as ring_layout
+from tidecast.native.mapped import Bytes
 
 SLICE_NS = 100_000_000
 """Longest sleep in one kernel call: Ctrl-C is noticed between two of them."""
@@ -125,6 +127,14 @@ class Bell:
             return self._word[0]
         return int(ports.wait_line(self._bells, self._line, seen, timeout_ns, self._scratch.bytes))
 
+    def wake_loop(self, seen: int, armed: Bytes, event_fd: int) -> int:
+        """For one slice, write to ``event_fd`` when it rings and a loop waits; the word then."""
+        return int(
+            ports.wake_loop(
+                self._bells, self._line, seen, armed, event_fd, SLICE_NS, self._scratch.bytes
+            )
+        )
+
 
 class InlinePace:
     """How long to pause between runs of inline agents: not at all, until nothing came for 1 ms."""
@@ -146,15 +156,17 @@ class InlinePace:
 class LoopWaker:
     """One thread a connection that turns the doorbell into wake-ups of an event loop.
 
-    It is started by the first wait and sleeps on the futex otherwise. `wake` callbacks run in the
-    loop's thread.
+    A kernel sleeps on the futex and writes to an eventfd that the loop watches, so the loop wakes
+    without the interpreter lock changing hands.
     """
 
     def __init__(self, bell: Callable[[], Bell], loop: asyncio.AbstractEventLoop) -> None:
         self._bell, self._loop = bell, loop
         self._stop = False
         self._waiting: set[asyncio.Future[None]] = set()
-        self._seen = bell().word
+        self._armed = np.zeros(1, dtype=np.int64)
+        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        loop.add_reader(self._event_fd, self._on_ring)
         self._thread = threading.Thread(target=self._run, name="tidecast-waker", daemon=True)
         self._thread.start()
 
@@ -167,6 +179,7 @@ class LoopWaker:
         """A future that the next ring settles. Enlist first, then arm, then wait."""
         future = self._loop.create_future()
         self._waiting.add(future)
+        self._armed[0] = ports.WAITS
         return future
 
     def retire(self, future: asyncio.Future[None]) -> None:
@@ -174,31 +187,45 @@ class LoopWaker:
         self._waiting.discard(future)
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, and settle each future."""
+        if self._stop:
+            return
         self._stop = True
+        self._armed[0] = ports.STOPS
         self._bell().ring()
-        if self._thread is not threading.current_thread():
-            self._thread.join(1.0)
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._wake)
+        self._thread.join(1.0)
+        try:
+            self._loop.call_soon_threadsafe(self._finish)
+        except RuntimeError:  # the loop is closed, and its selector with it
+            os.close(self._event_fd)
 
     def _run(self) -> None:
-        while not self._stop:
-            word = self._bell().wait(self._seen, 1.0)
-            if word == self._seen:
-                continue
-            self._seen = word
-            if self._waiting:
-                try:
-                    self._loop.call_soon_threadsafe(self._wake)
-                except RuntimeError:
-                    return  # the loop is closed
+        bell, seen, armed = None, 0, self._armed.view(np.uint8)
+        while not self._stop and not self._loop.is_closed():
+            if (now := self._bell()) is not bell:  # of another engine: what rang before is unknown
+                bell, seen = now, ~now.word
+            seen = bell.wake_loop(seen, armed, self._event_fd)
+
+    def _finish(self) -> None:
+        self._loop.remove_reader(self._event_fd)
+        os.close(self._event_fd)
+        self._wake()
+
+    def _on_ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event_fd)
+        self._wake()
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
-            if not future.done():
-                future.set_result(None)
+            settle(future)
+
+
+def settle(future: asyncio.Future[None]) -> None:
+    """End the wait for a future, unless it has ended."""
+    if not future.done():
+        future.set_result(None)
 
 
 class Collects(Protocol):

@@ -42,12 +42,12 @@ def make_directory(directory: Path, home: Path) -> int:
     # It gets its name when the lock is held: nobody ever sees it without.
     unborn = directory.with_name(f".{directory.name}")
     for left in reversed(range(_BASE_TRIES)):
-        _make_base(directory.parent)
         try:
+            _make_base(directory.parent)
             unborn.mkdir(mode=0o700)
             break
-        except FileNotFoundError:  # an engine that starts beside us found the base empty
-            if not left:
+        except (FileExistsError, FileNotFoundError):
+            if not left:  # else an engine that starts beside us found the base empty
                 raise
     try:
         (unborn / HOME_NAME).write_bytes(os.fsencode(home.absolute()))
@@ -75,10 +75,17 @@ def _is_dead(directory: Path) -> bool:
     return True
 
 
+def _directories(base: Path) -> list[Path]:
+    """Nodes of this data directory, alive or dead. An engine may remove the base meanwhile."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(base.iterdir())
+    return []
+
+
 def dead_nodes(base: Path) -> list[Path]:
     """Directories of this data directory's nodes that are dead, before they are removed."""
     found = []
-    for directory in sorted(base.iterdir()) if base.is_dir() else []:
+    for directory in _directories(base):
         with contextlib.suppress(OSError):
             if _is_dead(directory):
                 found.append(directory)
@@ -88,7 +95,7 @@ def dead_nodes(base: Path) -> list[Path]:
 def living_nodes(base: Path) -> list[Path]:
     """Directories of this data directory's nodes that run."""
     dead = dead_nodes(base)
-    there = sorted(base.iterdir()) if base.is_dir() else []
+    there = _directories(base)
     return [each for each in there if (each / ALIVE_NAME).exists() and each not in dead]
 
 

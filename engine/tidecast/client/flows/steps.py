@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tidecast.client.waiting import Bell, Deadline, InlinePace, LoopWaker
+from tidecast.client.waiting import Bell, Deadline, InlinePace, LoopWaker, settle
 
 T = TypeVar("T")
 
@@ -160,10 +160,13 @@ class LoopDriver:
         future = waker.enlist()
         try:
             if arm() is not None:
-                await asyncio.wait((future,), timeout=seconds)
+                timer = loop.call_later(seconds, settle, future)
+                try:
+                    await future
+                finally:
+                    timer.cancel()
         finally:
             waker.retire(future)
-            future.cancel()
         return True
 
     def stop(self) -> None:

@@ -28,6 +28,7 @@ from tidecast.buffers.writer import (
 from tidecast.layout import ring as ring_layout
 from tidecast.layout.packet import MESSAGE_BYTES_MAX
 from tidecast.native.atomics import (
+    compare_and_swap,
     fence_seq_cst,
     fetch_or,
     load_acquire,
@@ -38,7 +39,7 @@ from tidecast.native.jit import held_kernel, hot, kernel
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address, address_of, bytes_at, copy, load_i64
 from tidecast.native.objects import BYTES_OBJECT, DATA_AT, LENGTH_AT, direct, object_address
-from tidecast.native.system.syscalls import futex_wait
+from tidecast.native.system.syscalls import CLOCK_MONOTONIC, clock_ns, eventfd_write, futex_wait
 
 Port = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -54,6 +55,8 @@ READ_PORT_FIELDS = reader.READER_FIELDS + 8
 """A reader's port. Q_FLAGS: all flags of the last batch or-ed. Node id and session. Q_IN_PLACE: not
 0 when batches stay in the ring, and the columns of a plain one are enough."""
 
+WAITS, STOPS = 1, 2
+"""For `wake_loop`."""
 BUSY = -10
 NOTHING = -9
 """`extend`: no more may be added to this batch."""
@@ -304,6 +307,35 @@ def wait_line(bells: Bytes, line: int, seen: int, timeout_ns: int, scratch: Byte
         futex_wait(address_of(bells) + at, seen, timeout_ns, scratch)
         now = load_acquire_i32(bells, at)
     return now
+
+
+@kernel
+def wake_loop(
+    bells: Bytes, line: int, seen: int, armed: Bytes, event_fd: int, timeout_ns: int,
+    scratch: Bytes,
+) -> int:  # fmt: skip
+    """For ``timeout_ns``, write to an eventfd when the line's word changes; the last word.
+
+    ``armed``: a word that is `WAITS` while an event loop waits; at `STOPS` a change ends the call.
+    It is cleared before the write, so that the write wakes each task that waited before. A word
+    that is not ``seen`` at the start counts as a change.
+    """
+    at = line * ring_layout.DOORBELL_BYTES
+    until = clock_ns(CLOCK_MONOTONIC, scratch) + timeout_ns
+    left = timeout_ns
+    while left > 0:
+        now = load_acquire_i32(bells, at)
+        if now == seen:
+            futex_wait(address_of(bells) + at, seen, left, scratch)
+        else:
+            seen = now
+            wants = load_acquire(armed, 0)
+            if wants == STOPS:
+                break
+            if wants == WAITS and compare_and_swap(armed, 0, WAITS, 0):
+                eventfd_write(event_fd, scratch)
+        left = until - clock_ns(CLOCK_MONOTONIC, scratch)
+    return seen
 
 
 @held_kernel

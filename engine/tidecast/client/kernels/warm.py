@@ -119,6 +119,7 @@ def compile_reading() -> None:
             (ports.newest, (reader,)),
             (ports.ring_line, (raw, 0)),
             (ports.wait_line, (raw, 0, 0, 0, raw)),
+            (ports.wake_loop, (raw, 0, 0, raw, 0, 0, raw)),
         ]
     )
     object_kernels.compile_makers()

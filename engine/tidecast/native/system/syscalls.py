@@ -46,6 +46,7 @@ _syscall6 = ExternalFunction(
     ),
 )
 _ppoll = ExternalFunction("ppoll", types.int32(types.int64, types.int64, types.int64, types.int64))
+_write = ExternalFunction("write", types.int64(types.int32, types.int64, types.int64))
 _sched_yield = ExternalFunction("sched_yield", types.int32())
 
 
@@ -108,6 +109,16 @@ def futex_wait(word_address, expected, timeout_ns, scratch):
 def futex_wake(word_address, n):
     """Wake at most ``n`` sleepers on the word."""
     return _syscall6(_SYS_FUTEX, word_address, _FUTEX_WAKE, n, 0, 0, 0)
+
+
+@inlined
+def eventfd_write(fd, scratch):
+    """Make an eventfd readable; 8 when done, else ``-errno``. ``scratch``: at least 8 bytes."""
+    store_i64(scratch, 0, 1)
+    done = _write(types.int32(fd), address_of(scratch), 8)
+    if done < 0:
+        return -errno()
+    return done
 
 
 @inlined
