@@ -104,6 +104,9 @@ def test_an_engine_starts_while_the_cluster_is_away_and_reads_when_it_is_back(
         consumer = client.consumer("feed", "reader")
         with pytest.raises(ConnectionLost, match=r"feed: adapter kafka waits"):
             consumer.seek(Latest())
+        for queue in (None, 0):
+            with pytest.raises(ConnectionLost, match=r"feed: adapter kafka waits"):
+                client.topics.pause("feed", queue=queue)
         assert not consumer.fetch(1, max_wait=0.0)
 
         served = Served(tmp_path / "broker", TOPIC, listen=f"127.0.0.1:{port}")

@@ -226,6 +226,7 @@ def _set_paused(subs: DurableSubscriptions, pattern: str, name: str, paused: boo
 def pause_queue(subs: DurableSubscriptions, topic: str, queue: int, paused: bool = True) -> None:
     """Pause or resume one queue for all subscriptions; remembered over restarts."""
     with subs.lock:
+        subs.state.check_open(topic)
         here = subs.topics.get(topic)
         if here is None or not 0 <= queue < len(here.queues):
             raise NotFound(f"no queue {queue} of a durable topic {topic}")
@@ -236,6 +237,7 @@ def pause_queue(subs: DurableSubscriptions, topic: str, queue: int, paused: bool
 def pause_topic(subs: DurableSubscriptions, topic: str, paused: bool = True) -> None:
     """Pause or resume all queues of a topic for all subscriptions; remembered over restarts."""
     with subs.lock:
+        subs.state.check_open(topic)
         here = subs.topics.get(topic)
         if here is None:
             raise NotFound(f"no durable topic {topic}")
