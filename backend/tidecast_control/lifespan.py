@@ -27,6 +27,7 @@ from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
+from tidecast_control.nodes import levels
 from tidecast_control.nodes import repository as nodes
 from tidecast_control.nodes import service as enrolments
 from tidecast_control.pipelines.jobs import Place
@@ -113,6 +114,7 @@ def _prepare(db: Database, settings: Settings, local_token: str | None) -> first
     db.migrate()
     with db.begin() as session:
         nodes.all_down(session)
+        levels.ensure(session)
         if local_token is not None:
             enrolments.enrol_local(session, local_token)
         return first_run.prepare(session, settings)

@@ -13,14 +13,14 @@ from tidecast_control.auth.models import KeyRow, SessionRow, UserRow
 from tidecast_control.history.models import ROLLUP_APPLIED, ROLLUP_HOUR, ROLLUP_MINUTE
 from tidecast_control.kit.models import IdempotencyRow, OutboxRow, ResourceRow, TopologyClock
 from tidecast_control.leases.models import LeaseRow
-from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
+from tidecast_control.nodes.models import ClusterRow, EnrolmentRow, NodeStateRow
 from tidecast_control.operations.models import OperationRow
 from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
 from tidecast_control.wire_keys.models import WireEpochRow
 
 TABLES = (
-    AlertRow, AuditRow, EnrolmentRow, IdempotencyRow, KeyRow, LeaseRow, NodeStateRow, OperationRow,
-    OutboxRow, PipelineLogRow, PipelineRunRow, ResourceRow, SessionRow, TopologyClock, UserRow,
-    DeliveryRow, PendingAlertRow, WebhookSecretRow, WireEpochRow,
+    AlertRow, AuditRow, ClusterRow, EnrolmentRow, IdempotencyRow, KeyRow, LeaseRow, NodeStateRow,
+    OperationRow, OutboxRow, PipelineLogRow, PipelineRunRow, ResourceRow, SessionRow, TopologyClock,
+    UserRow, DeliveryRow, PendingAlertRow, WebhookSecretRow, WireEpochRow,
     ROLLUP_APPLIED, ROLLUP_HOUR, ROLLUP_MINUTE,
 )  # fmt: skip

@@ -113,6 +113,8 @@ ROUTES: dict[str, Route] = {
     "get_recorder": Route("platform", "GET", "/nodes/n1/recorder"),
     "rotate_credential": Route("platform", "POST", "/nodes/n1/rotate"),
     "revoke_credential": Route("platform", "POST", "/nodes/n1/revoke", undo=True),
+    "get_cluster": Route("platform", "GET", "/cluster"),
+    "finalize_level": Route("platform", "POST", "/cluster/finalize"),
     "get_wire_keys": Route("platform", "GET", "/transports/lab/keys"),
     "rotate_wire_keys": Route("platform", "POST", "/transports/lab/keys/rotate"),
     "list_audit": Route("platform", "GET", "/audit"),

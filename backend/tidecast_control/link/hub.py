@@ -26,7 +26,7 @@ from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import service as leases
 from tidecast_control.link import topology
 from tidecast_control.live.rates import seconds_between
-from tidecast_control.nodes import identity
+from tidecast_control.nodes import identity, levels
 from tidecast_control.nodes import service as nodes
 from tidecast_control.wire_keys import service as wire_keys
 
@@ -194,8 +194,13 @@ class Hub:
             return nodes.holds_secret(session, secret)
 
     def _admit(self, secret: str, hello: Json, address: str) -> identity.Admitted:
-        with self._db.begin() as session:
-            return identity.admit(session, secret, hello, address)
+        try:
+            with self._db.begin() as session:
+                return identity.admit(session, secret, hello, address)
+        except levels.Unreadable as refused:
+            with self._db.begin() as session:
+                levels.note_refusal(session, refused, address)
+            raise
 
     async def _run(self, engine: Engine, credential: str | None) -> None:
         old = self._engines.get(engine.name)

@@ -25,7 +25,7 @@ from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
 from tidecast_control.kit.schemas import NAME_PATTERN, Plan
 from tidecast_control.leases import service as leases
-from tidecast_control.nodes import repository
+from tidecast_control.nodes import levels, repository
 from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.nodes.schemas import NodeSpec
 from tidecast_control.wire_keys import service as wire_keys
@@ -46,7 +46,8 @@ class Admitted:
 def admit(session: Session, secret: str, hello: Mapping[str, Any], address: str) -> Admitted:
     """Let an engine in by its credential, or by an enrolment token.
 
-    Raises `unauthenticated`, `denied` (quarantined), `conflict` (another node has the name).
+    Raises `unauthenticated`, `denied` (quarantined), `conflict` (another node has the name, or the
+    engine does not read the cluster's level).
     """
     name = _name_of(hello)
     state = repository.state(session, name, lock=True)
@@ -67,6 +68,8 @@ def admit(session: Session, secret: str, hello: Mapping[str, Any], address: str)
         state.credential, state.credential_next = shown, ""
         actor = Actor(kind="engine", name=name, role="viewer", address=address)
         audit.record(session, actor, "register", "node", name, None, {"address": address})
+    reads = levels.check(session, name, hello)
+    state.level_min, state.level_max, state.refused = reads.low, reads.high, ""
     _note_hello(state, hello, address)
     session.add(state)
     if resource is None:

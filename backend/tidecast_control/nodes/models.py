@@ -15,7 +15,8 @@ from tidecast_control.kit.models import time_column, utc_now
 class NodeStateRow(SQLModel, table=True):
     """The last word of an engine. ``credential``: digest of the secret it was given; "": revoked.
 
-    ``credential_next``: of the one that it is to use from now on.
+    ``credential_next``: of the one that it is to use from now on. ``level``: that it writes;
+    ``level_min``, ``level_max``: that it reads; ``refused``: why it was not let in last.
     """
 
     __tablename__ = "node_states"
@@ -33,8 +34,23 @@ class NodeStateRow(SQLModel, table=True):
     errors: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSONB, nullable=False))
     restart_needed: list[Any] = Field(default_factory=list, sa_column=Column(JSONB, nullable=False))
     unwired: list[Any] = Field(default_factory=list, sa_column=Column(JSONB, nullable=False))
+    level: int = 1
+    level_min: int = 1
+    level_max: int = 1
+    refused: str = ""
     connected_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     seen_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+class ClusterRow(SQLModel, table=True):
+    """The one row of the cluster: the level that its engines write."""
+
+    __tablename__ = "cluster"
+
+    id: int = Field(primary_key=True)
+    level: int
+    finalized_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    finalized_by: str = ""
 
 
 class EnrolmentRow(SQLModel, table=True):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, BackgroundTasks, Path, Query, WebSocket
 from fastapi.concurrency import run_in_threadpool
 
+from tidecast.layout.levels import LEVEL_MAX
 from tidecast_control.api.http import (
     Ctx,
     Db,
@@ -20,8 +21,9 @@ from tidecast_control.api.http import (
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Page, Plan
-from tidecast_control.nodes import identity, records, rotation, service
+from tidecast_control.nodes import identity, levels, records, rotation, service
 from tidecast_control.nodes.schemas import (
+    Cluster,
     Enrolment,
     EnrolmentInput,
     EnrolmentSecret,
@@ -87,6 +89,28 @@ def revoke_credential(
 ) -> Plan:
     """End an engine's credential, link and leases; it has to be enrolled again."""
     plan = identity.revoke(session, name, actor, dry_run=dry_run)
+    after.add_task(ctx.changed)  # once it is committed
+    return plan
+
+
+@router.get("/cluster", tags=["nodes"], responses=problem_responses())
+def get_cluster(session: Db, actor: Annotated[Actor, needs("nodes:read")]) -> Cluster:
+    """The level that engines write, the levels that each reads, and what holds the next back."""
+    del actor
+    return levels.status(session)
+
+
+@router.post("/cluster/finalize", tags=["nodes"], responses=problem_responses(409))
+def finalize_level(
+    session: Db,
+    ctx: Ctx,
+    actor: Annotated[Actor, needs("enrolments:write")],
+    after: BackgroundTasks,
+    level: Annotated[int | None, Query(ge=1, le=LEVEL_MAX)] = None,
+    dry_run: DryRun = False,
+) -> Plan:
+    """Raise the level that engines write, to the newest of this service; it is never lowered."""
+    plan = levels.finalize(session, level, actor, dry_run=dry_run)
     after.add_task(ctx.changed)  # once it is committed
     return plan
 

@@ -112,3 +112,28 @@ class NodeCounters(View):
     node: str
     at: datetime
     counters: dict[str, list[dict[str, Any]]]
+
+
+class ClusterEngine(View):
+    """An engine and its levels."""
+
+    node: str
+    state: Literal["up", "down"]
+    version: str
+    level: Count = Field(description="The level that it writes")
+    level_min: Count = Field(description="The lowest level that it reads")
+    level_max: Count = Field(description="The highest level that it reads")
+    seen_at: datetime | None = None
+    refused: str = Field(description="Why its link was refused last; empty: it was not")
+    blocks: bool = Field(description="It holds the next level back")
+
+
+class Cluster(View):
+    """The level that engines write, and whether it may be raised."""
+
+    level: Count
+    level_max: Count = Field(description="The newest level of this service")
+    finalized_at: datetime | None = None
+    finalized_by: str = ""
+    blocked_by: list[str] = Field(description="Why the level cannot be raised to `level_max`")
+    engines: list[ClusterEngine]

@@ -78,7 +78,8 @@ def _status_of(row: Row, state: NodeStateRow | None, version: int, keeps: list[s
         seen_at=state.seen_at,
         keeps=keeps,
         restart_needed=[str(r) for r in state.restart_needed],
-        errors={str(k): str(v) for k, v in state.errors.items()},
+        errors={str(k): str(v) for k, v in state.errors.items()}
+        | ({"level": state.refused} if state.refused else {}),
     )
 
 
@@ -196,6 +197,7 @@ def report(session: Session, name: str, said: dict[str, Any]) -> None:
     if state is None:
         return
     state.applied_version = int(said["version"])
+    state.level = int(said.get("level", state.level))
     state.errors = {str(k): str(v)[:1000] for k, v in said["errors"].items()}
     state.restart_needed = [str(r) for r in said["restart_needed"]]
     state.seen_at = utc_now()

@@ -20,7 +20,9 @@ Connection = Literal["socket", "gateway", "control"]
 UNSAID = (0, 0)
 """The levels in a hello of a build that knows none."""
 FIRST = 1
-"""The level in a welcome of a build that knows none."""
+"""The level of builds that know none."""
+BARE: dict[Connection, int] = {"socket": 1, "gateway": 2, "control": 1}
+"""The numbers that those builds send and compare."""
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -49,13 +51,12 @@ def protocol_of(connection: Connection) -> int:
 def range_of(connection: Connection, protocol: Any, levels: Any = UNSAID) -> Range:
     """The levels that the sender of a hello reads. Raises ConfigError: that is none."""
     if levels is None or levels == UNSAID:
-        known = [n for n, level in LEVELS.items() if getattr(level, connection) == protocol]
-        if known:
-            return Range(min(known), max(known))
+        if protocol == BARE[connection]:
+            return Range(FIRST, FIRST)
         raise ConfigError(
-            f"protocol: {protocol!r} on the {connection}: this build ({VERSION}) knows "
-            f"{sorted({getattr(level, connection) for level in LEVELS.values()})}: the two ends do "
-            "not speak the same protocol: install the same version of tidecast for both"
+            f"protocol: {protocol!r} on the {connection}: of builds that name no levels, tidecast "
+            f"{VERSION} knows {BARE[connection]}: the two ends do not speak the same protocol: "
+            "install the same version of tidecast for both"
         )
     try:
         found = msgspec.convert(levels, tuple[_Level, _Level])
@@ -81,6 +82,15 @@ def check_welcome(level: int, peer: str, version: str) -> None:
     """The client reads the level that the other end chose. Raises ConfigError."""
     if level not in OURS:
         raise ConfigError(_refusal(peer, version, Range(level, level), "client"))
+
+
+def check_level(level: int) -> None:
+    """This build reads and writes a cluster's level. Raises ConfigError."""
+    if level not in OURS:
+        raise ConfigError(
+            f"level: {level}: tidecast {VERSION} reads {OURS}: install a version that reads level "
+            f"{level}"
+        )
 
 
 def _refusal(peer: str, version: str, theirs: Range, here: str) -> str:

@@ -23,6 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "down": ("tidecast.cli.engine:down", "Stop what `up` or `engine` started."),
     "engine": ("tidecast.cli.engine:engine", "Run an engine in the foreground."),
     "control": ("tidecast.cli.control:control", "Run the control service (REST, dashboard)."),
+    "cluster": (
+        "tidecast.cli.cluster.cluster:cluster",
+        "Levels of engines: status, upgrade.",
+    ),
     "node": ("tidecast.cli.node:node", "Credentials of engines: rotate, revoke."),
     "api": ("tidecast.cli.api:api", "One request to the control service, with a key."),
     "topic": ("tidecast.cli.topics.topic:topic", "Create, list, show, edit and delete topics."),

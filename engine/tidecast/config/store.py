@@ -75,6 +75,12 @@ class TopologyStore:
             self.topology = msgspec.structs.replace(self.topology, transports=transports)
             self._save(list(self.topology.topics))
 
+    def put_level(self, level: int) -> None:
+        """Save the level that this engine writes."""
+        with self._lock:
+            self.topology = msgspec.structs.replace(self.topology, level=level)
+            self._save(list(self.topology.topics))
+
     def remove(self, name: str) -> None:
         """Forget a topic, if it was declared."""
         with self._lock:

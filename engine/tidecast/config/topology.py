@@ -29,6 +29,7 @@ from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
 from tidecast.disk import write_atomically
 from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
+from tidecast.layout.levels import LEVEL_MAX
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
 from tidecast.layout.ring import SLOTS_MAX
 
@@ -238,6 +239,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     adapters: list[AdapterConfig] = []
     """Topics on Kafka clusters; read when the engine starts."""
     keys: list[ClientKey] = []
+    level: Annotated[int, Meta(ge=1, le=LEVEL_MAX)] = 1
+    """That packets, logs and rings are written at; of the control service, where there is one."""
 
     def transport(self, name: str) -> TransportConfig:
         """By name; "" is the first. Raises NotFound."""

@@ -101,6 +101,7 @@ class Applier:
         if "transports" in message:
             self._transports(message["transports"])
         self._topics(wanted)
+        self._level(int(message.get("level", self._node.topology.level)))
         self._quarantine(list(message.get("quarantined", [])))
         self._faults(message["faults"])
         self._generators(message["traffic"])
@@ -295,6 +296,17 @@ class Applier:
             self._outcome.errors["topology.yaml"] = str(problem)
             return False
         return True
+
+    def _level(self, desired: int) -> None:
+        """Write the cluster's level from now on, and after a start without the service."""
+        self._outcome.errors.pop("level", None)
+        try:
+            self._node.set_level(desired)
+        except ConfigError as problem:
+            self._outcome.errors["level"] = str(problem)
+            return
+        if desired != self._store.topology.level:
+            self._save_by(lambda: self._store.put_level(desired))
 
     def _quarantine(self, desired: list[int]) -> None:
         """Refuse what the service refuses, at once. Faults that cut nodes off are set again."""

@@ -363,6 +363,7 @@ class ControlLink:
                 "type": "applied",
                 "version": self.state.version,
                 "errors": outcome.errors,
+                "level": self.node.topology.level,
                 "restart_needed": outcome.restart_needed,
                 "differs": outcome.differs,
                 "observed": outcome.observed if self._known else self._applier.observed,

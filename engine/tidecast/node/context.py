@@ -21,6 +21,7 @@ import numpy as np
 
 from tidecast import events
 from tidecast.agents.run import ring_bell_line
+from tidecast.api.levels import check_level
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.config.topology import (
@@ -51,6 +52,7 @@ class NodeContext:
         clock_ns: Callable[[], int] = time.monotonic_ns, incarnation: int | None = None,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:  # fmt: skip
+        check_level(topology.level)
         self.topology, self.data_dir, self.inline = topology, data_dir, inline
         self.id, self.name = topology.node.id, topology.node.name
         self.clock_ns = clock_ns
@@ -138,6 +140,11 @@ class NodeContext:
     def set_node_settings(self, settings: NodeConfig) -> None:
         """Replace the node's section of the topology."""
         self.topology = msgspec.structs.replace(self.topology, node=settings)
+
+    def set_level(self, level: int) -> None:
+        """Write this level from now on. Raises ConfigError: this build does not read it."""
+        check_level(level)
+        self.topology = msgspec.structs.replace(self.topology, level=level)
 
     def check_process(self) -> None:
         """Raise ForkedProcess in a child of the node's process."""

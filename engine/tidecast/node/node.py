@@ -403,6 +403,10 @@ class Node:
         """Replace the node's section of the topology."""
         self.context.set_node_settings(settings)
 
+    def set_level(self, level: int) -> None:
+        """Write this level from now on. Raises ConfigError: this build does not read it."""
+        self.context.set_level(level)
+
     @property
     def bells(self) -> np.ndarray:
         """The doorbell file's bytes."""

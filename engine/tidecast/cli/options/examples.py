@@ -22,6 +22,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast control",
         "TIDECAST_DATABASE_URL=postgresql://db/tidecast tidecast control --port 7480",
     ),
+    "cluster status": (
+        "tidecast cluster status",
+        "tidecast cluster status --json --control https://control.example",
+    ),
+    "cluster upgrade": (
+        "tidecast cluster upgrade",
+        "tidecast cluster upgrade --finalize --control https://control.example",
+    ),
     "node rotate": (
         "tidecast node rotate db1",
         "tidecast node rotate db1 --control https://control.example",

@@ -1,0 +1,174 @@
+"""The cluster's level: engines that do not read it are refused, and it is raised once all do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.conftest import Eventually
+from tests.control.test_identities import HELLO, is_down, linked, token, until
+from tests.support.control import Service, running
+from tests.support.lab import multicast, topology
+from tidecast.api import levels
+from tidecast.api.levels import Range
+from tidecast.cli.cluster.cluster import cluster as commands
+from tidecast.config.topology import load_topology, with_identity
+from tidecast.control_link.link import ControlLink
+from tidecast.engine.process import Engine, make_node
+from tidecast.errors import ConfigError
+from tidecast.layout.levels import LEVELS, NEWEST
+from tidecast_control.settings import Settings
+
+ENGINE = "ws://localhost/api/v1/engine"
+
+
+def answer_to(service: Service, secret: str, **said: Any) -> Any:
+    """The service's first answer to a hello; the link is closed again."""
+    headers = {"Authorization": f"Bearer {secret}"}
+    with service.admin.websocket_connect(ENGINE, headers=headers) as link:
+        link.send_json(HELLO | said)
+        answer = link.receive_json()
+        link.close()
+    assert is_down(service, HELLO["node"])
+    return answer
+
+
+def cluster(service: Service) -> Any:
+    return service.admin.get("/api/v1/cluster").json()
+
+
+@pytest.fixture
+def raisable(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
+    """The service is of the next build, its cluster at the level of this one."""
+    monkeypatch.setitem(LEVELS, NEWEST + 1, LEVELS[NEWEST]._replace(since="9.9.9"))
+    monkeypatch.setattr(levels, "OURS", Range(NEWEST, NEWEST + 1))
+    return service
+
+
+def finalize(service: Service, query: str = "") -> Any:
+    return service.admin.post(f"/api/v1/cluster/finalize{query}")
+
+
+def test_a_new_cluster_is_at_the_newest_level(service: Service) -> None:
+    found = cluster(service)
+    assert (found["level"], found["level_max"]) == (NEWEST, NEWEST)
+    assert (found["engines"], found["blocked_by"]) == ([], [])
+    plan = finalize(service).json()
+    assert plan["action"] == "none"
+
+
+def test_an_engine_of_before_is_let_in_and_holds_the_next_level_back(raisable: Service) -> None:
+    answer = answer_to(raisable, token(raisable), version="0.1.0")
+    assert answer["type"] == "welcome"
+    found = cluster(raisable)
+    [engine] = found["engines"]
+    assert (engine["node"], engine["level_min"], engine["level_max"]) == ("n1", NEWEST, NEWEST)
+    assert engine["blocks"]
+    assert "install tidecast >= 9.9.9" in found["blocked_by"][0]
+    for query in ("", "?dry_run=true"):
+        refused = finalize(raisable, query)
+        assert refused.status_code == 409
+        assert "node n1 (0.1.0)" in refused.json()["detail"]
+    assert cluster(raisable)["level"] == NEWEST
+    raisable.admin.post("/api/v1/nodes/n1/revoke")
+    assert finalize(raisable, "?dry_run=true").status_code == 200, "it cannot come back"
+
+
+def test_the_level_is_raised_once_all_read_it_and_engines_write_it(raisable: Service) -> None:
+    both = {"levels": [NEWEST, NEWEST + 1]}
+    credential = answer_to(raisable, token(raisable), **both)["credential"]
+    [change] = finalize(raisable, "?dry_run=true").json()["changes"]
+    assert (change["old"], change["new"]) == (NEWEST, NEWEST + 1)
+    assert cluster(raisable)["level"] == NEWEST, "a dry run raises nothing"
+    headers = {"Authorization": f"Bearer {credential}"}
+    with raisable.admin.websocket_connect(ENGINE, headers=headers) as link:
+        link.send_json(HELLO | both)
+        assert until(link, "topology")["level"] == NEWEST
+        assert finalize(raisable).status_code == 200
+        while until(link, "topology")["level"] != NEWEST + 1:
+            pass
+        link.close()
+    assert is_down(raisable, "n1")
+    found = cluster(raisable)
+    assert (found["level"], found["finalized_by"]) == (NEWEST + 1, "admin")
+    entries = raisable.admin.get("/api/v1/audit?kind=cluster").json()["items"]
+    assert [each["action"] for each in entries] == ["finalize"]
+    assert finalize(raisable, f"?level={NEWEST}").status_code == 409, "never lowered"
+    assert finalize(raisable, f"?level={NEWEST + 7}").status_code == 422
+
+
+def test_an_engine_below_the_level_is_refused_and_shown(raisable: Service) -> None:
+    both = {"levels": [NEWEST, NEWEST + 1]}
+    credential = answer_to(raisable, token(raisable), **both)["credential"]
+    assert finalize(raisable).status_code == 200
+    for _ in range(2):
+        answer = answer_to(raisable, credential, version="0.1.0")  # it went back a version
+        assert (answer["type"], answer["code"]) == ("refused", "conflict")
+        assert f"the cluster is at level {NEWEST + 1}" in answer["detail"]
+        assert "install tidecast >= 9.9.9" in answer["detail"]
+    [engine] = cluster(raisable)["engines"]
+    assert "install tidecast >= 9.9.9" in engine["refused"]
+    node = raisable.admin.get("/api/v1/nodes/n1").json()
+    assert "install tidecast >= 9.9.9" in node["status"]["errors"]["level"]
+    entries = raisable.admin.get("/api/v1/audit?kind=node").json()["items"]
+    assert [each["action"] for each in entries].count("refuse") == 1, "once for each reason"
+    assert answer_to(raisable, credential, **both)["type"] == "welcome"
+    assert cluster(raisable)["engines"][0]["refused"] == ""
+
+
+@pytest.mark.parametrize("said", [{"levels": [2, 1]}, {"levels": "x"}, {"protocol": 77}])
+def test_levels_that_are_none_are_refused(service: Service, said: Any) -> None:
+    secret = token(service)
+    answer = answer_to(service, secret, **said)
+    assert (answer["type"], answer["code"]) == ("refused", "conflict")
+    assert next(iter(said)) in answer["detail"]
+    assert cluster(service)["engines"] == []
+    with linked(service, secret) as (_, welcome):
+        assert welcome["type"] == "welcome", "the token was not used up"
+
+
+def test_a_real_engine_is_raised_from_the_shell_and_keeps_its_level(
+    settings: Settings, template: Any, short_dir: Path, monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
+) -> None:  # fmt: skip
+    path = short_dir / "topology.yaml"
+    path.write_text(json.dumps(topology(multicast())))
+
+    def shell(*line: str) -> Any:
+        done = CliRunner().invoke(commands, [*line, "--json", "--control", control.url])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output)
+
+    def link(node: Any, store: Any) -> ControlLink:
+        return ControlLink(node, store, control.url, token=control.enrol(), seed=1)
+
+    with running(settings, template.login) as control:  # the cluster is at this build's level
+        made = control.api.post("/keys", json={"name": "ops", "role": "admin"})
+        monkeypatch.setenv("TIDECAST_KEY", made.json()["secret"])
+        monkeypatch.setitem(LEVELS, NEWEST + 1, LEVELS[NEWEST]._replace(since="9.9.9"))
+        monkeypatch.setattr(levels, "OURS", Range(NEWEST, NEWEST + 1))
+        engine = Engine(
+            short_dir, load_topology(path), topology_file=path, companions=(link,),
+            node_factory=make_node,
+        )  # fmt: skip
+        engine.start()
+        node: Any = engine.node
+        try:
+            eventually(lambda: [e["state"] for e in shell("status")["engines"]] == ["up"], "up")
+            assert shell("upgrade")["dry_run"]
+            assert node.topology.level == NEWEST
+            assert shell("upgrade", "--finalize")["changes"][0]["new"] == NEWEST + 1
+            eventually(lambda: node.topology.level == NEWEST + 1, "the engine is told")
+            eventually(
+                lambda: shell("status")["engines"][0]["level"] == NEWEST + 1, "the engine told it"
+            )
+            assert load_topology(path).level == NEWEST + 1
+        finally:
+            engine.stop()
+    monkeypatch.setattr(levels, "OURS", Range(NEWEST, NEWEST))
+    with pytest.raises(ConfigError, match="install a version that reads level"):
+        make_node(with_identity(load_topology(path), short_dir), short_dir)
