@@ -24,10 +24,17 @@ OUT = Path(".swarm")
 def report(script: Script, problems: list[Complaint], name: str, *, short: bool) -> None:
     """Print a failure; shrink it and keep the script."""
     first = problems[0]
-    write(f"seed {name}: {len(problems)} complaints: {first.check}: {first.text}")
-    if short:
-        kind = first.check
-        script = shrink(script, lambda s: any(p.check == kind for p in complaints(s)))
+    for each in problems:
+        write(f"seed {name}: {each.check}: {each.text}")
+    kind = first.check
+
+    def fails(shorter: Script) -> bool:
+        return any(each.check == kind for each in complaints(shorter))
+
+    if short and not fails(script):
+        write(f"seed {name}: it does not fail again by itself")
+    elif short:
+        script = shrink(script, fails)
         write(f"seed {name}: {len(script.steps)} steps are left")
     OUT.mkdir(exist_ok=True)
     OUT.joinpath(f"{name}.json").write_text(dump(script))

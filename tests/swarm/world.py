@@ -317,6 +317,7 @@ class World:
         self.directories: set[Any] = set()
         self.disk = Disk(self.net._directory / OWNER_ID, settings.seed)
         self._end = contextlib.ExitStack()
+        self._others = set(connections._open)
         self._end.enter_context(mock.patch.object(QueueLog, "retain", self._recorded_retain()))
         if settings.power:
             self.disk.root.mkdir(parents=True, exist_ok=True)
@@ -690,6 +691,8 @@ class World:
     def close(self) -> None:
         """End everything and leave nothing in shared memory."""
         self.net.close()
+        # Engines that crashed left connections to themselves, which nothing may use any more.
+        connections._open.intersection_update(self._others)
         self._end.close()
         for directory in self.directories:
             shutil.rmtree(shm_dir(directory), ignore_errors=True)
