@@ -124,11 +124,14 @@ def test_start_positions(client: Connection) -> None:
         "tokens": client.consumer("orders", "d", start=Tokens({0: 5, 1: 0})),
     }
     publish(client, *BODIES[20:])
-    found = {name: sorted(take(one, 40, 0.6)) for name, one in consumers.items()}
+    counts = {"earliest": 30, "latest": 10, "time": 20, "tokens": 30 - 5}
+    found = {name: sorted(take(one, counts[name])) for name, one in consumers.items()}
     assert found["earliest"] == BODIES
     assert found["latest"] == BODIES[20:]
     assert found["time"] == BODIES[10:]
     assert len(found["tokens"]) == 30 - 5
+    for name, one in consumers.items():
+        wait_until(lambda one=one: one.info()["lag"] == 0, 5.0, f"{name}: there is no more")
 
 
 def test_nak_comes_again_and_the_key_waits(client: Connection) -> None:
