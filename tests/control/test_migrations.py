@@ -127,3 +127,29 @@ def test_rows_of_older_versions_are_carried_over_and_back(empty_database_url: st
     command.upgrade(config, "head")
     assert spec("lagging") == {**rule, "webhook": shown}
     engine.dispose()
+
+
+def test_a_platform_with_engines_of_before_is_at_level_1(empty_database_url: str) -> None:
+    config, engine = (
+        alembic_config(empty_database_url),
+        create_engine(psycopg_url(empty_database_url)),
+    )
+    command.upgrade(config, "0010")
+    with engine.begin() as connection:
+        _insert(connection, "node_states", name="n1", credential="c" * 64)
+    command.upgrade(config, "head")
+    with engine.connect() as connection:
+        assert connection.execute(text("select id, level from cluster")).all() == [(1, 1)]
+        reads = "select level, level_min, level_max, refused from node_states"
+        assert connection.execute(text(reads)).all() == [(1, 1, 1, "")]
+    command.downgrade(config, "0010")
+    command.upgrade(config, "head")
+    engine.dispose()
+
+
+def test_a_new_platform_has_no_level_until_its_service_starts(empty_database_url: str) -> None:
+    engine = create_engine(psycopg_url(empty_database_url))
+    command.upgrade(alembic_config(empty_database_url), "head")
+    with engine.connect() as connection:
+        assert connection.execute(text("select count(*) from cluster")).scalar_one() == 0
+    engine.dispose()
