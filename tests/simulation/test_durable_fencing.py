@@ -159,6 +159,21 @@ def test_of_two_that_were_left_behind_the_younger_follows_an_older_one_that_came
         assert not [e for e in node.engine.durable.registry.notified if isinstance(e, RingDropped)]
 
 
+def test_a_clock_that_jumps_back_does_not_exchange_two_rings_of_a_host(net: Network) -> None:
+    three = Left(net, line=False)
+    net.set_time_of_day(1)
+    younger = three.publisher(producer="billing", first_seq=7)
+    for payload in NEWER:
+        younger.publish(payload, key=b"k", flush=True)
+    net.run(1e5)
+    three.crash(three.b)
+    three.shut.clear()
+    assert net.run(30e6, until=lambda: not three.b.engine.pubs)
+    assert three.payloads() == [b"1", *OLDER, *NEWER]
+    check_keys(three.rows())
+    assert not three.dropped()
+
+
 @pytest.mark.parametrize(("line", "at_owner"), cases(False, False))
 def test_of_two_that_wait_what_was_left_behind_comes_first(
     net: Network, line: bool, at_owner: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,8 +16,11 @@ from tidecast import doctor
 from tidecast.cli import main
 from tidecast.config.topology import Topology, default_topology, topology_from
 from tidecast.events import DiskBack, Event, RingDrained, RingDropped, RingStranded
+from tidecast.layout import ring as lay
 from tidecast.native.mapped import MappedFile
+from tidecast.native.packing import unpack_from
 from tidecast.node.durable import service
+from tidecast.node.durable.publisher_side import PublisherSide
 from tidecast.node.durable.recovery import Recovery
 from tidecast.node.durable.service import Durable
 
@@ -144,6 +147,30 @@ def test_it_is_stored_when_its_topic_is_created_while_the_engine_runs(
     one.run(1000)
     assert not Path(event.file).exists()
     assert len(notified(one, RingDrained)) == 1
+
+
+def test_rings_are_taken_in_the_order_in_which_they_were_made() -> None:
+    """Names of files have numbers of any length."""
+    with platform() as one, pytest.MonkeyPatch.context() as patched:
+        publishers = [one.publisher() for _ in range(12)]
+        patched.setattr(Durable, "work", lambda _, now_ns: 0 * now_ns)
+        for publisher in publishers:
+            publisher.publish(b"kept", flush=True)
+        one.crash()
+        one.forget_clients()
+        taken: list[int] = []
+        take_over = PublisherSide.take_over
+
+        def noted(side: PublisherSide, rings: Iterable[MappedFile]) -> None:
+            found = list(rings)
+            taken.extend(unpack_from("<q", each.array, lay.CREATED_AT)[0] for each in found)
+            take_over(side, found)
+
+        patched.setattr(PublisherSide, "take_over", noted)
+        patched.setattr(service, "DRAIN_S", 0.0)
+        one.start()
+        assert len(taken) == 12
+        assert taken == sorted(taken)
 
 
 # --- a disk that refuses when the topic is opened -------------------------------------------------

@@ -43,6 +43,9 @@ from tidecast.node.registry import Indexed
 from tidecast.node.shm_directory import adopt_recorder, make_directory, remove_directory
 from tidecast.node.state import Client, Image, Publication, ResumePositions, Subscription
 
+STAMP_AHEAD_NS_MAX = 366 * 86_400 * 10**9
+"""A host's clock jumps back so far at most: stamps that are further ahead are not believed."""
+
 
 class NodeContext:
     """See module. `create_files` makes the shared memory, `remove_files` removes it."""
@@ -58,6 +61,7 @@ class NodeContext:
         self.clock_ns = clock_ns
         self.wall_ns = wall_ns
         """The time of day, ns since 1970."""
+        self._stamp_ns, self._stamps_begin_ns = 0, wall_ns() - clock_ns()
         self.incarnation = wall_ns() if incarnation is None else incarnation
         self.started = False
         self._ticked_s = 0.0
@@ -127,6 +131,21 @@ class NodeContext:
             os.close(self._alive)
             with contextlib.suppress(OSError):
                 self.directory.parent.rmdir()
+
+    def stamp_ns(self) -> int:
+        """Orders rings: the time of day when the engine began, advanced by its timers' clock.
+
+        Each is later than all before, so a clock that jumps exchanges no rings.
+        """
+        self._stamp_ns = max(self._stamps_begin_ns + self.clock_ns(), self._stamp_ns + 1)
+        return self._stamp_ns
+
+    def note_stamp(self, stamp_ns: int) -> None:
+        """An earlier engine of this host gave a stamp. One that is too far ahead is damaged."""
+        ahead_ns = stamp_ns - self._stamps_begin_ns - self.clock_ns()
+        if 0 < ahead_ns < STAMP_AHEAD_NS_MAX:
+            self._stamps_begin_ns += ahead_ns
+            self._stamp_ns = max(self._stamp_ns, stamp_ns)
 
     def note_tick(self, now_s: float) -> None:
         """The conductor runs at ``now_s``, by the node's clock."""

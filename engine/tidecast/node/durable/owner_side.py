@@ -131,7 +131,7 @@ class Openings:
         now_s = self._ctx.now_s()
         asked = self.asked.get(setup.session)
         if asked is None:
-            claim = claim_of_setup(setup, block, topic, self._ctx.wall_ns())
+            claim = claim_of_setup(setup, block, topic, self._ctx.stamp_ns())
             asked = self.asked[setup.session] = Asked(runtime, setup, block, claim, now_s, now_s)
         if setup.left and not asked.claim.left:
             asked.claim = replace(asked.claim, left=True)  # since
@@ -202,7 +202,7 @@ class Openings:
         if opened is not None and opened.session.epoch == block.epoch:
             return replace(opened.session, first_seq=block.first_seq)
         now_ns = self._ctx.wall_ns()
-        claim = claim_of_setup(setup, block, topic.config.name, now_ns)
+        claim = claim_of_setup(setup, block, topic.config.name, self._ctx.stamp_ns())
         return topic.producers.resume(
             block.id, block.epoch, block.first_seq, now_ns, claim.of_line, claim.born_ns
         )

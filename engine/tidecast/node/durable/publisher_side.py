@@ -226,7 +226,10 @@ class PublisherSide:
     def _add_to_sender(self, one: Held) -> None:
         publication = one.publication
         if publication.runtime is not None and publication.slot < 0:
-            agent_tables.add_publication(self._ctx, publication, one.channel)
+            ring, seq = publication.mapped.array, None
+            if publication.leftover:  # all that is not acked
+                seq, _, _ = archiver_tables.ack_record(ring, describe(ring))
+            agent_tables.add_publication(self._ctx, publication, one.channel, seq)
 
     def say_left(self, publication: Publication) -> None:
         """A publisher is gone: if its session has not begun it must not fence one that lives."""
@@ -314,6 +317,9 @@ class PublisherSide:
             self._wait(mapped)
             return
         publication = self._orphan(mapped, config, runtime, entry)
+        if not archiver_tables.ring_session(ring)[1] and self._older(publication):
+            self.hold(Held(publication, about.channel, publication.closed_s))
+            return  # its sequences follow those of the older ring
         agent_tables.add_publication(ctx, publication, about.channel, seq)
 
     def _orphan(

@@ -36,9 +36,11 @@ class Recovery:
     def adopt(self, directories: list[Path], into: Path) -> None:
         """Map the rings that dead engines left, and take them ``into`` our own directory.
 
-        Else a crash before they are drained would lose them. The spool's stay where they are.
+        Else a crash before they are drained would lose them. The spool's stay where they are. The
+        oldest is the first: of a producer it must begin before the others.
         """
-        spool = agent_tables.spool_directory(self._registry.ctx.data_dir)
+        ctx = self._registry.ctx
+        spool, found = agent_tables.spool_directory(ctx.data_dir), list[tuple[int, MappedFile]]()
         for path in [path for each in (*directories, spool) for path in _rings_in(each)]:
             try:
                 mapped = MappedFile.open(path)
@@ -48,7 +50,11 @@ class Recovery:
             if not archiver_tables.ring_session(mapped.array)[0]:
                 mapped.close()
                 continue
-            if path.parent != spool:
+            (created_ns,) = unpack_from("<q", mapped.array, lay.CREATED_AT)
+            ctx.note_stamp(created_ns)
+            found.append((created_ns, mapped))
+        for _, mapped in sorted(found, key=lambda each: each[0]):
+            if mapped.path.parent != spool:
                 try:
                     mapped.rename(into / f"pub-left-{len(self.orphans)}")
                 except FileNotFoundError:  # settled, and removed by an engine that starts beside us

@@ -190,6 +190,8 @@ class Durable:
             raise
         self.registry.standing.pop((config.name, ""), None)
         topic.note_opened(self.ctx.now_s())
+        for producer in topic.producers.known.values():
+            self.ctx.note_stamp(producer.born_ns)
         self.topics[config.name] = topic
         self._note_queues(topic)
         for queue, torn in topic.torn:
@@ -354,9 +356,8 @@ class Durable:
         if not self.grants.ready(topic, claim, 0.0):
             return self.publisher_side.begin(options, producer)
         self.grants.fence(topic, producer, options.producer)
-        opened = topic.producers.open(
-            producer, options.first_seq, self.ctx.wall_ns(), claim.of_line
-        )
+        now_ns, born_ns = self.ctx.wall_ns(), self.ctx.stamp_ns()
+        opened = topic.producers.open(producer, options.first_seq, now_ns, claim.of_line, born_ns)
         if opened.producer.named:  # others may come back under that name
             topic.note_grant(opened)
         return opened

@@ -51,7 +51,7 @@ class Claim:
 
     ``line``, ``after``: the first session of the publisher that resumes one, and its newest
     epoch. ``left``: the publisher is gone, its ring is repeated. ``born_ns``: when the ring was
-    made, by this host's clock.
+    made, by this host's stamps.
     """
 
     topic: str
@@ -102,9 +102,9 @@ def claim_of_ring(ring: Bytes, *, left: bool) -> Claim:
     return Claim(about.topic_name, producer, about.session, first_seq, line, after, left, born_ns)
 
 
-def claim_of_setup(setup: Setup, block: ProducerBlock, topic: str, wall_ns: int) -> Claim:
-    """What a SETUP with epoch 0 asks for."""
-    born_ns = wall_ns - max(setup.age_ns, 0) - max(block.older_ns, 0)
+def claim_of_setup(setup: Setup, block: ProducerBlock, topic: str, stamp_ns: int) -> Claim:
+    """What a SETUP with epoch 0 asks for, which came at ``stamp_ns``."""
+    born_ns = stamp_ns - max(setup.age_ns, 0) - max(block.older_ns, 0)
     return Claim(
         topic, block.id, setup.session, block.first_seq, block.line, block.after, setup.left,
         born_ns,

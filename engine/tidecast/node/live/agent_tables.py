@@ -89,7 +89,7 @@ def publication_ring(
             reliability=lay.RELIABILITY_NAMES.index(config.reliability),
             has_network=transport.name in ctx.runtimes,
             incarnation=ctx.incarnation,
-            created_ns=ctx.wall_ns(),
+            created_ns=ctx.stamp_ns(),
             first=first,
             node_name=ctx.name,
             topic_name=config.name,

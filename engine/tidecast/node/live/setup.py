@@ -107,7 +107,7 @@ def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> by
     if publication.remote >= 0:
         flags = wire.FLAG_PRODUCER | (wire.FLAG_LEFT if publication.closing else 0)
         (created_ns,) = unpack_from("<q", ring, lay.CREATED_AT)
-        older_ns = ctx.wall_ns() - created_ns if publication.leftover else 0
+        older_ns = ctx.stamp_ns() - created_ns if publication.leftover else 0
         block = bytes(wire.SETUP_LINE_AT) + bytes(ring[lay.LINE_AT : lay.AFTER_AT + 4])
         block += older_ns.to_bytes(8, "little", signed=True)
     tag = bytes.fromhex(publication.runtime.config.platform) if publication.runtime else b""
