@@ -290,3 +290,28 @@ def test_numbers_that_no_ring_has_are_refused(field: str, value: Any) -> None:
         with pytest.raises(ConfigError, match=r"continues\.\w+: "):
             client.link.open_publication("t", PublicationOptions(continues=Continued(**given)))
         assert not a.engine.pubs
+
+
+@pytest.mark.parametrize("apart_s", [0.5, 5.0])
+def test_a_publisher_that_a_subscription_never_heard_of_is_read_from_its_begin(
+    apart_s: float,
+) -> None:
+    """The reader's engine dies before it hears of the publisher: the subscription is older."""
+    with Network(seed=17, delay_us=50) as net:
+        a, b = network_of(net, "ab")
+        reader = Reader(b)
+        outliving(reader.client)
+        net.run(20_000)
+        net.partition(a, b)
+        stream = Stream(a, count=22)
+        assert stream.push()
+        net.run(apart_s * 1e6)
+        b = net.restart(b)
+        lose_engine(reader.client)
+        net.run(1_000)
+        find_engine(b, reader.client)
+        net.heal()
+        stream.count = 46
+        assert transfer(net, [stream], [reader])
+        assert reader.found == stream.messages
+        assert reader.gaps == []

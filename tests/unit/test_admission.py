@@ -114,7 +114,7 @@ def test_a_client_opens_and_closes(served: Served, link: SocketLink) -> None:
 
 @pytest.mark.parametrize(
     ("field", "wrong"),
-    [("away_s", -1.0), ("away_s", float("inf")), ("resume", dict.fromkeys(range(8193), 0))],
+    [("age_s", -1.0), ("age_s", float("inf")), ("resume", dict.fromkeys(range(8193), 0))],
 )
 def test_where_a_subscription_goes_on_is_checked(link: SocketLink, field: str, wrong: Any) -> None:
     options = SubscriptionOptions(**{field: wrong})

@@ -20,7 +20,7 @@ from tidecast.events import Event, Gap
 from tidecast.layout.packet import MESSAGE_BYTES_MAX
 from tidecast.native.mapped import Bytes
 
-RESUME_MAX, AWAY_S_MAX = 8192, 366 * 86_400.0
+RESUME_MAX, AGE_S_MAX = 8192, 366 * 86_400.0
 """Sessions that a subscription remembers and asks for, and longer than any is remembered."""
 
 
@@ -78,8 +78,8 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     tethered: bool | None = None
     resume: Annotated[dict[int, int], msgspec.Meta(max_length=RESUME_MAX)] = {}
     """Of one that lost its engine: by session, the packet from which it wants to go on."""
-    away_s: Annotated[float, msgspec.Meta(ge=0, le=AWAY_S_MAX)] = 0.0
-    """And since when it is without: publications that began later are read from their begin."""
+    age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] = 0.0
+    """And for how long it exists: others that began since are read from their begin."""
 
 
 class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ import numpy as np
 
 from tidecast import codecs
 from tidecast.api.frames.common import Failure, error_of
-from tidecast.api.link import AWAY_S_MAX, RESUME_MAX, SubscriptionOptions
+from tidecast.api.link import AGE_S_MAX, RESUME_MAX, SubscriptionOptions
 from tidecast.api.start import Earliest, Latest, Start, start_of
 from tidecast.api.words import OnGap
 from tidecast.buffers import reader
@@ -50,10 +50,8 @@ ITERATE_MESSAGES = 512
 """Messages taken at a time by who iterates over messages."""
 _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
-_MAY_COME_BACK = ("timeout", "restarted")
+_MAY_COME_BACK = ("timeout", "restarted", "failed")
 """Why a session ends that its publisher, or its engine, may continue."""
-_AWAY_MARGIN_S = 1.0
-"""An engine that dies is noticed so much later at most."""
 
 
 class ImageStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,8 +122,9 @@ class SubscriptionCore:
         self._reads = 0
         self._missed: deque[tuple[Image, Gap]] = deque()
         """Gaps between two rings of a session that are not reported yet."""
-        self._lost_s = 0.0
-        """When the engine was lost."""
+        self._since_s = 0.0
+        """Since when it has kept the place of each session that it came to: since it was opened, or
+        since it had too many."""
         self._opened = False
         self.subscription_id = self.subscriber_id = 0
         self.running = 0
@@ -141,6 +140,7 @@ class SubscriptionCore:
         if self._opened:
             return
         compile_reading()  # now, not while the first messages wait
+        self._since_s = self._connection.link.now_s()
         grant = self._connection.link.open_subscription(self.pattern, self._options)
         self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
         self._opened = True
@@ -154,12 +154,18 @@ class SubscriptionCore:
                 place = image.position()
                 if place is not None:
                     places[image.session] = place
-            resume = {session: place.seq for session, place in _read_last(places).items()}
-            lost_for_s = self._connection.link.now_s() - self._lost_s
-            away_s = min(lost_for_s + _AWAY_MARGIN_S, AWAY_S_MAX)
-            options = msgspec.structs.replace(self._options, resume=resume, away_s=away_s)
+            resume = {session: place.seq for session, place in self._read_last(places).items()}
+            age_s = min(self._connection.link.now_s() - self._since_s, AGE_S_MAX)
+            options = msgspec.structs.replace(self._options, resume=resume, age_s=age_s)
             grant = self._connection.link.open_subscription(self.pattern, options)
             self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
+
+    def _read_last(self, places: dict[int, ReadPosition]) -> dict[int, ReadPosition]:
+        """The RESUME_MAX sessions of ``places`` whose last messages were read last."""
+        if len(places) <= RESUME_MAX:
+            return places
+        self._since_s = self._connection.link.now_s()
+        return dict(heapq.nlargest(RESUME_MAX, places.items(), key=lambda each: each[1].read_no))
 
     def fail(self, problem: TidecastError) -> None:
         """Nothing can be received any more: the next call raises ``problem``."""
@@ -186,7 +192,6 @@ class SubscriptionCore:
 
     def lose(self, reason: str) -> None:
         """The engine is gone: what is left in the rings can be read, no more comes."""
-        self._lost_s = self._connection.link.now_s()
         # rings that nobody has looked at yet: the next engine removes their files
         self._take_in_all()
         for image in list(self._images):
@@ -334,7 +339,7 @@ class SubscriptionCore:
         ]
         for image in found:
             self._drop(image)
-        self._positions = _read_last(self._positions)
+        self._positions = self._read_last(self._positions)
         return bool(found)
 
     def next_image(self) -> tuple[Image | None, bool]:
@@ -592,13 +597,6 @@ class SubscriptionCore:
     def closed(self) -> bool:
         """No more can be received."""
         return self._refusal is not None
-
-
-def _read_last(places: dict[int, ReadPosition]) -> dict[int, ReadPosition]:
-    """The RESUME_MAX sessions of ``places`` whose last messages were read last."""
-    if len(places) <= RESUME_MAX:
-        return places
-    return dict(heapq.nlargest(RESUME_MAX, places.items(), key=lambda each: each[1].read_no))
 
 
 def check_max_messages(max_messages: Any) -> int:

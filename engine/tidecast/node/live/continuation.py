@@ -11,7 +11,7 @@ theirs, and sends what their rings hold for as long as it may take.
 
 from __future__ import annotations
 
-from tidecast.api.link import AWAY_S_MAX, Continued, PublicationOptions
+from tidecast.api.link import AGE_S_MAX, Continued, PublicationOptions
 from tidecast.buffers.ring_file import RingInfo, add_consumer, messages_between, remove_consumer
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError
@@ -61,7 +61,7 @@ def _check(given: Continued) -> None:
         "first": (0, _SEQ_MAX),
         "head": (given.first, _SEQ_MAX),
         "sent": (low, given.head),
-        "age_s": (0.0, AWAY_S_MAX),
+        "age_s": (0.0, AGE_S_MAX),
     }
     for field, (least, most) in ranges.items():
         value = getattr(given, field)

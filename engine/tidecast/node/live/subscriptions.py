@@ -53,7 +53,7 @@ class Subscriptions:
                 covered = list(self._ctx.topology.transports)
             for transport in covered if options.receive_bytes else ():
                 check_ring_bytes("receive_bytes", options.receive_bytes or 0, transport)
-            created_ns = self._ctx.clock_ns() - int(options.away_s * 1e9)
+            created_ns = self._ctx.clock_ns() - int(options.age_s * 1e9)
             subscription = Subscription(
                 next(self._ctx.ids), client.id, pattern, options, created_ns
             )
