@@ -471,6 +471,7 @@ export function answer(
     queues: () => [],
     operations: () => [],
   };
+  if (head === "cluster") return ok(name === "finalize" ? finalized(dry) : cluster(nowMs));
   if (head === "nodes" && tail === "recorder") return ok({ node: name, records: recorder(nowMs) });
   const list = lists[head];
   if (!list) return undefined;
@@ -478,6 +479,49 @@ export function answer(
     return ok({ ...(body as Row | null), name, secret: "tc_fixture_secret", id: "new" });
   return ok(page(list()));
 }
+
+/** During a rolling upgrade: one engine is still of the build before, one came back too old. */
+const cluster = (nowMs: number) => ({
+  level: 2,
+  level_max: 3,
+  finalized_at: iso(START_MS),
+  finalized_by: "admin",
+  blocked_by: ["node gamma (0.2.0) reads levels 1 to 2: install tidecast >= 0.3.0 there"],
+  engines: [
+    ...NODES.map((node, at) => ({
+      node,
+      state: "up",
+      version: at === 2 ? "0.2.0" : "0.3.0",
+      level: 2,
+      level_min: at === 2 ? 1 : 2,
+      level_max: at === 2 ? 2 : 3,
+      seen_at: iso(nowMs - 200),
+      refused: "",
+      blocks: at === 2,
+    })),
+    {
+      node: "delta",
+      state: "down",
+      version: "0.1.0",
+      level: 1,
+      level_min: 1,
+      level_max: 1,
+      seen_at: iso(nowMs - 9 * 86_400_000),
+      refused:
+        "engine 0.1.0 reads level 1, the cluster is at level 2: install tidecast >= 0.2.0 on this node",
+      blocks: false,
+    },
+  ],
+});
+
+const finalized = (dry_run: boolean) => ({
+  dry_run,
+  kind: "cluster",
+  name: "cluster",
+  action: "update",
+  impact: "live",
+  changes: [{ path: "/level", old: 2, new: 3 }],
+});
 
 function subscription(name: string, of: string, state: string, seconds: number, at: number) {
   const live = subscriptionLive(name, of, state, seconds, at);

@@ -2,7 +2,8 @@
 // Each page on the fixture platform. Whether all can use them is asked in a browser: tests/e2e.
 import { QueryClientProvider } from "@tanstack/react-query";
 import { createMemoryHistory, createRouter, RouterProvider } from "@tanstack/react-router";
-import { render, screen, waitFor } from "@testing-library/react";
+import { render, screen, waitFor, within } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
 import { HttpResponse, http, ws } from "msw";
 import { setupServer } from "msw/node";
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from "vitest";
@@ -125,6 +126,54 @@ describe("what a page says", () => {
     await screen.findByRole("heading", { level: 1, name: "Overview" }, { timeout: 8_000 });
     await waitFor(() => expect(page.container.textContent).toContain("Bottlenecks"));
     expect(screen.queryByRole("region", { name: "First steps" })).toBeNull();
+  });
+
+  it("of the cluster: what holds the next level back, and which node was refused", async () => {
+    await open("/nodes");
+    const card = await screen.findByRole("region", { name: "Cluster" }, { timeout: 8_000 });
+    await within(card).findByText("Level 2");
+    const reasons = within(card).getByRole("list", { name: "What holds level 3 back" });
+    expect(reasons.textContent).toContain("node gamma (0.2.0) reads levels 1 to 2");
+    const row = (name: string) => within(card).getByRole("row", { name: new RegExp(`^${name}`) });
+    expect(row("gamma").textContent).toContain("holds level 3 back");
+    expect(row("delta").textContent).toContain("refusedengine 0.1.0 reads level 1");
+    expect(row("alpha").textContent).not.toContain("refused");
+    const raise = within(card).getByRole("button", { name: "Raise the level" });
+    expect((raise as HTMLButtonElement).disabled).toBe(true);
+  });
+
+  it("of the cluster's level: the plan before it is raised, to the level of the plan", async () => {
+    const sent: string[] = [];
+    server.use(
+      http.get("*/api/v1/cluster", () => {
+        const found = answer("GET", new URL("http://x/api/v1/cluster"), null, topics, START_MS);
+        return HttpResponse.json({ ...(found?.body as object), blocked_by: [] });
+      }),
+      http.post("*/api/v1/cluster/finalize", ({ request }) => {
+        const url = new URL(request.url);
+        sent.push(url.search);
+        return HttpResponse.json(answer("POST", url, null, topics, START_MS)?.body as never);
+      }),
+    );
+    const user = userEvent.setup();
+    await open("/nodes");
+    const raise = await screen.findByRole(
+      "button",
+      { name: "Raise the level" },
+      { timeout: 8_000 },
+    );
+    await user.click(raise);
+    const dialog = await screen.findByRole("dialog");
+    const plan = await within(dialog).findByRole("region", { name: "Preview" });
+    expect(plan.textContent).toMatch(/level.*2.*3/);
+    const confirm = within(dialog).getByRole("button", { name: "Raise to level 3" });
+    expect((confirm as HTMLButtonElement).disabled).toBe(true);
+    expect(sent).toEqual(["?level=3&dry_run=true"]);
+    await user.type(within(dialog).getByLabelText("Type cluster to confirm"), "cluster");
+    await user.click(confirm);
+    await waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
+    expect(sent[1]).toBe("?level=3");
+    server.resetHandlers();
   });
 
   it("of pipelines without Spark: that they cannot be started", async () => {

@@ -6,6 +6,8 @@ export type Topic = Schemas["Topic"];
 export type TopicSpec = Schemas["TopicSpec"];
 export type Subscription = Schemas["Subscription"];
 export type Node = Schemas["Node"];
+export type Cluster = Schemas["Cluster"];
+export type ClusterEngine = Schemas["ClusterEngine"];
 export type Transport = Schemas["Transport"];
 export type RateLimit = Schemas["RateLimit"];
 export type Fault = Schemas["Fault"];
@@ -102,6 +104,23 @@ export const nodesQuery = queryOptions({
   queryFn: () => http.GET("/api/v1/nodes", { params: { query: ALL } }).then(bodyOf),
   refetchInterval: 10_000,
 });
+
+export const clusterQuery = queryOptions({
+  queryKey: ["cluster"],
+  queryFn: () => http.GET("/api/v1/cluster").then(bodyOf),
+  refetchInterval: 10_000,
+});
+
+/** What raising the cluster to a level would change; refused while an engine does not read it. */
+export const clusterPlanQuery = (level: number) =>
+  queryOptions({
+    queryKey: ["cluster", "plan", level],
+    queryFn: () =>
+      http
+        .POST("/api/v1/cluster/finalize", { params: { query: { level, dry_run: true } } })
+        .then(bodyOf),
+    retry: false,
+  });
 
 export const recorderQuery = (node: string) =>
   queryOptions({
