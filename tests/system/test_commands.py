@@ -72,6 +72,18 @@ def test_what_an_adapter_keeps_is_listed_with_its_kind(lab: Lab) -> None:
     assert platform.json("topic", "show", "feed") == feed
 
 
+def test_queues_of_an_adapter_that_waits_are_refused_with_its_reason(lab: Lab) -> None:
+    platform = lab.platform(start=False)
+    away = f"127.0.0.1:{free_port()}"
+    feed = f"feed=kafka://{away}/orders"
+    platform.engine = lab.spawn("engine", "--adapter", feed, platform=platform)
+    assert "ready" in platform.engine.line()
+    error = _refused(platform, "queue", "list", "feed")
+    assert "topic feed has no queues yet: adapter kafka waits for its system" in error
+    assert away in error
+    assert platform.json("queue", "list") == []
+
+
 def test_a_node_that_publishes_nothing_is_addressed_by_name(
     lab: Lab, eventually: Eventually
 ) -> None:

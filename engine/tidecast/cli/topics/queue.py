@@ -108,6 +108,18 @@ def _rows(data_dir: Path, token: str | None, topic: str | None) -> list[dict[str
     return rows
 
 
+def _check_open(topic: str, adapters: list[dict[str, Any]]) -> None:
+    """Raise ConnectionLost for a topic whose adapter waits for its system: it has no queues yet."""
+    from tidecast.errors import ConnectionLost
+
+    for row in adapters:
+        if row["topic"] == topic and row["state"] == "waiting":
+            raise ConnectionLost(
+                f"topic {topic} has no queues yet: adapter {row['adapter']} waits for its system, "
+                f"and tries again: {row['detail']}"
+            )
+
+
 def _unknown(topic: str, where: str, topics: list[str]) -> NotFound:
     from tidecast.config.near import near
     from tidecast.errors import NotFound
@@ -128,6 +140,8 @@ def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: b
 
     found = asked_if_running(data_dir, token, "attached")
     kept = [row for row in found if topic in (None, row["topic"])]
+    if topic and not kept:
+        _check_open(topic, asked_if_running(data_dir, token, "adapters"))
     rows = [] if topic and kept else _rows(data_dir, token, topic)
     if as_json:
         echo_json(rows + kept)
