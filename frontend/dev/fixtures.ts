@@ -330,6 +330,36 @@ const slow = (nowMs: number) => ({
   },
 });
 
+/** A topic that adapters keep: the system of one is away. */
+const attached = (nowMs: number) => ({
+  ...topicLive("feed.kafka", 0, 0),
+  publishers: 0,
+  subscribers: 0,
+  adapters: {
+    alpha: {
+      adapter: "kafka",
+      state: "waiting",
+      detail: "10.1.0.30:9092: connection refused",
+      since: iso(nowMs - 480_000),
+      queues: 0,
+      records: "0",
+      errors: "0",
+      reconnects: "0",
+      lag: "0",
+    },
+    beta: {
+      adapter: "kafka",
+      state: "open",
+      detail: "",
+      queues: 6,
+      records: "184302",
+      errors: "2",
+      reconnects: "1",
+      lag: "740",
+    },
+  },
+});
+
 /** The data of a live channel at a moment; undefined when there is none of that name. */
 export function channelData(channel: string, nowMs: number): object | undefined {
   const seconds = (nowMs - START_MS) / 1000;
@@ -360,7 +390,15 @@ export function channelData(channel: string, nowMs: number): object | undefined 
     };
   }
   if (channel === "topics")
-    return { topics: Object.fromEntries(rows.map((row) => [row.name, row])) };
+    return { topics: Object.fromEntries([...rows, attached(nowMs)].map((row) => [row.name, row])) };
+  if (channel === "keys")
+    return {
+      keys: {
+        deploy: { name: "deploy", denied: "12", over_quota: "0", refused_per_s: 0 },
+        pricer: { name: "pricer", denied: "1041", over_quota: "3", refused_per_s: 4.2 },
+        "(others)": { name: "(others)", denied: "7", over_quota: "0", refused_per_s: 0 },
+      },
+    };
   const publications = byId(
     rows.flatMap((row, at) => [
       publication(row, "alpha", at, seconds),
@@ -371,7 +409,7 @@ export function channelData(channel: string, nowMs: number): object | undefined 
     rows.slice(0, 4).flatMap((row, at) => ["beta", "gamma"].map((node) => receiver(row, node, at))),
   );
   if (channel.startsWith("topic:")) {
-    const found = rows.find((row) => row.name === channel.slice(6));
+    const found = [...rows, attached(nowMs)].find((row) => row.name === channel.slice(6));
     if (!found)
       return {
         topic: { ...topicLive(channel.slice(6), 0, seconds), publishers: 0, subscribers: 0 },

@@ -48,7 +48,7 @@ const server = setupServer(
 
 beforeAll(() => {
   server.listen({ onUnhandledRequest: "error" });
-  for (const channel of "overview topics reliability subscriptions nodes flow topic:md.us.equities".split(
+  for (const channel of "overview topics reliability subscriptions nodes flow keys topic:md.us.equities topic:feed.kafka".split(
     " ",
   )) {
     const data = channelData(channel, START_MS);
@@ -88,8 +88,9 @@ describe("pages", () => {
     ["/", "Overview", "Bottlenecks"],
     ["/flow?view=table", "Flow", "From"],
     ["/reliability", "Reliability", "Flight recorder"],
-    ["/topics", "Topics", "300 topics, 7 active"],
+    ["/topics", "Topics", "301 topics, 7 active"],
     ["/topics/md.us.equities", "md.us.equities", "Rate limits"],
+    ["/topics/feed.kafka", "feed.kafka", "waiting: 10.1.0.30:9092: connection refused"],
     ["/subscriptions", "Subscriptions", "4 durable subscriptions, 8 live readers"],
     ["/subscriptions/settlement", "settlement", "Positions"],
     ["/messages?topic=orders.eu&view=publish", "Messages", "Payload"],
@@ -174,6 +175,32 @@ describe("what a page says", () => {
     await waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
     expect(sent[1]).toBe("?level=3");
     server.resetHandlers();
+  });
+
+  it("of topics of adapters: their state and counts, by node", async () => {
+    await open("/topics/feed.kafka");
+    const card = await screen.findByRole("region", { name: "Adapters" }, { timeout: 8_000 });
+    const cells = (name: string) =>
+      within(within(card).getByRole("row", { name: new RegExp(`^${name}`) }))
+        .getAllByRole("cell")
+        .map((cell) => cell.textContent);
+    expect(cells("alpha")[2]).toMatch(/^waitingsince 20\d\d-/);
+    expect(cells("alpha").slice(3)).toEqual(["0", "0", "0", "0", "0"]);
+    expect(cells("beta").slice(1)).toEqual(["kafka", "open", "6", "184,302", "740", "2", "1"]);
+    expect(screen.queryByRole("alert")).toBeNull();
+  });
+
+  it("of refused requests: how many of each key, and of callers in no row", async () => {
+    await open("/access");
+    const row = async (name: string) =>
+      (await screen.findByRole("row", { name: new RegExp(`^${name}`) }, { timeout: 8_000 }))
+        .textContent;
+    expect(await row("deploy")).toContain("12 denied0 over quota");
+    expect(await row("deploy")).not.toContain("now");
+    expect(await row("pricer")).toContain("1,041 denied3 over quota4.20/s now");
+    expect(await row("old-gateway")).toContain("none");
+    const others = screen.getByRole("list", { name: /^Refused requests without a key/ });
+    expect(others.textContent).toBe("(others)7 denied0 over quota");
   });
 
   it("of pipelines without Spark: that they cannot be started", async () => {

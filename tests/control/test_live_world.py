@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tidecast_control.alerts.evaluate import measured
+from tidecast_control.live.channels import Facts, keys, topic
+from tidecast_control.live.schemas import KeysLive, TopicDetail
 from tidecast_control.live.world import Source, build
 
 
@@ -120,3 +122,48 @@ def test_forged_packets_are_a_rate_of_their_node_that_rules_can_watch() -> None:
     found = measured("forged_packets_per_s", world)
     assert found.values == {"a": 30.0, "b": 0.0}
     assert found.sources == {"a": {"a"}, "b": {"b"}}
+
+
+ABOUT = {"detail": "", "session": 0, "peer": 0}
+
+
+def test_a_topic_has_the_state_of_its_adapter_on_each_node() -> None:
+    waits = {
+        "topic": "feed",
+        "adapter": "kafka",
+        "state": "waiting",
+        "queues": 0,
+        "detail": "127.0.0.1:9092: connection refused",
+        "since_ns": 10**18,
+    }
+    reads = waits | {"state": "open", "queues": 3, "detail": "", "since_ns": 0}
+    row = ABOUT | {"name": "feed", "detail": "kafka", "lag": 70, "errors": 2, "reconnects": 1}
+    away = _sample(1) | {"adapters": [waits]}
+    there = _sample(1) | {"adapters": [reads], "counters": {"adapter": [row]}}
+    world = build(
+        [Source("a", None, away), Source("b", None, there), Source("c", None, _sample(1))]
+    )
+    found = TopicDetail.model_validate(topic(world, Facts(), "feed")).topic
+    assert found is not None
+    assert found.nodes == ["a", "b"]
+    waiting, read = found.adapters["a"], found.adapters["b"]
+    assert (waiting.adapter, waiting.state) == ("kafka", "waiting")
+    assert waiting.detail == "127.0.0.1:9092: connection refused"
+    assert waiting.since is not None
+    assert waiting.since.isoformat() == "2001-09-09T01:46:40+00:00"
+    assert (read.state, read.since, read.queues) == ("open", None, 3)
+    assert (read.lag, read.errors, read.reconnects) == (70, 2, 1)
+
+
+def test_refusals_of_a_key_are_the_sum_of_what_engines_say() -> None:
+    def of(at_s: int, **counts: int) -> dict[str, Any]:
+        return _sample(at_s) | {"counters": {"key": [ABOUT | {"name": "shop"} | counts]}}
+
+    one = Source("a", of(1, denied=3), of(3, denied=7, over_quota=1))
+    other = Source("b", None, of(3, over_quota=5))
+    shown = KeysLive.model_validate(
+        keys(build([one, other, Source("c", None, _sample(3))]), Facts())
+    )
+    (shop,) = shown.keys.values()
+    assert (shop.name, shop.denied, shop.over_quota) == ("shop", 7, 6)
+    assert shop.refused_per_s == 2.5

@@ -175,9 +175,12 @@ def names_of_nodes(api: Api) -> set[str]:
 
 @contextlib.contextmanager
 def another_engine(
-    platform: Platform, api: Api, name: str, topology: str | None = None
+    platform: Platform, api: Api, name: str, topology: str | None = None, *options: str
 ) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """One more engine that the same service manages: its data directory, and its process."""
+    """One more engine that the same service manages: its data directory, and its process.
+
+    ``options``: of its command.
+    """
     data_dir = Path(tempfile.mkdtemp(prefix="tc-"))
     if topology is not None:
         (data_dir / "topology.yaml").write_text(topology)
@@ -186,7 +189,7 @@ def another_engine(
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
     log = (data_dir / "engine.log").open("w+")
     engine = subprocess.Popen(
-        [*command, "--control", platform.url],
+        [*command, "--control", platform.url, *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+import tidecast.sync
 from tests.conftest import Eventually
-from tests.e2e.conftest import PASSWORD, Api, Platform, create_subscription, figure, sign_in
+from tests.e2e.conftest import (
+    PASSWORD,
+    Api,
+    Platform,
+    another_engine,
+    create_subscription,
+    figure,
+    sign_in,
+)
 from tests.e2e.traffic import consuming, publishing
+from tests.support.ports import free_port
+from tidecast.cli.messages.pub import url_of
+from tidecast.errors import AuthError
 
 TRAFFIC = re.compile(r"^[1-9]")
 NOTHING = re.compile(r"^0 ?msg$")
@@ -278,7 +293,59 @@ def test_the_page_of_nodes_shows_the_level_of_each_engine(
     expect(card.get_by_text(f"Level {found['level']}", exact=True)).to_be_visible()
     expect(card.get_by_text("the newest level of this service")).to_be_visible()
     expect(card.get_by_role("button", name="Raise the level")).to_have_count(0)
-    [engine] = found["engines"]
-    row = card.get_by_role("row", name=engine["node"])
-    expect(row).to_contain_text(engine["version"])
-    expect(row).to_contain_text("connected")
+    assert found["engines"]
+    for engine in found["engines"]:
+        row = card.get_by_role("row", name=engine["node"])
+        expect(row).to_contain_text(engine["version"])
+        expect(row).to_contain_text("connected" if engine["state"] == "up" else "not connected")
+
+
+@pytest.fixture(scope="module")
+def feeder(platform: Platform, api: Api) -> Iterator[tuple[Path, str]]:
+    """The data directory of an engine whose adapter waits for a broker, and the broker's address.
+
+    Its local clients need keys.
+    """
+    away = f"127.0.0.1:{free_port()}"
+    options = ("--adapter", f"feed.away=kafka://{away}/orders")
+    topology = "node: {local_keys: true}"
+    with another_engine(platform, api, "feeder", topology, *options) as (data_dir, _):
+        yield data_dir, away
+
+
+def test_refused_requests_are_shown_at_their_key(
+    page: Page, platform: Platform, api: Api, feeder: tuple[Path, str], eventually: Eventually
+) -> None:
+    scopes = [{"pattern": "narrow.>", "rights": ["publish"]}]
+    secret = api.ask("POST", "/keys", {"name": "narrow", "scopes": scopes})["secret"]
+    page.goto(platform.url + "/access")
+    row = page.get_by_role("row", name=re.compile("^narrow"))
+    expect(row.get_by_text("none", exact=True)).to_be_visible()
+    url = url_of(feeder[0])
+
+    def is_known() -> bool:
+        try:
+            tidecast.sync.connect(url, token=secret).close()
+        except AuthError:
+            return False
+        return True
+
+    eventually(is_known, "the key at the engine", timeout_s=20)
+    with (
+        tidecast.sync.connect(url, token=secret) as client,
+        pytest.raises(AuthError, match="publish"),
+    ):
+        client.publisher("wide")
+    expect(row).to_contain_text("1 denied")
+
+
+def test_a_topic_whose_adapter_waits_shows_why(
+    page: Page, platform: Platform, feeder: tuple[Path, str]
+) -> None:
+    page.goto(platform.url + "/topics?q=feed.away")
+    row = page.get_by_role("row", name=re.compile("feed.away"))
+    expect(row.get_by_text("waiting", exact=True)).to_be_visible()
+    row.click()
+    expect(page.get_by_role("heading", level=1, name="feed.away")).to_be_visible()
+    expect(page.get_by_role("note")).to_contain_text("waiting: ")
+    expect(page.get_by_role("note")).to_contain_text(feeder[1])

@@ -165,6 +165,7 @@ ROUTES: dict[str, Route] = {
         )
     },
     "live_topic": Route("seen", "GET", "/live/topics/{s}.a"),
+    "live_keys": Route("platform", "GET", "/live/keys"),
 }
 for _name, (_path, _who, _spec, _change) in SPECS.items():
     _access: Access = "platform" if _name in OF_PLATFORM else "topic"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from tidecast.node.consumers import adapters as attached
 from tidecast.queues.adapter import Counts
 from tidecast.queues.generator import GeneratorAdapter
 from tidecast.sync import Connection
+from tidecast.telemetry import views as telemetry
 
 E = TypeVar("E", bound=Event)
 TOPIC = [{"name": "orders", "mode": "durable", "queues": 2, "fsync": "none"}]
@@ -94,6 +96,8 @@ def test_an_engine_starts_while_the_cluster_is_away_and_reads_when_it_is_back(
         assert (state["topic"], state["state"], state["queues"]) == ("feed", "waiting", 0)
         assert f"127.0.0.1:{port}" in state["detail"]
         assert row_of(client)["WAITING"] == 1
+        sample = telemetry.sample(client.link.node, time.time_ns())  # type: ignore[attr-defined]
+        assert sample["adapters"] == [state]
         link: Any = EmbeddedLink(client.link.node, "later", owns_node=False)  # type: ignore[attr-defined]
         with tidecast.sync.connect(link=link) as later:
             assert next_event(later, AdapterWaits).topic == "feed", "it stands"

@@ -242,6 +242,11 @@ def nodes(world: World, facts: Facts) -> Json:
     return {"nodes": found, "agents": world.agents, **_heard(world, facts)}
 
 
+def keys(world: World, facts: Facts) -> Json:
+    """Channel `keys`."""
+    return {"keys": world.keys, **_heard(world, facts)}
+
+
 def flow(world: World, facts: Facts) -> Json:
     """Channel `flow`: publishers -> topics -> (queues -> agents -> subscriptions | subscribers)."""
     boxes: dict[str, Json] = {}
@@ -412,6 +417,7 @@ PLAIN: dict[str, Callable[[World, Facts, datetime], Json]] = {
     "subscriptions": lambda world, facts, _now: subscriptions(world, facts),
     "nodes": lambda world, facts, _now: nodes(world, facts),
     "flow": lambda world, facts, _now: flow(world, facts),
+    "keys": lambda world, facts, _now: keys(world, facts),
 }
 """Channels without an argument."""
 

@@ -14,6 +14,7 @@ from tidecast_control.live import socket
 from tidecast_control.live.schemas import (
     Flow,
     Frame,
+    KeysLive,
     MessagesLive,
     NodesLive,
     Overview,
@@ -93,6 +94,13 @@ async def live_nodes(ctx: Ctx, actor: READER) -> NodesLive:
     """Channel `nodes`, once."""
     actor.need_shown(EVERY_TOPIC)
     return NodesLive.model_validate(await _once(ctx, "nodes"))
+
+
+@router.get("/live/keys", responses=ANSWERS)
+async def live_keys(ctx: Ctx, actor: Annotated[Actor, needs("keys:read")]) -> KeysLive:
+    """Channel `keys`, once."""
+    del actor
+    return KeysLive.model_validate(await _once(ctx, "keys"))
 
 
 @router.websocket("/live")

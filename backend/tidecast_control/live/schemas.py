@@ -85,6 +85,20 @@ class Slow(View):
     since: datetime
 
 
+class AdapterLive(View):
+    """An adapter that keeps a topic's queues on one node. Totals are since its engine started."""
+
+    adapter: str = Field(description="Its kind, such as `kafka`")
+    state: Literal["open", "waiting"] = Field(description="`waiting`: its system cannot be reached")
+    detail: str = Field("", description="Why it waits")
+    since: datetime | None = Field(None, description="Since when it waits")
+    queues: Count = 0
+    records: Int64 = 0
+    errors: Int64 = Field(0, description="Requests for records that failed")
+    reconnects: Int64 = 0
+    lag: Int64 = Field(0, description="Records of its system that were not read yet")
+
+
 class TopicLive(View):
     """A topic over all nodes."""
 
@@ -102,6 +116,9 @@ class TopicLive(View):
     nodes: list[str] = []
     traffic: bool = False
     paused: bool = False
+    adapters: dict[str, AdapterLive] = Field(
+        {}, description="By node: adapters that keep its queues. Such a topic is no resource"
+    )
 
 
 class Overview(Heard):
@@ -392,6 +409,21 @@ class NodesLive(Heard):
 
     nodes: dict[str, NodeLive]
     agents: dict[str, AgentLive]
+
+
+class KeyLive(View):
+    """Requests of a key's clients that engines refused, since these started."""
+
+    name: str = Field(description="`(others)`: those beyond the 256 keys that an engine counts")
+    denied: Int64 = Field(0, description="The key lacks the right")
+    over_quota: Int64 = Field(0, description="Its clients hold as much as it may")
+    refused_per_s: float = Field(0, description="Both")
+
+
+class KeysLive(Heard):
+    """Channel `keys`: keys that were refused something, by name."""
+
+    keys: dict[str, KeyLive]
 
 
 class MessagesLive(View):

@@ -158,8 +158,8 @@ class Viewer:
         kind, _, rest = name.partition(":")
         if "#" in name:
             raise ProblemError("not_found", f"no channel {name!r}")
-        if kind == "audit":
-            self._actor.need("audit:read")
+        if kind in ("audit", "keys"):
+            self._actor.need(f"{kind}:read")
         self._actor.need_shown(rest if kind in ("messages", "topic") else EVERY_TOPIC)
         if kind == "messages" and not self._actor.may("messages:read", Need("read_payloads", rest)):
             return f"{name}#withheld"

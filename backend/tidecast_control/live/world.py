@@ -46,6 +46,8 @@ class World:
     queues: dict[str, Json] = field(default_factory=dict)
     invalid: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, Json] = field(default_factory=dict)
+    """Requests that engines refused, by the name of the key."""
     forged: dict[str, float] = field(default_factory=dict)
     """Packets a second that a node refused at sealed transports: not authentic, or not sealed."""
     totals: Json = field(default_factory=rates.no_rates)
@@ -119,6 +121,8 @@ def _add_node(world: World, source: Source) -> None:
             rates.add(total, made)
         elif kind in AGENT_KINDS:
             _add_agent(world, node, kind, old.get(key), row, seconds)
+        elif kind == "key":
+            _add_key(world, old.get(key), row, seconds)
         _add_causes(world, row)
     total[rates.MESSAGES] = round(
         sum(rates.messages(before.get(session), ring, seconds) for session, ring in rings.items()),
@@ -139,6 +143,7 @@ def _add_node(world: World, source: Source) -> None:
     queues = {q["name"]: q for q in (source.before or {}).get("queues", ())}
     for row in sample.get("queues", ()):
         _add_queue(world, node, row, queues.get(row["name"]), seconds)
+    _add_adapters(world, node, sample)
     world.nodes[node] = {
         "name": node, "state": "up", "rates": total,
         "publications": len(sample["publications"]), "images": len(sample["images"]),
@@ -222,6 +227,38 @@ def _add_queue(world: World, node: str, row: Json, old: Json | None, seconds: fl
     if row["lag_s"] is not None:
         topic["lag_s"] = round(max(row["lag_s"], topic.get("lag_s", 0.0)), 3)
     topic["paused"] = row["state"] == "paused" and topic.get("paused", True)
+
+
+def _add_adapters(world: World, node: str, sample: Json) -> None:
+    """Adapters that keep topics' queues on a node, those that wait for their system included."""
+    counted = {row["name"]: row for row in sample["counters"].get("adapter", ())}
+    for each in sample.get("adapters", ()):
+        counts = counted.get(each["topic"], {})
+        shown = {
+            "adapter": each["adapter"],
+            "state": "waiting" if each["state"] == "waiting" else "open",
+            "detail": each["detail"],
+            "queues": each["queues"],
+            **{n: str(counts.get(n, 0)) for n in ("records", "errors", "reconnects", "lag")},
+        }
+        if each["since_ns"]:
+            shown["since"] = datetime.fromtimestamp(each["since_ns"] / 1e9, UTC).isoformat()
+        topic = world.topic(each["topic"])
+        topic["nodes"].append(node)
+        topic.setdefault("adapters", {})[node] = shown
+
+
+def _add_key(world: World, old: Json | None, row: Json, seconds: float) -> None:
+    """Sums over nodes."""
+    name = row["name"]
+    seen = world.keys.get(name, {"denied": "0", "over_quota": "0", "refused_per_s": 0.0})
+    grown = sum(rates.growth(old, row, one, seconds) for one in ("denied", "over_quota"))
+    world.keys[name] = {
+        "name": name,
+        "denied": str(int(seen["denied"]) + row.get("denied", 0)),
+        "over_quota": str(int(seen["over_quota"]) + row.get("over_quota", 0)),
+        "refused_per_s": round(seen["refused_per_s"] + grown, 1),
+    }
 
 
 def _seniority(row: Json) -> tuple[int, int]:

@@ -67,7 +67,7 @@ _COUNTS = ("delivered", "settled", "redelivered", "naks", "timeouts", "dead")
 
 
 def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
-    """``queues`` and ``durable_subscriptions`` of a node, now."""
+    """``queues``, ``durable_subscriptions`` and ``adapters`` of a node, now."""
     now_ns = time.time_ns() if at_ns is None else at_ns
     subs = node.consumers
     with subs.lock:
@@ -89,6 +89,7 @@ def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
         "queues": shown,
         "queues_left_out": max(0, len(queues) - len(shown)),
         "durable_subscriptions": subscriptions,
+        "adapters": subs.attached.states(),
     }
 
 

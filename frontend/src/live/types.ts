@@ -22,9 +22,12 @@ export type Reliability = Unmeasured<Schemas["Reliability"], "rates" | "retransm
 export type Flow = Schemas["Flow"];
 type SubscriptionsLive = Schemas["SubscriptionsLive"];
 type NodesLive = Omit<Schemas["NodesLive"], "nodes"> & Heard & { nodes: Record<string, NodeLive> };
+export type KeyLive = Schemas["KeyLive"];
+type KeysLive = Schemas["KeysLive"] & Heard;
 export type MessagesLive = Schemas["MessagesLive"];
 type RecorderLive = Schemas["RecorderLive"];
 export type Rates = Schemas["Rates"];
+export type AdapterLive = Schemas["AdapterLive"];
 export type TopicLive = Schemas["TopicLive"];
 export type Slow = Schemas["Slow"];
 export type PublicationLive = Schemas["PublicationLive"];
@@ -42,6 +45,7 @@ interface Fixed {
   flow: Flow;
   subscriptions: SubscriptionsLive;
   nodes: NodesLive;
+  keys: KeysLive;
   audit: Record<string, unknown>;
   alerts: Record<string, unknown>;
 }

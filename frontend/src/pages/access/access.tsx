@@ -7,6 +7,7 @@ import { type Key, keysQuery, type User, usersQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { useIdentity, useMay } from "@/app/session";
 import { ago, dateTime, useZone } from "@/lib/time";
+import { useLive } from "@/live/store";
 import { Badge, type Tone } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
@@ -16,6 +17,7 @@ import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { TabPanel, Tabs } from "@/ui/tabs";
 import { KeyEditor } from "./key-editor";
+import { OtherRefusals, Refusals } from "./refusals";
 import { UserEditor } from "./user-editor";
 
 const route = getRouteApi("/app/access");
@@ -65,6 +67,7 @@ export function AccessPage() {
             <>
               <Keys
                 keys={keys.data.pages.flatMap((page) => page.items) as Key[]}
+                all={!keys.hasNextPage}
                 onCreate={() => open({ create: true })}
               />
               <More list={keys} />
@@ -113,7 +116,19 @@ function More({ list }: { list: Listed }) {
   );
 }
 
-function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
+function Keys({
+  keys,
+  all,
+  onCreate,
+}: {
+  keys: Key[];
+  /** No key is left to be loaded. */
+  all: boolean;
+  onCreate: () => void;
+}) {
+  const live = useLive("keys");
+  const refused = live?.keys ?? {};
+  const names = new Set(keys.map((one) => one.name));
   const zone = useZone();
   const may = useMay()("keys:write");
   const { act } = useAct();
@@ -163,6 +178,16 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
           <Badge tone="warn">expired</Badge>
         ) : (
           <Badge tone="good">valid</Badge>
+        ),
+    },
+    {
+      id: "refused",
+      head: <span title="Since the engines started">Refused requests</span>,
+      cell: (row) =>
+        live && live.measured !== false ? (
+          <Refusals live={refused[row.name]} />
+        ) : (
+          <span className="text-faint text-xs">not measured</span>
         ),
     },
     {
@@ -228,6 +253,7 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
           </Empty>
         }
       />
+      {all && <OtherRefusals rows={Object.values(refused).filter((one) => !names.has(one.name))} />}
       <Confirm
         open={asked !== null}
         onOpenChange={(open) => !open && setAsked(null)}

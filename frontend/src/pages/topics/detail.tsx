@@ -21,6 +21,7 @@ import { Stat } from "@/ui/stat";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { TabPanel, Tabs } from "@/ui/tabs";
+import { AdapterBadges, AdaptersCard, isAttached } from "./adapter";
 import { CapacityCard } from "./capacity";
 import { Danger } from "./danger";
 import { RateCard } from "./rate-card";
@@ -42,6 +43,9 @@ export function TopicPage() {
   const query = useQuery(topicQuery(name));
   const live = useLive(`topic:${name}`);
   const topic = query.data as Topic | undefined;
+  if (query.isError && isAttached(live?.topic)) {
+    return <AttachedPage name={name} live={live} />;
+  }
   if (query.isError) {
     return (
       <Page title={name}>
@@ -106,6 +110,23 @@ export function TopicPage() {
           <TopicEditor name={name} onClose={() => setEditing(false)} />
         </Suspense>
       )}
+    </Page>
+  );
+}
+
+/** A topic that adapters of engines keep: it is no resource, and has no settings here. */
+function AttachedPage({ name, live }: { name: string; live: TopicDetail | undefined }) {
+  const queues = Object.values(live?.queues ?? {});
+  return (
+    <Page
+      title={name}
+      lead="Its queues are those of an adapter: consumed here, not published to."
+      badges={<AdapterBadges live={live?.topic} />}
+    >
+      <div className="flex flex-col gap-3">
+        <AdaptersCard live={live?.topic} />
+        {queues.length > 0 && <QueuesCard queues={queues} />}
+      </div>
     </Page>
   );
 }

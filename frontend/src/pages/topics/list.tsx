@@ -8,6 +8,7 @@ import { useMay } from "@/app/session";
 import { Sparkline } from "@/charts/sparkline";
 import { byteRate, compact, duration, exact, percent, plural, rate } from "@/lib/format";
 import { useLivePart } from "@/live/store";
+import type { TopicLive } from "@/live/types";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { SearchInput } from "@/ui/field";
@@ -16,7 +17,8 @@ import { Select } from "@/ui/select";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, parseSort, sortText } from "@/ui/table";
 import { VirtualTable } from "@/ui/virtual-table";
-import { activeIn, LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
+import { AdapterBadge } from "./adapter";
+import { activeIn, attachedIn, LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
 import { SyncBadge } from "./sync-badge";
 import { ThrottleBadge } from "./throttle";
 
@@ -31,11 +33,12 @@ const COLUMNS: Column<TopicRow>[] = [
     id: "name",
     head: "Topic",
     sort: true,
-    width: "minmax(9rem,2fr)",
-    cell: ({ name, topic }) => (
+    width: "minmax(11rem,2fr)",
+    cell: ({ name, topic, live }) => (
       <span className="flex items-center gap-2">
         <span className="truncate font-medium font-mono text-xs">{name}</span>
         {topic?.spec.mode === "durable" && <Badge tone="info">durable</Badge>}
+        <AdapterBadge live={live} />
         {topic?.status.paused && <Badge tone="warn">paused</Badge>}
         {topic?.status.drift && <SyncBadge drift since={topic.metadata.updated_at} />}
       </span>
@@ -157,6 +160,8 @@ const COLUMNS: Column<TopicRow>[] = [
   },
 ];
 
+const NO_TOPICS: Readonly<Record<string, TopicLive>> = {};
+
 export function TopicsPage() {
   const tidecast = useTidecast();
   const search = route.useSearch();
@@ -169,7 +174,7 @@ export function TopicsPage() {
   const list = useInfiniteQuery(
     topicsQuery({ q: search.q, label: search.label, sort: byLive ? "name" : sortText(sort) }),
   );
-  const lives = useLivePart("topics", (data) => data.topics) ?? {};
+  const lives = useLivePart("topics", (data) => data.topics) ?? NO_TOPICS;
   const set = (next: Partial<typeof search>) =>
     navigate({ to: "/topics", search: { ...search, ...next }, replace: true });
 
@@ -182,12 +187,13 @@ export function TopicsPage() {
   }, [wanted]);
 
   const topics = useMemo(() => list.data?.pages.flatMap((page) => page.items) ?? [], [list.data]);
-  const total = list.data?.pages[0]?.total ?? topics.length;
+  const matches = useCallback((name: string) => name.includes(search.q ?? ""), [search.q]);
+  const listed = search.label ? NO_TOPICS : lives;
   const rows = useMemo(
-    () =>
-      liveFirst(topics, search.label ? {} : lives, sort, (name) => name.includes(search.q ?? "")),
-    [topics, lives, sort, search.q, search.label],
+    () => liveFirst(topics, listed, sort, matches),
+    [topics, listed, sort, matches],
   );
+  const total = (list.data?.pages[0]?.total ?? topics.length) + attachedIn(listed, matches).length;
   const labels = useMemo(() => labelChoices(topics, search.label), [topics, search.label]);
   const more = useCallback(() => {
     if (list.hasNextPage && !list.isFetchingNextPage) list.fetchNextPage();

@@ -1,0 +1,91 @@
+import { exact } from "@/lib/format";
+import { dateTime, useZone } from "@/lib/time";
+import type { AdapterLive, TopicLive } from "@/live/types";
+import { Badge, StateBadge } from "@/ui/badge";
+import { Card } from "@/ui/card";
+import { type Column, Table } from "@/ui/table";
+
+export const isAttached = (live: TopicLive | null | undefined) =>
+  Object.keys(live?.adapters ?? {}).length > 0;
+
+/** In a row: the adapter that keeps the queues, or that it waits for its system. */
+export function AdapterBadge({ live }: { live: TopicLive | undefined }) {
+  const adapters = Object.values(live?.adapters ?? {});
+  const waits = adapters.find((one) => one.state === "waiting");
+  if (waits)
+    return (
+      <span title={`adapter ${waits.adapter} is waiting: ${waits.detail}`}>
+        <StateBadge state="warn">waiting</StateBadge>
+      </span>
+    );
+  return adapters[0] && <Badge tone="info">{adapters[0].adapter}</Badge>;
+}
+
+/** Which adapters keep a topic's queues, and that one waits for its system. */
+export function AdapterBadges({ live }: { live: TopicLive | null | undefined }) {
+  const adapters = Object.values(live?.adapters ?? {});
+  const waits = adapters.find((one) => one.state === "waiting");
+  return (
+    <>
+      {[...new Set(adapters.map((one) => one.adapter))].sort().map((kind) => (
+        <Badge key={kind} tone="info">
+          adapter {kind}
+        </Badge>
+      ))}
+      {waits && (
+        <span title={`waiting: ${waits.detail}`}>
+          <StateBadge state="warn">waiting</StateBadge>
+        </span>
+      )}
+    </>
+  );
+}
+
+interface Row extends AdapterLive {
+  node: string;
+}
+
+/** The adapters of a topic, one for each engine that has it. */
+export function AdaptersCard({ live }: { live: TopicLive | null | undefined }) {
+  const zone = useZone();
+  const rows = Object.entries(live?.adapters ?? {}).map(([node, one]) => ({ ...one, node }));
+  const columns: Column<Row>[] = [
+    { id: "node", head: "Node", cell: (row) => row.node },
+    { id: "adapter", head: "Adapter", cell: (row) => row.adapter },
+    {
+      id: "state",
+      head: "State",
+      cell: (row) =>
+        row.state === "waiting" ? (
+          <span className="flex flex-wrap items-center gap-1.5">
+            <StateBadge state="warn">waiting</StateBadge>
+            {row.since && <span className="num text-xs">since {dateTime(row.since, zone)}</span>}
+          </span>
+        ) : (
+          <StateBadge state="good">open</StateBadge>
+        ),
+    },
+    { id: "queues", head: "Queues", right: true, cell: (row) => exact(row.queues) },
+    { id: "records", wide: true, head: "Records", right: true, cell: (row) => exact(row.records) },
+    { id: "lag", head: "Lag (records)", right: true, cell: (row) => exact(row.lag) },
+    { id: "errors", head: "Errors", right: true, cell: (row) => exact(row.errors) },
+    { id: "reconnects", head: "Reconnects", right: true, cell: (row) => exact(row.reconnects) },
+  ];
+  return (
+    <Card title="Adapters" hint="they keep the queues; the engine reads them" flush>
+      <Table
+        label="Adapters"
+        columns={columns}
+        rows={rows.sort((a, b) => a.node.localeCompare(b.node))}
+        rowKey={(row) => row.node}
+      />
+      {rows
+        .filter((row) => row.state === "waiting")
+        .map((row) => (
+          <p key={row.node} role="note" className="px-3.5 py-2 text-sm text-warn">
+            waiting: {row.detail}
+          </p>
+        ))}
+    </Card>
+  );
+}
