@@ -216,3 +216,28 @@ def test_a_refusal_goes_out_behind_the_acks_before_it(consumer: Consumer) -> Non
     assert not consumer.collector.buffering
     [again] = consumer.fetch(30, 5.0)
     assert (again.data, again.attempts) == (first[-1].data, 2)
+
+
+def test_a_consumer_that_closes_waits_for_acks_that_its_flusher_sends(tmp_path: Path) -> None:
+    """The flusher has taken them, and is about to write them into the ring."""
+    with connected(tmp_path) as client:
+        publish(client, *BODIES)
+        consumer = client.consumer("orders", "s")
+        collector, closers = consumer.collector, list[threading.Thread]()
+        send = collector._send
+
+        def late(acks: Any) -> None:
+            if acks and not closers:
+                closers.append(threading.Thread(target=consumer.close))
+                closers[0].start()
+                closers[0].join(0.2)
+            send(acks)
+
+        collector._send = late
+        batch = consumer.fetch(len(BODIES), 5.0)
+        for message in batch.messages:
+            message.ack()
+        collector.flush()
+        closers[0].join()
+        found = client.subscriptions.get("orders", "s")
+        assert found.lag == len(BODIES) - len(batch)

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,9 @@ from tests.support.handlers import handled_around
 from tests.support.proxy import Proxy
 
 import tidecast
+from tidecast.api.frames.common import Reply
 from tidecast.api.start import Earliest, Latest
+from tidecast.client.remote import frames
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import (
@@ -33,6 +36,7 @@ from tidecast.errors import (
 )
 from tidecast.events import ConsumerRejoined, GatewayBack, GatewayLost, SubscriptionMoved
 from tidecast.gateway.server import Gateway
+from tidecast.gateway.session import RemoteSession
 
 _names = (f"t{i}" for i in itertools.count())
 TOPICS = [
@@ -532,3 +536,43 @@ def test_deleting_the_subscription_is_felt(
         near.link.administer("delete", {"pattern": topic, "name": "doomed"})
         with pytest.raises(Fenced, match="deleted"):
             consumer.fetch(1, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("ends", ["consumer", "connection"])
+def test_acks_of_what_was_delivered_before_the_gateway_answered_count(
+    node: EmbeddedLink, gateway: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Deliveries overtake the answer that allows acks: a consumer that closes waits for it."""
+    held: list[Callable[[], Any]] = []
+    resumed: set[int] = set()
+    answer, post = RemoteSession._answer, RemoteSession.post
+
+    async def note(session: RemoteSession, operation: Any, frame: Any) -> None:
+        if isinstance(frame, frames.ResumeConsumer):
+            resumed.add(frame.id)
+        await answer(session, operation, frame)
+
+    def hold(session: RemoteSession, frame: Any) -> None:
+        if isinstance(frame, Reply) and frame.id in resumed:
+            loop = asyncio.get_running_loop()
+            held.append(partial(loop.call_soon_threadsafe, post, session, frame))
+        else:
+            post(session, frame)
+
+    monkeypatch.setattr(RemoteSession, "_answer", note)
+    monkeypatch.setattr(RemoteSession, "post", hold)
+    with local(node) as near:
+        near.subscriptions.create(topic, "last")
+        near.publisher(topic).publish_batch(bodies(50), ack="durable", timeout=TIMEOUT_S)
+        far = remote(gateway.url)
+        consumer = far.consumer(topic, "last")
+        assert len(take(consumer, 50)) == 50
+        closer = threading.Thread(target=consumer.close if ends == "consumer" else far.close)
+        closer.start()
+        closer.join(0.2)
+        for release in held:
+            release()
+        closer.join(TIMEOUT_S)
+        assert not closer.is_alive()
+        assert near.subscriptions.get(topic, "last").lag == 0
+        far.close()

@@ -78,7 +78,9 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     tethered: bool | None = None
     resume: Annotated[dict[int, int], msgspec.Meta(max_length=RESUME_MAX)] = {}
     """Of one that lost its engine: by session, the packet from which it wants to go on."""
-    age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] = 0.0
+    age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] = msgspec.field(
+        default=0.0, name="away_s"
+    )
     """And for how long it exists: others that began since are read from their begin."""
 
 

@@ -80,6 +80,9 @@ class Collector:
         self._batches: list[DurableBatch] = []
         """Those with acks that are not sent: each has the rows itself, and may stand here twice."""
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        """Held from the look at what was collected until it is sent: a consumer that is closed has
+        sent all of it then."""
         self._watched = self._owing = False
 
     def send_within(self, ack_wait_s: float) -> None:
@@ -109,9 +112,11 @@ class Collector:
             self._flusher.add(self)
 
     def flush(self) -> None:
-        """Send what there is. Raises ConnectionLost."""
-        if self._batches and (acks := self._take()):
-            self._send(acks)
+        """Send what there is, and wait for what another thread sends. Raises ConnectionLost."""
+        if self._batches or self._sending.locked():
+            with self._sending:
+                if acks := self._take():
+                    self._send(acks)
 
     def _take(self) -> Collected:
         """Take the rows of all batches. Other threads may add rows meanwhile, without the lock."""

@@ -43,6 +43,8 @@ class ReplicaRing:
         self.number, self.pattern, self.name, self.options = number, pattern, name, options
         self.ready = False
         """The gateway delivers and takes acks."""
+        self.answered = threading.Event()
+        """Not set while the gateway is asked to deliver: deliveries may come before its answer."""
         self.received = self._sent = self._taken = self._released = 0
 
     def open(self, home: RingDirectory, path: Path, opened: frames.ConsumerOpened) -> None:
@@ -156,10 +158,16 @@ class ReplicaRing:
             raise BadFrame(f"consumer {self.number}: acks to {acked}: {acks_read} to {written}")
         self._sent, self._taken, self._released = acked, -1, -1
         self.ready = True
+        self.answered.set()
+
+    def pause(self) -> None:
+        """The gateway takes no acks: its connection is lost, or it refused."""
+        self.ready = False
+        self.answered.set()
 
     def close(self) -> None:
         """Free the file; who still reads it keeps it until then."""
-        self.ready = False
+        self.pause()
         self.file.mapped.unlink()
 
 
@@ -224,6 +232,7 @@ class RemoteConsumers:
                 self._join(replica)
 
         replica.ready = False
+        replica.answered.clear()
         self._ask_then(
             lambda number: frames.ResumeConsumer(
                 id=number, number=replica.number, received=replica.received
@@ -253,6 +262,7 @@ class RemoteConsumers:
 
     def _refused(self, replica: ReplicaRing, problem: TidecastError) -> None:
         """Another connection is another try, if trying again can help."""
+        replica.pause()
         if not problem.retryable:
             self._push(replica.expelled(str(problem)))
         elif not isinstance(problem, ConnectionLost):
@@ -274,8 +284,8 @@ class RemoteConsumers:
 
     def pause(self) -> None:
         """The connection is lost."""
-        for replica in self.replicas.values():
-            replica.ready = False
+        for replica in list(self.replicas.values()):
+            replica.pause()
 
     def arm(self) -> bool:
         """Ask for the pump's doorbell. True: there is something to send already."""

@@ -248,6 +248,7 @@ class RemoteLink(Link):
         """Never connect again: what publishers hold cannot go anywhere."""
         self.refusal = problem
         with self._lock:
+            self.consumers.pause()
             for out in [out for out in self._out.values() if out.failed is None]:
                 self._report_lost(out, engine_lives=False)
                 out.fail(str(problem))
@@ -439,6 +440,12 @@ class RemoteLink(Link):
                 did += self._ship_one(out)
         return did
 
+    def _send_last_acks(self, replica: ReplicaRing) -> None:
+        """The consumer leaves: what it was delivered before the gateway answered is acked, too."""
+        if threading.current_thread() is not self._reader:
+            replica.answered.wait(REQUEST_TIMEOUT_S)
+        self._send_acks(replica)
+
     def _send_acks(self, replica: ReplicaRing) -> int:
         """Tell the gateway what a consumer took and settled."""
         with self._lock:
@@ -573,7 +580,7 @@ class RemoteLink(Link):
         """See `Link`. Acks are sent before."""
         replica = self.consumers.replicas.get(consumer_id)
         if replica is not None:
-            self._send_acks(replica)
+            self._send_last_acks(replica)
             self.consumers.close(consumer_id)
 
     def administer(self, action: str, arguments: dict[str, Any]) -> Any:
@@ -610,7 +617,7 @@ class RemoteLink(Link):
             return
         ports.ring_line(self.bells, self._home.pump_line)
         for replica in list(self.consumers.replicas.values()):
-            self._send_acks(replica)
+            self._send_last_acks(replica)
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError):
