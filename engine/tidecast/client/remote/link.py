@@ -45,6 +45,7 @@ from tidecast.client.remote.consumers import RemoteConsumers, ReplicaRing
 from tidecast.client.remote.dial import dial
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.remote.rings import OutgoingRing, RingDirectory, make_directory, with_local_ids
+from tidecast.client.waiting import Deadline
 from tidecast.config.internal import is_internal
 from tidecast.errors import (
     AuthError,
@@ -440,11 +441,13 @@ class RemoteLink(Link):
                 did += self._ship_one(out)
         return did
 
-    def _send_last_acks(self, replica: ReplicaRing) -> None:
-        """The consumer leaves: what it was delivered before the gateway answered is acked, too."""
-        if threading.current_thread() is not self._reader:
-            replica.answered.wait(REQUEST_TIMEOUT_S)
-        self._send_acks(replica)
+    def _send_last_acks(self, leaving: list[ReplicaRing]) -> None:
+        """Consumers leave: what they were delivered before the gateway answered is acked, too."""
+        patience = Deadline(CLOSE_TIMEOUT_S)
+        for replica in leaving:
+            if threading.current_thread() is not self._reader:
+                replica.answered.wait(patience.left_s(CLOSE_TIMEOUT_S))
+            self._send_acks(replica)
 
     def _send_acks(self, replica: ReplicaRing) -> int:
         """Tell the gateway what a consumer took and settled."""
@@ -580,7 +583,7 @@ class RemoteLink(Link):
         """See `Link`. Acks are sent before."""
         replica = self.consumers.replicas.get(consumer_id)
         if replica is not None:
-            self._send_last_acks(replica)
+            self._send_last_acks([replica])
             self.consumers.close(consumer_id)
 
     def administer(self, action: str, arguments: dict[str, Any]) -> Any:
@@ -616,8 +619,7 @@ class RemoteLink(Link):
         if self._pid != os.getpid():
             return
         ports.ring_line(self.bells, self._home.pump_line)
-        for replica in list(self.consumers.replicas.values()):
-            self._send_last_acks(replica)
+        self._send_last_acks(list(self.consumers.replicas.values()))
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError):
