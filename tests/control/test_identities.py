@@ -14,6 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from tests.support.control import Service
 from tests.support.patience import Patience
+from tidecast_control.auth.service import digest
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.nodes import identity, repository
 
@@ -147,6 +148,23 @@ def test_a_rotated_credential_ends_when_the_engine_has_the_new_one(service: Serv
             pass  # of before; the link stays
     assert answer_of(service, welcome["credential"]) == ("refused", "unauthenticated")
     assert answer_of(service, fresh)[0] == "welcome"
+
+
+def test_a_rotation_that_ends_between_two_looks_dismisses_nobody(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link looks at the row after the credential of before has ended."""
+    answer_of(service, token(service))
+    of_before, of_after = digest("before"), digest("after")
+    with service.ctx.db.begin() as session:
+        state = repository.state(session, "n1", lock=True)
+        assert state is not None
+        state.credential = of_after
+        session.add(state)
+        shown = iter((of_before, of_after, of_before, of_before))
+        assert identity.dismissal(session, "n1", lambda: next(shown)) is None
+        said = identity.dismissal(session, "n1", lambda: next(shown))
+    assert said == "the credential of node n1 was revoked"
 
 
 def test_a_rotation_that_nobody_answers_locks_no_engine_out(

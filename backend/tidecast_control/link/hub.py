@@ -355,7 +355,7 @@ class Hub:
 
             def build(since: int = sent, names: list[str] = names, first: bool = first) -> Json:
                 with self._db.begin() as session:
-                    why = identity.dismissal(session, engine.name, engine.digest)
+                    why = identity.dismissal(session, engine.name, lambda: engine.digest)
                     if why is not None:
                         return {"type": "dismissed", "detail": why}
                     return topology.message(session, since, engine.name, names, first=first)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,15 +133,22 @@ def _note_hello(state: NodeStateRow, hello: Mapping[str, Any], address: str) -> 
 # --- ending -------------------------------------------------------------------------------------
 
 
-def dismissal(session: Session, name: str, shown: str) -> str | None:
-    """Why an engine that was let in with this credential may stay no longer; None: it may."""
+def dismissal(session: Session, name: str, shown: Callable[[], str]) -> str | None:
+    """Why an engine may stay no longer; None: it may.
+
+    ``shown``: the digest of its credential now. A rotation may end between two looks: then either
+    the one of before or the one of after the look at the row is in there.
+    """
+    before = shown()
     state = repository.state(session, name)
     resource = resources_repository.find(session, "node", name)
     if state is None or resource is None:
         return f"node {name} was deleted"
     if resource.spec.get("quarantined"):
         return f"node {name} is quarantined"
-    return None if _fits(state, shown) else f"the credential of node {name} was revoked"
+    if _fits(state, before) or _fits(state, shown()):
+        return None
+    return f"the credential of node {name} was revoked"
 
 
 def changed(session: Session, name: str, spec: Mapping[str, Any] | None) -> None:

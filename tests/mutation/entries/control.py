@@ -378,9 +378,17 @@ MUTATIONS = (
     Mutation(
         "credential-revoked-works",
         "backend/tidecast_control/nodes/identity.py",
-        "    return None if _fits(state, shown) else",
-        "    return None if state else",
+        "    if _fits(state, before) or _fits(state, shown()):",
+        "    if state:",
         (_IDENTITIES + "test_an_identity_that_ends_takes_link_and_leases_with_it",),
         "An engine whose credential was revoked stays connected.",
+    ),
+    Mutation(
+        "credential-one-look",
+        "backend/tidecast_control/nodes/identity.py",
+        "    if _fits(state, before) or _fits(state, shown()):",
+        "    if _fits(state, before):",
+        (_IDENTITIES + "test_a_rotation_that_ends_between_two_looks_dismisses_nobody",),
+        "A rotation that ends while the service looks dismisses its engine.",
     ),
 )
