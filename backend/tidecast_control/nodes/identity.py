@@ -136,8 +136,8 @@ def _note_hello(state: NodeStateRow, hello: Mapping[str, Any], address: str) -> 
 def dismissal(session: Session, name: str, shown: Callable[[], str]) -> str | None:
     """Why an engine may stay no longer; None: it may.
 
-    ``shown``: the digest of its credential now. A rotation may end between two looks: then either
-    the one of before or the one of after the look at the row is in there.
+    ``shown``: reads the digest of the engine's credential. It is read before and after the row,
+    since a rotation may end in between: one of the two digests fits the row then.
     """
     before = shown()
     state = repository.state(session, name)

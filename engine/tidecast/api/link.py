@@ -81,7 +81,8 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] = msgspec.field(
         default=0.0, name="away_s"
     )
-    """And for how long it exists: others that began since are read from their begin."""
+    """For how long the subscription exists. It reads other, younger publications from their
+    beginning."""
 
 
 class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):

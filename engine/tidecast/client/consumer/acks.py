@@ -81,8 +81,8 @@ class Collector:
         """Those with acks that are not sent: each has the rows itself, and may stand here twice."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        """Held from the look at what was collected until it is sent: a consumer that is closed has
-        sent all of it then."""
+        """Held while acks are taken and sent, so that a close waits for acks that another thread
+        has taken."""
         self._watched = self._owing = False
 
     def send_within(self, ack_wait_s: float) -> None:

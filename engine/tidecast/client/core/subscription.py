@@ -123,8 +123,8 @@ class SubscriptionCore:
         self._missed: deque[tuple[Image, Gap]] = deque()
         """Gaps between two rings of a session that are not reported yet."""
         self._since_s = 0.0
-        """Since when it has kept the place of each session that it came to: since it was opened, or
-        since it had too many."""
+        """Since this time it has kept the place of every session: it was opened then, or it last
+        evicted places."""
         self._opened = False
         self.subscription_id = self.subscriber_id = 0
         self.running = 0

@@ -44,7 +44,7 @@ class ReplicaRing:
         self.ready = False
         """The gateway delivers and takes acks."""
         self.answered = threading.Event()
-        """Not set while the gateway is asked to deliver: deliveries may come before its answer."""
+        """Not set until the gateway answers `ResumeConsumer`; deliveries may come before."""
         self.received = self._sent = self._taken = self._released = 0
 
     def open(self, home: RingDirectory, path: Path, opened: frames.ConsumerOpened) -> None:

@@ -442,7 +442,7 @@ class RemoteLink(Link):
         return did
 
     def _send_last_acks(self, leaving: list[ReplicaRing]) -> None:
-        """Consumers leave: what they were delivered before the gateway answered is acked, too."""
+        """Send the last acks of consumers that leave, once the gateway takes acks of them."""
         patience = Deadline(CLOSE_TIMEOUT_S)
         for replica in leaving:
             if threading.current_thread() is not self._reader:
