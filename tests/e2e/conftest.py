@@ -238,7 +238,7 @@ class LiveFrames:
     def __init__(self, page: Page) -> None:
         self.urls: list[str] = []
         """Of the sockets that were opened."""
-        self._sockets: list[WebSocket] = []
+        self._page, self._sockets = page, list[WebSocket]()
         page.on("websocket", self._opened)
 
     def _opened(self, socket: WebSocket) -> None:
@@ -246,7 +246,9 @@ class LiveFrames:
         self._sockets.append(socket)
 
     def wait(self, frames: int) -> None:
-        """Until so many more have come."""
+        """Until so many more have come. A page that was just opened may have no socket yet."""
+        if not self._sockets:
+            self._page.wait_for_event("websocket", timeout=WAIT_MS)
         number = itertools.count(1)
         self._sockets[-1].wait_for_event(
             "framereceived", lambda _: next(number) >= frames, timeout=WAIT_MS + 1_000 * frames
