@@ -450,6 +450,8 @@ def test_sizes_of_partitions(served: Served, bare: Bare) -> None:
     asked = [{"topic": "kept", "partitions": [1, 9]}, {"topic": "missing", "partitions": [0]}]
     for version in range(1, 5):
         assert sizes(version, asked) == {("kept", 1): after["kept", 1]}
+    again = [*asked, {"topic": "kept", "partitions": [0, 0]}]
+    assert sizes(4, again) == {("kept", n): after["kept", n] for n in (0, 1)}
 
 
 # --- rights ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ The methods are called in one thread, in which files may be made.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -223,11 +223,13 @@ class TopicAdministration:
         except Refused as problem:
             return {"error_code": problem.code}
         asked = body["topics"]
-        wanted = None if asked is None else {row["topic"]: row["partitions"] for row in asked}
+        wanted: defaultdict[str, set[int]] = defaultdict(set)
+        for row in asked or ():
+            wanted[row["topic"]].update(row["partitions"])
         topics = []
         for name, topic in sorted(dict(self._node.durable.topics).items()):
-            if wanted is None or name in wanted:
-                logs = [log for log in topic.logs if wanted is None or log.queue in wanted[name]]
+            if asked is None or name in wanted:
+                logs = [log for log in topic.logs if asked is None or log.queue in wanted[name]]
                 topics.append({"name": name, "partitions": [_size_of(log) for log in logs]})
         row = {"error_code": Code.NONE, "log_dir": str(self._node.data_dir), "topics": topics}
         try:
