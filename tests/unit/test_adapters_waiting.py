@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 from tests.support.feeds import RECIPE
 from tests.support.kafka import Served
@@ -26,6 +27,7 @@ from tidecast.engine import adapters
 from tidecast.engine.adapters import Adapters
 from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound, StorageError
 from tidecast.events import AdapterOpened, AdapterWaits, Event, QueueUnreadable
+from tidecast.kafka.brokers.adapter import KafkaAdapter
 from tidecast.layout.counters import AdapterCounter
 from tidecast.node.consumers import adapters as attached
 from tidecast.queues.adapter import Counts
@@ -218,6 +220,26 @@ def test_what_their_function_raises_ends_the_start_and_is_named(
             beside.start()
 
 
+def test_a_function_that_returns_no_adapter_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(tmp_path) as client:
+        beside = made_of(client, lambda: None, monkeypatch)
+        with pytest.raises(ConfigError, match=r"adapter feed=their:make: AttributeError"):
+            beside.start()
+        assert not states(client)
+
+
+def test_an_adapter_that_is_detached_while_it_opens_is_not_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(tmp_path) as client:
+        here = attached_of(client)
+        monkeypatch.setattr(here, "_note_open", lambda topic, _: here.detach(topic))
+        here.attach("feed", Grower(1, 10))
+        assert not here._watches
+
+
 def test_later_failures_of_any_kind_are_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +338,26 @@ def test_queues_that_could_not_be_opened_leave_no_receiver(tmp_path: Path) -> No
         assert len(take(client.consumer("feed", "reader"), 10)) == 10
 
 
+def test_receivers_that_are_closed_are_counted_and_not_kept(tmp_path: Path) -> None:
+    served = Served(tmp_path / "broker", TOPIC)
+    try:
+        with tidecast.sync.connect(link=served.link) as source:
+            publish(source, *(b"%d" % i for i in range(40)))
+            port = served.endpoint.port
+            feed = KafkaAdapter.of(f"kafka://127.0.0.1:{port}/orders")
+            for turn in (1, 2, 3):
+                one = feed.receiver(0)
+                assert one.receive(0, np.zeros(1 << 16, np.uint8), 10.0).next_token > 0
+                one.close()
+                assert feed.counted().fetches == turn
+            feed.receiver(0)
+            assert len(feed._receivers) == 1
+            assert feed.counted().fetches == 3
+            feed.close()
+    finally:
+        served.close()
+
+
 class Grower(GeneratorAdapter):
     """It has ``wanted`` queues from the next refresh on."""
 
@@ -329,7 +371,9 @@ class Grower(GeneratorAdapter):
     def refresh(self) -> None:
         self.asked += 1
         if self.asked % 2:
-            raise ConnectionLost("away for a moment")
+            raise (
+                ConnectionLost("away for a moment") if self.asked % 4 == 1 else OSError("theirs")
+            )
         self.counts += [self.each] * (self.wanted - len(self.counts))
         self.queues = self.wanted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 import time
@@ -104,26 +105,27 @@ class Opening:
 
     def _attempt(self) -> TidecastError | None:
         """Make and attach it; what was in the way."""
+        try:
+            self._open()
+        except TidecastError as problem:
+            return problem
+        return None
+
+    def _open(self) -> None:
         adapter: Adapter | None = None
         try:
-            adapter = self._made()
+            adapter = self._make()
             with self._lock:
                 self._adapter = adapter
             if self._stopping.is_set():
                 raise Closed(f"topic {self.topic}: the engine stops")
             self._attached.attach(self.topic, adapter)
-        except TidecastError as problem:
-            if adapter is not None:
-                adapter.close()
-            return problem
-        return None
-
-    def _made(self) -> Adapter:
-        try:
-            return self._make()
-        except TidecastError:
-            raise
         except Exception as problem:  # the code of others must not end this thread
+            if adapter is not None:
+                with contextlib.suppress(Exception):
+                    adapter.close()
+            if isinstance(problem, TidecastError):
+                raise
             raise ConfigError(
                 f"adapter {self.topic}={self._kind}: {type(problem).__name__}: {problem}"
             ) from problem

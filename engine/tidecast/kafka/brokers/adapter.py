@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import NoReturn
 
 from tidecast.config.kafka import KafkaSource, kafka_source_of
@@ -24,7 +27,10 @@ class KafkaAdapter:
         warm_up()
         self.cluster = Cluster(source)
         self.refresh_s = source.refresh_s
+        self._lock = threading.Lock()
         self._receivers: list[KafkaReceiver] = []
+        self._before = Counts()
+        """Of receivers that are closed."""
 
     @classmethod
     def of(cls, url: str) -> KafkaAdapter:
@@ -45,7 +51,10 @@ class KafkaAdapter:
         if not 0 <= queue < self.queues:
             raise NotFound(f"queue: {queue}: {self.cluster.topic} has {self.queues}, from 0 on")
         made = KafkaReceiver(self.cluster, queue)
-        self._receivers.append(made)
+        with self._lock:
+            closed = [one for one in self._receivers if one.is_closed]
+            self._before = _sum(self._before, closed)
+            self._receivers = [one for one in self._receivers if one not in closed] + [made]
         return made
 
     def sender(self, queue: int, owner: int) -> NoReturn:
@@ -56,21 +65,30 @@ class KafkaAdapter:
 
     def counted(self) -> Counts:
         """Of all receivers together; the lag of a partition is that of its foremost reader."""
-        each, ends, read = list(self._receivers), dict[int, int](), dict[int, int]()
+        with self._lock:
+            each, before = list(self._receivers), self._before
+        ends, read = dict[int, int](), dict[int, int]()
         for one in each:
             ends[one.partition] = max(one.end, ends.get(one.partition, 0))
             read[one.partition] = max(one.behind, read.get(one.partition, -1))
-        return Counts(
-            fetches=sum(one.fetches for one in each),
-            records=sum(one.records for one in each),
-            bytes=sum(one.bytes for one in each),
-            errors=sum(one.errors for one in each),
-            reconnects=sum(one.reconnects for one in each),
-            lag=sum(max(0, ends[queue] - behind) for queue, behind in read.items() if behind >= 0),
-        )
+        lag = sum(max(0, ends[queue] - behind) for queue, behind in read.items() if behind >= 0)
+        return replace(_sum(before, each), lag=lag)
 
     def close(self) -> None:
         """Close all receivers, and hang up. Idempotent."""
-        for one in self._receivers:
+        with self._lock:
+            each = list(self._receivers)
+        for one in each:
             one.close()
         self.cluster.close()
+
+
+def _sum(before: Counts, receivers: Iterable[KafkaReceiver]) -> Counts:
+    each: list[Counts | KafkaReceiver] = [before, *receivers]
+    return Counts(
+        fetches=sum(one.fetches for one in each),
+        records=sum(one.records for one in each),
+        bytes=sum(one.bytes for one in each),
+        errors=sum(one.errors for one in each),
+        reconnects=sum(one.reconnects for one in each),
+    )

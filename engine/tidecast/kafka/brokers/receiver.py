@@ -59,6 +59,11 @@ class KafkaReceiver:
         self.behind, self.end = -1, 0
         """The offset behind what was read last, -1: nothing yet; the newest end that is known."""
 
+    @property
+    def is_closed(self) -> bool:
+        """It receives nothing more."""
+        return self._closing.is_set()
+
     # --- receiving --------------------------------------------------------------------------------
 
     def receive(self, token: int, buffer: Run, timeout_s: float) -> Received:

@@ -88,13 +88,7 @@ class Attached:
             raise
         self._note_open(topic, adapter)
         if isinstance(adapter, Growing) and not state.ctx.inline:
-            ended = self._watches[topic] = threading.Event()
-            threading.Thread(
-                target=self._watch,
-                args=(topic, adapter, ended),
-                daemon=True,
-                name=f"tidecast-queues-of-{topic}",
-            ).start()
+            self._begin_watch(topic, adapter)
 
     def _add_queues(self, topic: str, adapter: Adapter) -> int:
         """Open the queues of an adapter that are not open yet; how many. Raises TidecastError."""
@@ -120,16 +114,26 @@ class Attached:
 
     # --- growth -----------------------------------------------------------------------------------
 
+    def _begin_watch(self, topic: str, adapter: Adapter) -> None:
+        with self._state.lock:
+            if self._ended or self.adapters.get(topic) is not adapter:
+                return  # it was detached meanwhile
+            ended = self._watches[topic] = threading.Event()
+        threading.Thread(
+            target=self._watch,
+            args=(topic, adapter, ended),
+            daemon=True,
+            name=f"tidecast-queues-of-{topic}",
+        ).start()
+
     def _watch(self, topic: str, adapter: Adapter, ended: threading.Event) -> None:
         """Open the queues that the adapter's system adds; in a thread of its own."""
         assert isinstance(adapter, Growing)
         wait_s, is_reported = adapter.refresh_s, False
         while not ended.wait(wait_s):
             wait_s = adapter.refresh_s
-            try:
+            with contextlib.suppress(Exception):  # its receivers report that the system is away
                 adapter.refresh()
-            except TidecastError:
-                continue  # its receivers report that the system is away
             try:
                 added = self._add_queues(topic, adapter)
                 if adapter.queues > QUEUES_MAX:
