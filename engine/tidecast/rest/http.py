@@ -61,8 +61,7 @@ class Service:
         given = key or os.environ.get(KEY)
         if not given:
             raise ConfigError(
-                f"no key: set {KEY} to the secret of an API key (page: Keys & users), or give "
-                "key=..."
+                f"no key: set {KEY} to the secret of an API key; the page makes one (Keys & users)"
             )
         self._key, self._timeout_s = given, timeout
         tls = ssl.create_default_context(cafile=str(ca)) if ca is not None else None
