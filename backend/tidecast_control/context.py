@@ -42,3 +42,4 @@ class Context:
 
     def __post_init__(self) -> None:
         self.denials = Denials(self.db)
+        self.hub.on_refused = self.denials.note

@@ -20,7 +20,8 @@ from tidecast.config.topology import load_topology, with_identity
 from tidecast.control_link.link import ControlLink
 from tidecast.engine.process import Engine, make_node
 from tidecast.errors import ConfigError
-from tidecast.layout.levels import LEVELS, NEWEST
+from tidecast.layout.levels import LEVEL_MAX, LEVELS, NEWEST
+from tidecast_control.nodes import service as nodes
 from tidecast_control.settings import Settings
 
 ENGINE = "ws://localhost/api/v1/engine"
@@ -120,15 +121,45 @@ def test_an_engine_below_the_level_is_refused_and_shown(raisable: Service) -> No
     assert cluster(raisable)["engines"][0]["refused"] == ""
 
 
-@pytest.mark.parametrize("said", [{"levels": [2, 1]}, {"levels": "x"}, {"protocol": 77}])
+@pytest.mark.parametrize(
+    "said",
+    [{"levels": [2, 1]}, {"levels": "x"}, {"levels": [0] * 9999}, {"protocol": 77}],
+    ids=["reversed", "text", "many", "protocol"],
+)
 def test_levels_that_are_none_are_refused(service: Service, said: Any) -> None:
     secret = token(service)
     answer = answer_to(service, secret, **said)
     assert (answer["type"], answer["code"]) == ("refused", "conflict")
     assert next(iter(said)) in answer["detail"]
+    assert len(answer["detail"]) < 500, "the refusal quotes the value in short"
     assert cluster(service)["engines"] == []
     with linked(service, secret) as (_, welcome):
         assert welcome["type"] == "welcome", "the token was not used up"
+
+
+def test_a_refusal_of_a_node_that_has_not_registered_is_in_the_audit_once(
+    service: Service,
+) -> None:
+    secret = token(service)
+    for _ in range(3):
+        assert answer_to(service, secret, protocol=77)["type"] == "refused"
+    service.ctx.denials.flush()
+    entries = service.admin.get("/api/v1/audit?outcome=denied").json()["items"]
+    [entry] = [each for each in entries if each["actor_kind"] == "engine"]
+    assert (entry["actor"], entry["status"]) == ("n1", 409)
+    assert "protocol: 77" in entry["detail"]
+
+
+@pytest.mark.parametrize("level", [-1, 0, LEVEL_MAX + 1, 1 << 40])
+def test_a_level_out_of_range_that_an_engine_reports_is_not_stored(
+    service: Service, level: int
+) -> None:
+    assert answer_to(service, token(service))["type"] == "welcome"
+    applied = {"version": 1, "errors": {}, "restart_needed": [], "level": level}
+    with pytest.raises(ValueError, match="level"), service.ctx.db.begin() as session:
+        nodes.report(session, "n1", applied)
+    [engine] = cluster(service)["engines"]
+    assert engine["level"] == 1
 
 
 def test_a_real_engine_is_raised_from_the_shell_and_keeps_its_level(

@@ -20,7 +20,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from tidecast_control.addresses import network_of
 from tidecast_control.api.applied import Reported
+from tidecast_control.audit.denials import Denial
 from tidecast_control.db import Database
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import service as leases
@@ -108,6 +110,7 @@ class Hub:
         self.interval_ms = 0
         self.on_telemetry: Callable[[Engine], None] = lambda _engine: None
         self.on_change: Callable[[], None] = lambda: None
+        self.on_refused: Callable[[Denial], None] = lambda _denial: None
         self._progress = asyncio.Event()
         """Set, and replaced, when an engine has applied a topology or is gone."""
 
@@ -199,7 +202,9 @@ class Hub:
                 return identity.admit(session, secret, hello, address)
         except levels.Unreadable as refused:
             with self._db.begin() as session:
-                levels.note_refusal(session, refused, address)
+                noted = levels.note_refusal(session, refused, address)
+            if not noted:
+                self.on_refused(_denial(refused, address))
             raise
 
     async def _run(self, engine: Engine, credential: str | None) -> None:
@@ -484,6 +489,16 @@ async def _deny(websocket: WebSocket, status: int, code: str, detail: str) -> No
         )
     else:
         await websocket.close(4000 + status, code)
+
+
+def _denial(refused: levels.Unreadable, address: str) -> Denial:
+    """Of an engine that has no node yet, which could show the refusal."""
+    route = "WS /api/v1/engine"
+    return Denial(
+        actor=refused.node, actor_kind="engine", route=route, action=route, status=409,
+        code=refused.problem, detail=refused.detail, request_id="", address=address,
+        network=network_of(address),
+    )  # fmt: skip
 
 
 def _value(node: str, result: Json) -> Json:

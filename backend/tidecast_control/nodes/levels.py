@@ -1,4 +1,4 @@
-"""The cluster's level: what engines write, who reads it, and when it may be raised.
+"""The cluster's level: the engines write it, and an operator raises it.
 
 An engine that does not read the cluster's level is refused at its link, and shown so. The level is
 raised by hand, once every engine that may come back reads the next one; it is never lowered.
@@ -68,15 +68,18 @@ def check(session: Session, node: str, hello: Mapping[str, Any]) -> known.Range:
     return reads
 
 
-def note_refusal(session: Session, refused: Unreadable, address: str) -> None:
-    """Show a refusal at its node, and in the audit once for each reason."""
+def note_refusal(session: Session, refused: Unreadable, address: str) -> bool:
+    """Show a refusal at its node, and in the audit once for each reason. False: no such node."""
     state = repository.state(session, refused.node, lock=True)
-    if state is None or state.refused == refused.detail:
-        return
+    if state is None:
+        return False
+    if state.refused == refused.detail:
+        return True
     state.refused = refused.detail
     session.add(state)
     actor = Actor(kind="engine", name=refused.node, role="viewer", address=address)
     audit.record(session, actor, "refuse", "node", refused.node, detail=refused.detail)
+    return True
 
 
 def status(session: Session) -> Cluster:

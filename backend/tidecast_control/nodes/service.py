@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlmodel import Session, col
 
+from tidecast.layout.levels import LEVEL_MAX
 from tidecast_control.api import resources
 from tidecast_control.api.applied import drift_of
 from tidecast_control.audit import service as audit
@@ -192,12 +193,14 @@ def holds_secret(session: Session, secret: str) -> bool:
 
 
 def report(session: Session, name: str, said: dict[str, Any]) -> None:
-    """What an engine made of a topology."""
+    """Store what an engine applied of a topology. Raises ValueError: its level is out of range."""
     state = repository.state(session, name, lock=True)
     if state is None:
         return
-    state.applied_version = int(said["version"])
-    state.level = int(said.get("level", state.level))
+    level = int(said.get("level", state.level))
+    if not 1 <= level <= LEVEL_MAX:
+        raise ValueError(f"level: {level}: allowed is 1 to {LEVEL_MAX}")
+    state.applied_version, state.level = int(said["version"]), level
     state.errors = {str(k): str(v)[:1000] for k, v in said["errors"].items()}
     state.restart_needed = [str(r) for r in said["restart_needed"]]
     state.seen_at = utc_now()

@@ -23,6 +23,8 @@ FIRST = 1
 """The level of builds that know none."""
 BARE: dict[Connection, int] = {"socket": 1, "gateway": 2, "control": 1}
 """The numbers that those builds send and compare."""
+QUOTED_MAX = 50
+"""Characters of a refused value that a refusal quotes: the value is from the other end."""
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -54,14 +56,14 @@ def range_of(connection: Connection, protocol: Any, levels: Any = UNSAID) -> Ran
         if protocol == BARE[connection]:
             return Range(FIRST, FIRST)
         raise ConfigError(
-            f"protocol: {protocol!r} on the {connection}: of builds that name no levels, tidecast "
-            f"{VERSION} knows {BARE[connection]}: the two ends do not speak the same protocol: "
-            "install the same version of tidecast for both"
+            f"protocol: {protocol!r:.{QUOTED_MAX}} on the {connection}: of builds that name no "
+            f"levels, tidecast {VERSION} knows {BARE[connection]}: the two ends do not "
+            "speak the same protocol: install the same version of tidecast for both"
         )
     try:
         found = msgspec.convert(levels, tuple[_Level, _Level])
     except msgspec.ValidationError as problem:
-        raise ConfigError(f"levels: {levels!r}: {problem}") from None
+        raise ConfigError(f"levels: {levels!r:.{QUOTED_MAX}}: {problem}") from None
     if found[0] > found[1]:
         raise ConfigError(f"levels: {list(found)}: the lowest comes first")
     return Range(*found)

@@ -248,7 +248,7 @@ class _Connection:
         elif wanted is not None and not matches:
             raise AuthError("the engine wants a token, and this is not it: give token=...")
         reads = levels.range_of("socket", hello.protocol, hello.levels)
-        level = levels.agreed("client", hello.version, reads, "engine")
+        level = levels.agreed("client", printable(hello.version), reads, "engine")
         node, doorbell = self.node, 0
         if hello.attach:
             self.client_id = await self._in_pool(partial(node.attach, hello.name, outlives=True))

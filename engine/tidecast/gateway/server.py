@@ -339,7 +339,7 @@ class Gateway:
             if not isinstance(hello, frames.Hello):
                 raise BadFrame(f"{type(hello).__name__}: a Hello comes first")
             reads = levels.range_of("gateway", hello.protocol, hello.levels)
-            level = levels.agreed("client", hello.version, reads, "gateway")
+            level = levels.agreed("client", printable(hello.version), reads, "gateway")
             session, resumed = await self._session_of(hello, self._shown[socket])
             session.connect(socket)
             self._count(GatewayCounter.RESUMED, resumed)

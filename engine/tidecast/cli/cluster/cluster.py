@@ -40,7 +40,7 @@ def status(as_json: bool, url: str | None, data_dir: Path) -> None:
 
 
 @cluster.command()
-@click.option("--finalize", is_flag=True, help="Raise the level; without it: show what would be.")
+@click.option("--finalize", is_flag=True, help="Raise the level; without it: show the change.")
 @click.option("--level", type=click.IntRange(1), help="[default: the newest of the service]")
 @json_option
 @control_option
@@ -56,16 +56,16 @@ def upgrade(
     if as_json:
         echo_json(plan)
         return
-    click.echo(_told(plan))
+    click.echo(_words(plan))
 
 
-def _told(plan: dict[str, Any]) -> str:
+def _words(plan: dict[str, Any]) -> str:
     if not plan["changes"]:
-        return "the cluster is at this level already"
+        return "the cluster is already at this level"
     change = plan["changes"][0]
     if plan["dry_run"]:
         return (
             f"every engine reads level {change['new']}: --finalize raises the cluster from level "
-            f"{change['old']}, and engines of before are refused from then on"
+            f"{change['old']}; from then on, engines that do not read this level are refused"
         )
     return f"the cluster is at level {change['new']}, before {change['old']}"
