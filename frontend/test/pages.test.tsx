@@ -2,7 +2,7 @@
 // Each page on the fixture platform. Whether all can use them is asked in a browser: tests/e2e.
 import { QueryClientProvider } from "@tanstack/react-query";
 import { createMemoryHistory, createRouter, RouterProvider } from "@tanstack/react-router";
-import { render, screen, waitFor, within } from "@testing-library/react";
+import { act, render, screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { HttpResponse, http, ws } from "msw";
 import { setupServer } from "msw/node";
@@ -188,6 +188,22 @@ describe("what a page says", () => {
     expect(cells("alpha").slice(3)).toEqual(["0", "0", "0", "0", "0"]);
     expect(cells("beta").slice(1)).toEqual(["kafka", "open", "6", "184,302", "740", "2", "1"]);
     expect(screen.queryByRole("alert")).toBeNull();
+  });
+
+  it("of a topic that is no resource: nothing before the first live frame says what it is", async () => {
+    const link = live.getLink();
+    await open("/topics/no.such");
+    await waitFor(() =>
+      expect(queries.getQueryState(["topics", "one", "no.such"])?.status).toBe("error"),
+    );
+    act(() => live.setLink("live"));
+    expect(screen.queryByRole("alert")).toBeNull();
+    expect(screen.getByRole("status", { name: "Loading" })).toBeTruthy();
+    const frame = { seq: "2", at: new Date(START_MS).toISOString(), channel: "topic:no.such" };
+    const data = channelData("topic:no.such", START_MS) ?? null;
+    act(() => live.apply({ ...frame, kind: "snapshot", data }, START_MS));
+    expect((await screen.findByRole("alert")).textContent).toContain("no.such");
+    live.setLink(link);
   });
 
   it("of refused requests: how many of each key, and of callers in no row", async () => {

@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { MessageSquareText, Pencil, RadioTower } from "lucide-react";
 import { lazy, Suspense, useState } from "react";
+import { ApiError } from "@/api/client";
 import { type Topic, topicQuery } from "@/api/queries";
 import { useTidecast } from "@/app/commands";
 import { useMay } from "@/app/session";
@@ -9,7 +10,7 @@ import { HistoryCard } from "@/charts/history-card";
 import { TimeChart } from "@/charts/time-chart";
 import { byteRate, bytes, compact, duration, exact, NONE, percent, rate } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
-import { useLive } from "@/live/store";
+import { useLink, useLive, useLiveError } from "@/live/store";
 import type { QueueLive, ReaderLive, TopicDetail, TopicLive } from "@/live/types";
 import { PublicationTable } from "@/pages/reliability/publications";
 import { ReceiverTable } from "@/pages/reliability/receivers";
@@ -42,9 +43,21 @@ export function TopicPage() {
   const [editing, setEditing] = useState(false);
   const query = useQuery(topicQuery(name));
   const live = useLive(`topic:${name}`);
+  const link = useLink();
+  const refused = useLiveError(`topic:${name}`);
+  const firstFrameComes =
+    live === undefined && refused === undefined && (link === "connecting" || link === "live");
   const topic = query.data as Topic | undefined;
   if (query.isError && isAttached(live?.topic)) {
     return <AttachedPage name={name} live={live} />;
+  }
+  // Only the first live frame says whether adapters keep a topic that is no resource.
+  if (query.error instanceof ApiError && query.error.status === 404 && firstFrameComes) {
+    return (
+      <Page title={name}>
+        <Loading />
+      </Page>
+    );
   }
   if (query.isError) {
     return (
