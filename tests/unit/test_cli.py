@@ -11,8 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import msgspec
@@ -26,6 +27,7 @@ from tidecast.buffers.counters import CountersFile
 from tidecast.cli import COMMANDS, main
 from tidecast.cli.common import Stop, command_name, new_log, stoppable
 from tidecast.cli.control import PORTS_TRIED_MAX, free_port, service_state
+from tidecast.cli.messages import requests, sub
 from tidecast.cli.messages.splitting import splitter_of
 from tidecast.cli.top import ROWS_SHOWN_MAX
 from tidecast.cli.topics.subscription import _table
@@ -155,6 +157,30 @@ def test_a_command_may_be_stopped_as_soon_as_it_listens(monkeypatch: pytest.Monk
         pytest.fail("the signal came before")
     assert stop.code == 143
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def _subscribes(flow: Mock) -> None:
+    sub._run(flow, None, None, None, "subscribed", until_end=False)
+
+
+def _responds(client: Mock) -> None:
+    requests._serve(client, Mock(), Mock(), 1, None, "responding")
+
+
+@pytest.mark.parametrize("serves", [_subscribes, _responds])
+def test_a_command_listens_before_it_says_that_it_serves(
+    monkeypatch: pytest.MonkeyPatch, serves: Callable[[Mock], None]
+) -> None:
+    early = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: early.append(number))
+    monkeypatch.setattr(click, "echo", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            serves(Mock())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not early
+    assert ended.value.code == 143
 
 
 def test_down_without_engine(tmp_path: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tidecast.api.link import RESUME_MAX
+import pytest
+from tests.unit.test_consumer import topology
+
+from tidecast.api.link import RESUME_MAX, SubscriptionOptions
+from tidecast.embedded import EmbeddedLink
 from tidecast.node import state
 from tidecast.node.state import ResumePositions
 
@@ -41,3 +45,17 @@ def test_a_subscription_that_ends_leaves_nothing() -> None:
     kept.forget(3)
     assert len(kept) == 2
     assert [kept.get(session, 2) for session in (5, 6)] == [7, 7]
+
+
+def test_a_subscription_that_is_closed_frees_its_places(tmp_path: Path) -> None:
+    link = EmbeddedLink.open(topology(), data_dir=tmp_path)
+    try:
+        kept = link.node.context.resume_positions
+        options = SubscriptionOptions(resume={5: 1, 6: 2})
+        ids = [link.open_subscription("a.*", options).subscription_id for _ in range(2)]
+        assert len(kept) == 4
+        link.close_subscription(ids[0])
+        assert len(kept) == 2
+        assert kept.get(5, ids[1]) == 1
+    finally:
+        link.close()
