@@ -418,6 +418,17 @@ def test_queues_that_an_adapter_adds_are_read_and_the_others_go_on(
         assert not [t for t in watchers if t.is_alive()]
 
 
+def test_an_adapter_whose_count_fails_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Grower, "counted", lambda _: 1 // 0)
+    with connected(tmp_path) as client:
+        attached_of(client).attach("feed", Grower(2, 10))
+        row = row_of(client)
+        assert (row["QUEUES"], row["FETCHES"]) == (2, 0)
+        assert len(take(client.consumer("feed", "reader"), 20)) == 20
+
+
 def test_more_queues_than_an_engine_reads_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

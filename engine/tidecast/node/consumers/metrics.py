@@ -6,6 +6,7 @@ without asking the puller: a gauge may be some microseconds old.
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import numpy as np
@@ -127,7 +128,8 @@ class AdapterRows:
         values[A.QUEUES] = len(there.queues) if there is not None else 0
         values[A.WAITING] = topic in state.waiting
         if isinstance(adapter, Counting):
-            counts = adapter.counted()
-            values[A.FETCHES], values[A.RECORDS] = counts.fetches, counts.records
-            values[A.BYTES], values[A.ERRORS] = counts.bytes, counts.errors
-            values[A.RECONNECTS], values[A.LAG] = counts.reconnects, counts.lag
+            with contextlib.suppress(Exception):  # the code of others must not end this thread
+                counts = adapter.counted()
+                values[A.FETCHES], values[A.RECORDS] = counts.fetches, counts.records
+                values[A.BYTES], values[A.ERRORS] = counts.bytes, counts.errors
+                values[A.RECONNECTS], values[A.LAG] = counts.reconnects, counts.lag
