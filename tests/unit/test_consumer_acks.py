@@ -17,6 +17,7 @@ from tests.conftest import Eventually
 from tests.support.clients import nothing_comes
 from tests.unit.test_consumer import BODIES, connected, publish, take
 
+from tidecast.bench.measure import wait_until
 from tidecast.buffers import member_ring
 from tidecast.client.consumer.acks import Collector, runs_of
 from tidecast.client.consumer.message import COLLECTED_MAX, DurableBatch, DurableMessage
@@ -241,3 +242,23 @@ def test_a_consumer_that_closes_waits_for_acks_that_its_flusher_sends(tmp_path: 
         closers[0].join()
         found = client.subscriptions.get("orders", "s")
         assert found.lag == len(BODIES) - len(batch)
+
+
+def test_a_lag_counts_acks_that_no_cycle_of_the_puller_has_read(tmp_path: Path) -> None:
+    """The puller's thread is between two cycles from before the acks until the look."""
+    with connected(tmp_path) as client, client.consumer("orders", "s") as consumer:
+        publish(client, *BODIES)
+        kept: list[Any] = []
+        while len(kept) < len(BODIES):
+            kept += [message.copy() for message in consumer.fetch(len(BODIES), 5.0)]
+        puller, between = client.link.node.consumers.puller, threading.Event()  # type: ignore[attr-defined]
+
+        def hold() -> None:
+            between.set()
+            wait_until(lambda: bool(puller._agent._commands), 5.0, "a look")
+
+        puller.post(hold)
+        assert between.wait(5.0)
+        for message in kept:
+            message.ack()
+        assert consumer.info()["lag"] == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tidecast.agents.events import A_EVENTS, A_STOP
 from tidecast.agents.idle import ONCE, PARK_NS_MAX, time_to_park
 from tidecast.agents.puller.cycle import (
+    ACKS_MAX,
     finish_moves,
     note_owners,
     pull_cycle,
@@ -56,7 +57,6 @@ from tidecast.native.system import syscalls as sys
 from tidecast.queues.cache import cursors, window
 from tidecast.queues.cache.cache import UNKNOWN, drop_block_of, drop_blocks, evict, give_block
 
-ACK_ROUNDS_MAX = 1024
 UNSAVED_MAX = 10_000
 """Records of other streams that a waiting cursor may pass before its position is saved again."""
 
@@ -320,6 +320,27 @@ def share_cursor(words, cursor, heirs):
     finish_moves(S, cursor, C)
 
 
+@inlined
+def _read_acks(S, member, now_ns):
+    """Read what a member has written until now: one ring full of acks at most."""
+    for _ in range(1 + S.members[member].acks_bytes // (ACKS_MAX * lay.ACK_FRAME_BYTES)):
+        if serve_member(S, member, now_ns) == 0:
+            break
+
+
+@held_kernel
+def read_acks(words, cursor, now_ns):
+    """Read what the members of a cursor's subscription have acked until now.
+
+    The last duty cycle may have begun before they wrote it.
+    """
+    S = puller_of(words)
+    for member in range(S.members.shape[0]):
+        m = S.members[member]
+        if m.active != 0 and m.sub == S.cursors[cursor].sub:
+            _read_acks(S, member, now_ns)
+
+
 @held_kernel
 def drop_member(words, member, now_ns):
     """A member is gone: what it had outstanding is to be delivered to others.
@@ -328,9 +349,7 @@ def drop_member(words, member, now_ns):
     """
     S = puller_of(words)
     m = S.members[member]
-    for _ in range(ACK_ROUNDS_MAX):  # what it acked before it left counts
-        if serve_member(S, member, now_ns) == 0:
-            break
+    _read_acks(S, member, now_ns)  # what it acked before it left counts
     m.active = 0
     n = 0
     for k in range(S.misc[P_CURSORS]):

@@ -46,13 +46,18 @@ class Lag(NamedTuple):
 
 
 def lag_of(puller: Puller, cursor: CursorState, fields: tuple[str, ...] = ()) -> Lag:
-    """Look at a cursor, all at one moment."""
-    found: Lag = puller.call(lag_here, puller, cursor, fields)
+    """Look at a cursor, all at one moment. The acks that its members wrote before count."""
+
+    def look() -> Lag:
+        entries.read_acks(puller.words, cursor.number, puller.clock_ns())
+        return lag_here(puller, cursor, fields)
+
+    found: Lag = puller.call(look)
     return found
 
 
 def lag_here(puller: Puller, cursor: CursorState, fields: tuple[str, ...] = ()) -> Lag:
-    """`lag_of` in the puller's thread."""
+    """Look at a cursor, in the puller's thread: acks count that its last cycle has read."""
     position, next_token = map(int, entries.position_of(puller.words, cursor.number))
     end = max(cursor.here.log.next_token, next_token)
     record = puller.state.cursors[cursor.number]
