@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tidecast.buffers.member_ring import set_wake
+from tidecast.layout import member as lay
 from tidecast.native.atomics import (
     compare_and_swap,
     exchange,
@@ -31,6 +33,7 @@ from tidecast.native.atomics import (
     store_release,
 )
 from tidecast.native.jit import kernel
+from tidecast.native.lines import lined_table
 from tidecast.native.memory import load_i64, store_i64
 
 ROUNDS = 100_000
@@ -119,6 +122,58 @@ def test_the_harness_can_see_a_missing_fence() -> None:
         if missed:
             return
     pytest.skip("this machine did not reorder in a million rounds")
+
+
+@kernel
+def write_and_wake(shared, wakes, rounds, checked, lost):  # type: ignore[no-untyped-def]
+    """Bursts of a write and a wake-up each: the last one is seen two turns of the looker later."""
+    value = 0
+    for i in range(rounds):
+        for _ in range(1 + i * 7919 % 13):
+            value += 1
+            store_release(shared, X, value)
+            if not checked or load_relaxed(wakes, lay.WAKE_MEMBERS_AT) & 1 == 0:
+                set_wake(wakes, lay.WAKE_MEMBERS_AT, 0)
+        turn = load_acquire(shared, GO)
+        while load_acquire(shared, Y) != value and load_acquire(shared, GO) < turn + 3:
+            pause()
+        if load_acquire(shared, Y) != value:
+            lost[0] += 1
+    store_release(shared, DONE, 1)
+
+
+@kernel
+def look_when_woken(shared, wakes):  # type: ignore[no-untyped-def]
+    """As the puller: clear the bits, then look."""
+    turn = 0
+    while load_acquire(shared, DONE) == 0:
+        if load_relaxed(wakes, lay.WAKE_MEMBERS_AT) != 0:
+            exchange(wakes, lay.WAKE_MEMBERS_AT, 0)
+            store_release(shared, Y, load_acquire(shared, X))
+        turn += 1
+        store_release(shared, GO, turn)
+        fence_seq_cst()  # else the other side counts turns that are over
+
+
+def wakes_lost(checked: bool) -> int:
+    """Of ROUNDS bursts; ``checked``: a wake bit that is set is not set again."""
+    shared, lost = memory(), np.zeros(1, dtype=np.int64)
+    wakes = lined_table(lay.WAKES_BYTES, np.uint8)
+    race((write_and_wake, shared, wakes, ROUNDS, checked, lost), (look_when_woken, shared, wakes))
+    return int(lost[0])
+
+
+@two_cores
+def test_the_last_wake_up_of_a_burst_is_seen() -> None:
+    assert wakes_lost(checked=False) == 0
+
+
+@two_cores
+def test_a_look_at_the_wake_bit_loses_wake_ups() -> None:
+    for _ in range(20):
+        if wakes_lost(checked=True) > 0:
+            return
+    pytest.skip("this machine showed no reordering: its cores may share one")
 
 
 @kernel

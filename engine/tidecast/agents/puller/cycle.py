@@ -41,13 +41,12 @@ from tidecast.agents.puller.state import (
     PULLER,
     SAMPLES,
 )
-from tidecast.buffers.member_ring import HOSTILE, NOTHING, next_ack, pass_ack, publish
+from tidecast.buffers.member_ring import HOSTILE, NOTHING, next_ack, pass_ack, publish, set_wake
 from tidecast.layout import member as lay
 from tidecast.native.atomics import (
     exchange,
     load_acquire,
     load_relaxed,
-    store_relaxed,
     store_release,
 )
 from tidecast.native.jit import inlined
@@ -265,14 +264,8 @@ def serve_member(S, member, now):
     if m.ring_full == 0 and credit_of(m, m.fragment_cursor) > 0:
         cursors.wake_chain(S, cursors.FOR_CREDIT, cursors.CREDIT_CHAINS + m.sub)
     if n == ACKS_MAX or S.attention[A_EVENTS] >= EVENTS_MAX - 8:
-        _wake_again(S, member)
+        set_wake(S.wakes, lay.WAKE_MEMBERS_AT, member)
     return n
-
-
-@inlined
-def _wake_again(S, member):
-    at = lay.WAKE_MEMBERS_AT + (member >> 6) * 8
-    store_relaxed(S.wakes, at, load_relaxed(S.wakes, at) | 1 << (member & 63))
 
 
 @inlined
