@@ -507,6 +507,21 @@ def test_a_column_of_delivery_times() -> None:
                 client.publish_batch("orders", [b"x", b"y"], deliver_at=times)
 
 
+def test_a_column_of_times_soon_after_1970() -> None:
+    """They take as many bytes as others: nothing that the memory held before is among them."""
+    with tidecast.testing.connect(durable=["orders"], real_time=False) as client:
+        consumer, times = client.consumer("orders", "x"), [0, 5, 127, 128, 1 << 40]
+        for _ in range(20):
+            client.publish_batch("orders", [b""] * 5, deliver_at=times, ack="durable").check()
+            found: list[int | None] = []
+            while len(found) < 5:
+                batch = consumer.fetch(5, max_wait=1.0)
+                assert batch, f"{found}: some wait for another time"
+                found += [one.deliver_at for one in batch]
+                batch.ack()
+            assert found == times
+
+
 def test_record_batches_carry_delivery_times_in_a_column() -> None:
     with tidecast.testing.Network() as network:
         client = network.node("a", durable=["orders", "copies"], topics=["live"]).connect()

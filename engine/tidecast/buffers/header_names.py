@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tidecast.layout.header_names import DELIVER_AT, RESERVED
 from tidecast.native.jit import inlined
-from tidecast.native.memory import load_i64, load_u8, load_u32
+from tidecast.native.memory import load_i64, load_u8, load_u32, store_u8
 
 _DEAD, _TIDECAST = (int.from_bytes(name[:-1].encode(), "little") for name in RESERVED)
 _DASH = ord("-")
@@ -99,6 +99,18 @@ def has_reserved(data, at, end):
 def first_entry(data, at):
     """Bytes before the first entry of the map of headers at ``at``."""
     return 3 if load_u8(data, at) == _MAP16 else 1
+
+
+@inlined
+def put_head(target, at, count):
+    """Begin a map of ``count`` entries at ``at``; where the first one goes."""
+    if count <= 15:
+        store_u8(target, at, 0x80 | count)
+        return at + 1
+    store_u8(target, at, _MAP16)
+    store_u8(target, at + 1, (count >> 8) & 0xFF)
+    store_u8(target, at + 2, count & 0xFF)
+    return at + 3
 
 
 @inlined

@@ -11,6 +11,7 @@ from tidecast.buffers.header_names import (
     delivery_time,
     first_entry,
     packed_bytes,
+    put_head,
 )
 from tidecast.buffers.member_ring import ROW_RECORD_AT
 from tidecast.buffers.reader import OUT_FLAGS, OUT_META_AT
@@ -114,14 +115,7 @@ def cut_times(headers: Cells, due: Cells, target: Bytes, target_at: int) -> None
             _put_cell(headers, i, 0, NULL)
             continue
         begin = at
-        if count <= 15:
-            store_u8(target, at, 0x80 | count)
-            at += 1
-        else:
-            store_u8(target, at, 0xDE)
-            store_u8(target, at + 1, (count >> 8) & 0xFF)
-            store_u8(target, at + 2, count & 0xFF)
-            at += 3
+        at = put_head(target, at, count)
         left = n - skip - TIME_ENTRY_BYTES
         copy(target, at, source, skip + TIME_ENTRY_BYTES, left)
         at += left

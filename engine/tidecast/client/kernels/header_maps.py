@@ -6,7 +6,13 @@ whose value is null are left out.
 
 from __future__ import annotations
 
-from tidecast.buffers.header_names import BAD, has_reserved, is_reserved_at, packed_bytes
+from tidecast.buffers.header_names import (
+    BAD,
+    has_reserved,
+    is_reserved_at,
+    packed_bytes,
+    put_head,
+)
 from tidecast.client.kernels.cells import NO_TIME, NULL, SOUND, Cells
 from tidecast.layout.packet import HEADERS_BYTES_MAX
 from tidecast.native.jit import hot, inlined, kernel
@@ -144,7 +150,12 @@ def _put_number(target: Bytes, at: int, value: int) -> int:
     if -32 <= value <= 127:
         store_u8(target, at, value & 0xFF)
         return at + 1
-    store_u8(target, at, 0xD3)
+    return _put_word(target, at, 0xD3, value)
+
+
+@inlined
+def _put_word(target: Bytes, at: int, tag: int, value: int) -> int:
+    store_u8(target, at, tag)
     for k in range(8):
         store_u8(target, at + 1 + k, (value >> (56 - 8 * k)) & 0xFF)
     return at + 9
@@ -164,14 +175,7 @@ def fill_maps(
         for i in range(ends[row], ends[row + 1]):
             count += 1 if values[1, i] != NULL else 0
         cells[0, row] = target_at + at
-        if count <= 15:
-            store_u8(target, at, 0x80 | count)
-            at += 1
-        else:
-            store_u8(target, at, 0xDE)
-            store_u8(target, at + 1, count >> 8)
-            store_u8(target, at + 2, count & 0xFF)
-            at += 3
+        at = put_head(target, at, count)
         for i in range(ends[row], ends[row + 1]):
             if values[1, i] == NULL:
                 continue
@@ -206,20 +210,11 @@ def add_times(
                 count, lead = load_u8(source, 1) * 256 + load_u8(source, 2), 3
         count += 1
         begin = at
-        if count <= 15:
-            store_u8(target, at, 0x80 | count)
-            at += 1
-        else:
-            store_u8(target, at, 0xDE)
-            store_u8(target, at + 1, (count >> 8) & 0xFF)
-            store_u8(target, at + 2, count & 0xFF)
-            at += 3
+        at = put_head(target, at, count)
         store_u8(target, at, 0xA0 | name.size)
         copy(target, at + 1, name, 0, name.size)
         at += 1 + name.size
-        _put_number(target, at, times[row])
-        store_u8(target, at, 0xCF)
-        at += 9
+        at = _put_word(target, at, 0xCF, times[row])
         if n > lead:
             copy(target, at, source, lead, n - lead)
             at += n - lead
