@@ -56,7 +56,7 @@ def test_a_subscription_is_made_seen_paused_and_moved(
     assert node.consumers.perform("list", {})[0]["paused"]
     moved = control.api.post("/subscriptions/billing/seek", json={"at": "latest"})
     assert moved.status_code == 200, moved.text
-    cursors = moved.json()["results"][0]["value"]["lanes"]
+    cursors = moved.json()["results"][0]["value"]["cursors"]
     assert sum(int(cursor["records"]) for cursor in cursors) == 10
     assert control.api.post("/topics/orders/pause").status_code == 200
     eventually(

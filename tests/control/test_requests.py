@@ -220,9 +220,13 @@ def test_what_engines_answer_has_no_number_beyond_53_bits() -> None:
     from tidecast_control.messages.decode import shown_message
     from tidecast_control.operations.service import _result
 
-    cursors = {"lanes": [{"before": 17450, "paused": True}], "tokens": [[0, 1 << 60]], "lag_s": 0.5}
+    cursors = {
+        "cursors": [{"before": 17450, "paused": True}],
+        "tokens": [[0, 1 << 60]],
+        "lag_s": 0.5,
+    }
     assert _result("n", cursors).value == {
-        "lanes": [{"before": "17450", "paused": True}],
+        "cursors": [{"before": "17450", "paused": True}],
         "tokens": [["0", str(1 << 60)]],
         "lag_s": 0.5,
     }

@@ -56,7 +56,7 @@ def test_what_was_acked_before_an_earlier_crash_does_not_come_after_a_later_one(
                 message.ack()
             acked += len(got[1::2])
             again(p)
-        assert consumer.info()["lanes"][0]["position"] == 0
+        assert consumer.info()["cursors"][0]["position"] == 0
 
 
 def test_attempts_outlive_a_crash_before_the_record_was_delivered_again() -> None:

@@ -48,4 +48,4 @@ def handled_around(consumer: Consumer, move: Callable[[], None]) -> tuple[list[b
 def cursors_of(consumer: Any) -> set[int]:
     """What frames call the cursors of a subscription now: a seek gives them new names."""
     which = {"pattern": consumer.pattern, "name": consumer.name}
-    return {word for word, _, _ in consumer._connection.link.administer("lanes", which)}
+    return {word for word, _, _ in consumer._connection.link.administer("cursors", which)}

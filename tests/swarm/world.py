@@ -411,7 +411,7 @@ class World:
 
     def _note_positions(self, subscription: str) -> None:
         found = self.watcher.link.administer("show", {"pattern": DURABLE, "name": subscription})
-        for row in found["lanes"]:
+        for row in found["cursors"]:
             self.history.append(
                 history.Position(
                     self.now,
@@ -541,7 +541,7 @@ class World:
         found = self.watcher.link.administer("show", {"pattern": DURABLE, "name": name})
         tokens = {
             row["queue"]: max(row["position"] - back, self._earliest(row["queue"]))
-            for row in found["lanes"]
+            for row in found["cursors"]
         }
         start = Earliest() if which & 1 else Tokens(tokens)
         for each in self.members:
@@ -641,7 +641,7 @@ class World:
         return all(
             row["position"] >= ends.get(row["queue"], 0)
             for name in self.rounds
-            for row in self._shown(name)["lanes"]
+            for row in self._shown(name)["cursors"]
         )
 
     def _recorded_retain(self) -> Callable[..., list[Segment]]:
@@ -669,7 +669,7 @@ class World:
         for queue, token, key, payload, seq in rows_of(topic):
             self.history.append(history.Stored(queue, token, key, payload, seq))
         for name in self.rounds:
-            for row in self._shown(name)["lanes"]:
+            for row in self._shown(name)["cursors"]:
                 self.history.append(history.Disposed(name, row["queue"], row["position"]))
         letters = self.watcher.connection.consumer(DEAD, "reader")
         while True:

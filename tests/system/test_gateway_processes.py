@@ -71,7 +71,7 @@ def test_subscriptions_are_managed_from_afar(lab: Lab) -> None:
     afar(served, "subscription", "pause", "orders", "billing")
     afar(served, "queue", "pause", "orders", "0")
     show = ("subscription", "show", "orders", "billing", "--json")
-    (cursor,) = json.loads(afar(served, *show).stdout)["lanes"]
+    (cursor,) = json.loads(afar(served, *show).stdout)["cursors"]
     assert (cursor["reason"], cursor["paused_by"]) == ("paused", ["subscription", "queue"])
     wrong = afar(
         served, "subscription", "seek", "orders", "billing", "--to", "0:99999", check=False

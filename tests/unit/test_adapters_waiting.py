@@ -396,18 +396,18 @@ def test_queues_that_an_adapter_adds_are_read_and_the_others_go_on(
         attached_of(client).attach("feed", feed)
         consumer, other = client.consumer("feed", "reader"), client.consumer("*", "by pattern")
         assert len(take(consumer, 70)) == 70
-        before = {lane["queue"]: lane["position"] for lane in consumer.info()["lanes"]}
+        before = {cursor["queue"]: cursor["position"] for cursor in consumer.info()["cursors"]}
         feed.refusals, feed.wanted = 3, 4
         unread = next_event(client, QueueUnreadable)
         assert (unread.topic, unread.queue, unread.detail) == ("feed", 2, "no leader yet")
         opened = next_event(client, AdapterOpened)
         assert (opened.queues, opened.added) == (4, 2)
         assert not [e for e in client.events(0.0) if isinstance(e, QueueUnreadable)], "once"
-        after = {lane["queue"]: lane["position"] for lane in consumer.info()["lanes"]}
+        after = {cursor["queue"]: cursor["position"] for cursor in consumer.info()["cursors"]}
         assert {q: after[q] >= before[q] for q in before} == {0: True, 1: True}
         assert len(take(consumer, 130)) == 130
         assert len(take(other, 200)) == 200
-        assert {lane["queue"] for lane in consumer.info()["lanes"]} == {0, 1, 2, 3}
+        assert {cursor["queue"] for cursor in consumer.info()["cursors"]} == {0, 1, 2, 3}
         wait_until(lambda: consumer.info()["settled"] == 200, 5.0, "each record once")
         feed.grow(3, 5)
         assert len(take(consumer, 5)) == 5, "new queues are watched"

@@ -52,7 +52,7 @@ def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
             feed.grow(1, 25)
             assert len(take(consumer, 65)) == 65
             wait_until(lambda: consumer.info()["settled"] == 125, 5.0, "all acks")
-            assert {cursor["reason"] for cursor in consumer.info()["lanes"]} == {"caught up"}
+            assert {cursor["reason"] for cursor in consumer.info()["cursors"]} == {"caught up"}
             feed.grow(0, 5)  # it waits at the end, and wakes the puller
             assert len(take(consumer, 5)) == 5
             shown = samples(client.link.node, Times())["queues"]  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
                 assert len(got) == n
         client.topics.pause("feed", queue=1)
     with fed(tmp_path, made()) as client, client.consumer("feed", "reader") as consumer:
-        assert [cursor["paused_by"] for cursor in consumer.info()["lanes"]] == [[], ["queue"]]
+        assert [cursor["paused_by"] for cursor in consumer.info()["cursors"]] == [[], ["queue"]]
         client.topics.resume("feed", queue=1)
         assert consumer.info()["lag"] == 0, "what the adapter has lost is not read again"
         consumer.seek(Earliest())
@@ -258,12 +258,12 @@ def test_holes_are_passed_and_positions_lag_and_seek_stay_true(tmp_path: Path) -
         for message in got:
             message.ack()
         wait_until(lambda: consumer.info()["settled"] == 30, 5.0, "acks of the first three batches")
-        (cursor,) = consumer.info()["lanes"]
+        (cursor,) = consumer.info()["cursors"]
         assert cursor["position"] in (tokens[29] + 1, tokens[30]), "behind the hole, or before it"
         assert consumer.info()["lag_s"] > 0
         assert len(take(consumer, 20)) == 20
         wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "the hole at the end is passed")
-        (cursor,) = consumer.info()["lanes"]
+        (cursor,) = consumer.info()["cursors"]
         assert (cursor["position"], cursor["reason"]) == (queue.end, "caught up")
         queue.add(1, 1)
         assert consumer.next(5.0).token.sequence == queue.end - 1

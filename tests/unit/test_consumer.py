@@ -197,9 +197,9 @@ def test_pause_resume_seek_and_info(client: Connection) -> None:
         info = consumer.info()
         assert info["lag"] == 30
         assert info["lag_s"] > 0, "since the oldest was appended"
-        assert [row["position"] for row in info["lanes"]] == [0, 0]
+        assert [row["position"] for row in info["cursors"]] == [0, 0]
         assert info["paused"]
-        assert {row["reason"] for row in info["lanes"]} == {"paused"}
+        assert {row["reason"] for row in info["cursors"]} == {"paused"}
         assert nothing_comes(consumer)
         consumer.resume()
         assert sorted(take(consumer, 30)) == BODIES

@@ -123,7 +123,7 @@ def test_a_seek_by_somebody_else_takes_back_what_was_on_its_way(client: Connecti
     with client.consumer("orders", "billing") as consumer:
 
         def out() -> dict[int, int]:
-            return {row["queue"]: row["outstanding"] for row in consumer.info()["lanes"]}
+            return {row["queue"]: row["outstanding"] for row in consumer.info()["cursors"]}
 
         wait_until(lambda: sum(out().values()) == 30, 5.0, "all on their way")
         before = out()
@@ -215,7 +215,7 @@ def test_pauses_outlive_the_engine_and_are_told(tmp_path: Path) -> None:
 
         assert told_later() == [(-1, ""), (1, ""), (-1, "billing")]
         with client.consumer("orders", "billing") as consumer:
-            by = [cursor["paused_by"] for cursor in consumer.info()["lanes"]]
+            by = [cursor["paused_by"] for cursor in consumer.info()["cursors"]]
             assert by == [["subscription", "topic"], ["subscription", "queue", "topic"]]
             client.topics.resume("orders")
             assert told_later() == [(1, ""), (-1, "billing")]
@@ -235,7 +235,7 @@ def test_a_queue_and_a_topic_are_paused_for_all(client: Connection) -> None:
         batch = consumer.fetch(1, 5.0)
         client.topics.pause("orders")
         batch.ack()
-        assert {cursor["reason"] for cursor in consumer.info()["lanes"]} == {"paused"}
+        assert {cursor["reason"] for cursor in consumer.info()["cursors"]} == {"paused"}
         client.topics.resume("orders")
         (one,) = (message.token for message in consumer.fetch(1, 5.0))
         client.topics.pause("orders", queue=1 - one.queue)
@@ -342,7 +342,7 @@ def test_what_the_disk_refuses_is_not_half_done(
         with pytest.raises(StorageError):
             client.topics.pause("orders")
         consumer.seek(Latest())  # goes on in memory, and that it is not saved is told
-        assert [cursor["paused_by"] for cursor in consumer.info()["lanes"]] == [[], []]
+        assert [cursor["paused_by"] for cursor in consumer.info()["cursors"]] == [[], []]
         monkeypatch.undo()
         assert [one["name"] for one in subs.perform("list", {})] == ["billing"]
         told = [event for event in client.events() if isinstance(event, PositionsNotSaved)]
@@ -370,7 +370,7 @@ def test_a_damaged_batch_stops_its_queue_and_says_why(client: Connection, tmp_pa
     with client.consumer("orders", "billing") as consumer:
 
         def reasons() -> set[str]:
-            return {cursor["reason"] for cursor in consumer.info()["lanes"]}
+            return {cursor["reason"] for cursor in consumer.info()["cursors"]}
 
         wait_until(lambda: "the log cannot be read" in reasons(), 5.0, "the reason")
         unreadable = next(e for e in client.events(5.0) if isinstance(e, QueueUnreadable))

@@ -104,7 +104,7 @@ def test_a_place_that_is_not_there_is_said(client: Connection, start: Start) -> 
     publish(client, *BODIES, keys=30)
     with client.consumer("orders", "billing") as consumer:
         assert len(take(consumer, 30)) == 30
-        ends = {row["queue"]: row["end"] for row in consumer.info()["lanes"]}
+        ends = {row["queue"]: row["end"] for row in consumer.info()["cursors"]}
         queue, token = next(iter(start.tokens.items()))  # type: ignore[attr-defined]
         if queue in ends:
             token = max(token, ends[queue] + 1)

@@ -124,7 +124,7 @@ ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
     **{action: [({}, EVERYTHING)] for action in ("counters", "receivers")},
     **{action: [({}, {("subscribe", ">")})] for action in ("attached", "adapters")},
     **{action: [(ONE, {("subscribe", "t")}), ({}, {("subscribe", ">")})]
-       for action in ("show", "lanes", "peek")},
+       for action in ("show", "cursors", "lanes", "peek")},
     **{action: [(ONE, {("manage", "t")}), ({}, EVERYTHING), ({"pattern": ["t"]}, EVERYTHING)]
        for action in ("delete", "pause", "resume", "seek")},
     "create": [

@@ -160,7 +160,7 @@ def test_compaction_deletion_and_groups(real_kafka: Brokers, tmp_path: Path) -> 
                 return bool(consumer.info()["lag"] == 0)
 
             wait_until(at_the_end, 20.0, "the end")
-            end = consumer.info()["lanes"][0]["position"]
+            end = consumer.info()["cursors"][0]["position"]
             node = client.link.node  # type: ignore[attr-defined]
 
             def committed() -> int:
@@ -188,7 +188,7 @@ def test_partitions_that_are_added_are_read(real_kafka: Brokers, tmp_path: Path)
         assert (opened.topic, opened.queues, opened.added) == ("feed", 3, 2)
         assert sorted(drain(consumer, 30)) == sorted(b"%d new" % (i % 3) for i in range(30))
         wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "all acks")
-        positions = {lane["queue"]: lane["position"] for lane in consumer.info()["lanes"]}
+        positions = {cursor["queue"]: cursor["position"] for cursor in consumer.info()["cursors"]}
         assert positions == {0: 60, 1: 10, 2: 10}
         assert (feed.counted().records, feed.counted().lag) == (80, 0)
 

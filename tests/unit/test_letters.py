@@ -152,7 +152,7 @@ def test_one_that_cannot_be_stored_holds_up_no_other_and_is_told(client: Connect
         assert "key and headers" in told["billing"].detail
         assert (told["billing"].token, told["billing"].dead_letter) == (0, "letters")
         wait_until(lambda: consumer.info()["settled"] == 1, 5.0, "the good one is settled")
-        assert consumer.info()["lanes"][0]["position"] == 0, "what is not stored is not settled"
+        assert consumer.info()["cursors"][0]["position"] == 0, "what is not stored is not acked"
         client.link.node.delete_topic("gone")  # type: ignore[attr-defined]
         client.publish("orders", b"more")
         other.next(5.0).term("no use")

@@ -196,7 +196,7 @@ def test_a_forged_letter_is_not_sent_anywhere(client: Connection, headers: dict[
         found = consumer.redrive()
         assert (found["records"], found["unverified"]) == (0, 1)
         before = {
-            topic: client.consumer(topic, "count").info()["lanes"][0]["end"]
+            topic: client.consumer(topic, "count").info()["cursors"][0]["end"]
             for topic in ("orders", "others")
         }
         assert before == {"orders": 1, "others": 0}
@@ -230,7 +230,7 @@ def test_what_was_sent_elsewhere_is_plain(client: Connection) -> None:
         wait_until(lambda: consumer.info()["lag"] == 0, 10.0, "the letter is stored")
         assert consumer.redrive(to="letters")["records"] == 1
         assert thief.redrive()["records"] == 0
-        assert thief.info()["lanes"][0]["end"] == 0
+        assert thief.info()["cursors"][0]["end"] == 0
 
 
 # --- copies that are sent again -------------------------------------------------------------------
@@ -323,5 +323,5 @@ def test_the_lag_leaves_out_what_is_acked_beyond_the_watermark(client: Connectio
             one.ack()
         wait_until(lambda: consumer.info()["settled"] == 5, 5.0, "five are acked")
         about = consumer.info()
-        assert (about["lanes"][0]["position"], about["lanes"][0]["end"]) == (0, 10)
+        assert (about["cursors"][0]["position"], about["cursors"][0]["end"]) == (0, 10)
         assert (about["lag"], about["acked_ahead"]) == (5, 5)

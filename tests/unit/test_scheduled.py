@@ -424,7 +424,7 @@ def test_a_client_schedules_and_tests_in_virtual_time() -> None:
         network.advance(8.5)
         assert len(consumer.fetch(1, max_wait=0.2)) == 0
         info = consumer.info()
-        assert (info["lag"], info["lag_s"], info["lanes"][0]["scheduled"]) == (1, 0.0, 1)
+        assert (info["lag"], info["lag_s"], info["cursors"][0]["scheduled"]) == (1, 0.0, 1)
         [row] = samples(network.find("a").engine, Times())["durable_subscriptions"]
         assert (row["lag_messages"], row["lag_s"], row["scheduled"]) == (1, 0.0, 1)
         assert row["cursors"]["orders:0"]["scheduled"] == 1
@@ -613,7 +613,7 @@ def test_asyncio_and_a_restart(tmp_path: Path) -> None:
         assert bytes(message.data) == b"new"
         message.ack()
         assert nothing_comes(consumer)
-        assert consumer.info()["lanes"][0]["scheduled"] == 1
+        assert consumer.info()["cursors"][0]["scheduled"] == 1
 
 
 def test_a_dead_letter_keeps_no_delivery_time(tmp_path: Path) -> None:

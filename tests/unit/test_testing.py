@@ -105,7 +105,7 @@ def test_asyncio_and_settings_of_topics() -> None:
             await client.publish("orders", b"1", ack="durable")
             async with client.consumer("orders", "billing", start=Earliest()) as consumer:
                 assert (await consumer.next(timeout=5.0)).data == b"1"
-                return [str(lane["queue"]) for lane in (await consumer.info())["lanes"]]
+                return [str(cursor["queue"]) for cursor in (await consumer.info())["cursors"]]
 
     assert asyncio.run(main()) == ["0", "1", "2"]
 

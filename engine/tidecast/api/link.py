@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 import msgspec
 
 from tidecast.api.logs import Logs, Report
+from tidecast.api.renamed import Cursors
 from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.events import Event, Gap
 from tidecast.layout.packet import MESSAGE_BYTES_MAX
@@ -157,11 +158,8 @@ class JoinOptions(ConsumerOptions, frozen=True, kw_only=True):
     may_create: ClassVar[bool] = False
 
 
-class ConsumerGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a durable subscription. The position is fixed when this is given.
-
-    ``cursors``: (word in frames, topic, queue) of those that are there now.
-    """
+class ConsumerGrant(Cursors, frozen=True, kw_only=True):
+    """A member of a durable subscription. The position is fixed when this is given."""
 
     consumer_id: int
     member: int
@@ -172,7 +170,6 @@ class ConsumerGrant(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_s: float
     max_deliver: int
     dead_letter: str
-    cursors: list[tuple[int, str, int]] = msgspec.field(name="lanes")
 
 
 @runtime_checkable

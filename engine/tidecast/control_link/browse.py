@@ -252,7 +252,7 @@ def _move_cursors(node: Node, topic: str, log: QueueLog) -> None:
     """Cursors that rest at what is gone move behind it, so that they do not tell of a gap."""
     for row in node.consumers.perform("list", {}):
         which = {"pattern": row["pattern"], "name": row["name"]}
-        for cursor in node.consumers.perform("show", which)["lanes"]:
+        for cursor in node.consumers.perform("show", which)["cursors"]:
             mine = (cursor["topic"], cursor["queue"]) == (topic, log.queue)
             if mine and cursor["position"] < log.earliest_token:
                 node.consumers.perform(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidecast.api.operations import Operation, Operations
+from tidecast.api.renamed import both_names
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers.recorder import Record, read_records
 from tidecast.client.blocking import Subscription
@@ -115,7 +116,7 @@ class Commands:
     def seek(self, command: Command) -> Any:
         """Move a subscription."""
         arguments = command.which | _seek_arguments(command.args) | {"dry_run": command.dry_run}
-        return {"lanes": self._node.consumers.perform("seek", arguments)}
+        return both_names(self._node.consumers.perform("seek", arguments))
 
     def redrive(self, command: Command) -> Any:
         """Deliver dead letters again."""

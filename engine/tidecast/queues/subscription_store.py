@@ -52,6 +52,11 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     """Of the compiled filter that each consumer must bring along; the code is not kept."""
     paused: bool = False
     cursors: list[SavedCursor] = msgspec.field(name="lanes", default_factory=list)
+    """Written by the old name until the next level, so that a build before this one reads it."""
+    renamed: list[SavedCursor] | msgspec.UnsetType = msgspec.field(
+        name="cursors", default=msgspec.UNSET
+    )
+    """Read only: ``cursors`` as the next level writes them (ADR 0042)."""
     redriven: list[tuple[int, int]] = []
     """(queue, token) of dead letters that were sent again."""
     redrive_start: dict[int, int] = {}
@@ -60,6 +65,10 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     """Topic of its dead letters, by queue: records of letters before it count in the cursors."""
     dead_open: int = 0
     """Dead letters that were stored and not sent again since."""
+
+    def __post_init__(self) -> None:
+        if self.renamed is not msgspec.UNSET:
+            self.cursors, self.renamed = self.renamed, msgspec.UNSET
 
     def set_paused(self, paused: bool) -> bool:
         """Pause or resume it; what it was before."""

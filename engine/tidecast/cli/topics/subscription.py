@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tidecast.api.renamed import with_new_name
 from tidecast.cli.common import (
     asking,
     console,
@@ -90,7 +91,7 @@ def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:
 @_named
 def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """One subscription: its settings, and each of its queues with the reason why it waits."""
-    found = ask(data_dir, token, "show", pattern=topic, name=name)
+    found = with_new_name(ask(data_dir, token, "show", pattern=topic, name=name))
     if as_json:
         echo_json(found)
         return
@@ -106,7 +107,7 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
             (row["topic"], row["queue"], row["position"], row["end"], row["lag"],
              row["acked_ahead"], f"{row['lag_s']:.1f}", row["outstanding"], row["waiting"],
              row.get("scheduled", 0), ", ".join([row["reason"], *row["paused_by"]]))
-            for row in found["lanes"]
+            for row in found["cursors"]
         ],
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
+from tidecast.api.renamed import with_new_name
 from tidecast.api.start import Earliest, Start
 from tidecast.client.admin.types import (
     Moves,
@@ -145,7 +146,8 @@ class Subscriptions:
 
     def get(self, topic: str, name: str) -> SubscriptionInfo:
         """A subscription, with its cursors. Raises NotFound."""
-        return msgspec.convert(self._ask("show", pattern=topic, name=name), SubscriptionInfo)
+        found = with_new_name(self._ask("show", pattern=topic, name=name))
+        return msgspec.convert(found, SubscriptionInfo)
 
     def create(
         self,

@@ -137,7 +137,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters that were not delivered again."""
     scheduled: int = 0
     """Records that wait for their delivery time; ``waiting`` counts them, too."""
-    cursors: list[Cursor] = msgspec.field(name="lanes", default_factory=list)
+    cursors: list[Cursor] = []
     """Only of `get`."""
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from tidecast import codecs
 from tidecast.api.link import ConsumerGrant, ConsumerOptions, Link
+from tidecast.api.renamed import CURSORS_ACTION
 from tidecast.api.start import Start, Time, Tokens, start_of
 from tidecast.api.words import AckWhen, Outcome
 from tidecast.buffers import member_ring
@@ -435,7 +436,7 @@ class ConsumerCore:
         known, words = self._current
         if known != moved:
             try:
-                words = frozenset(word for word, _, _ in self._control("lanes"))
+                words = frozenset(word for word, _, _ in self._control(CURSORS_ACTION))
             except TidecastError:  # the engine, or the subscription, is gone: so are its acks
                 return False
             self._current = (moved, words)
@@ -587,11 +588,11 @@ class ConsumerCore:
 
     def ask_cursors(self) -> None:
         """Ask the node for the subscription's cursors."""
-        for word, topic, queue in self._control("lanes"):
+        for word, topic, queue in self._control(CURSORS_ACTION):
             self._cursors[word] = (topic, queue)
 
     def _control(self, action: str, **arguments: Any) -> Any:
-        if action != "lanes":
+        if action != CURSORS_ACTION:
             self.collector.flush()
             self._connection.flush_to_rings()  # what this client published before counts
         arguments = {"pattern": self.pattern, "name": self.name, **arguments}
@@ -600,7 +601,7 @@ class ConsumerCore:
     def _seek(self, start: Start | str, dry_run: bool) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._control("seek", dry_run=dry_run, **start_options(start))
         if not dry_run:
-            cursors = self._control("lanes")
+            cursors = self._control(CURSORS_ACTION)
             with self._lock:
                 self._cursors |= {word: (topic, queue) for word, topic, queue in cursors}
         return rows

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tidecast.api.renamed import with_new_name
 from tidecast.api.start import Start
 from tidecast.api.words import StartWord
 from tidecast.client.consumer import compiled
@@ -142,4 +143,4 @@ class ConsumerFlows(ConsumerCore):
     def info_flow(self) -> Flow[dict[str, Any]]:
         """Position, lag, outstanding, pressure reason by queue; members."""
         found: dict[str, Any] = yield Ask(partial(self._control, "show"))
-        return found
+        return with_new_name(found)

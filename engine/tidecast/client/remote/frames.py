@@ -19,6 +19,7 @@ import numpy as np
 from tidecast.api.frames.common import HEAD, Failure, Frame, Goodbye, Reply, encoder
 from tidecast.api.levels import FIRST, UNSAID, protocol_of
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
+from tidecast.api.renamed import Cursors
 from tidecast.buffers import writer
 from tidecast.client.core.image import Copied
 from tidecast.client.kernels import ports
@@ -234,7 +235,7 @@ class SubscriptionOpened(msgspec.Struct, frozen=True, kw_only=True):
     subscriber_id: int
 
 
-class ConsumerOpened(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerOpened(Cursors, frozen=True, kw_only=True):
     """Answer to `OpenConsumer`: as `ConsumerGrant`, with the sizes of the member's rings."""
 
     deliveries_bytes: int
@@ -242,7 +243,6 @@ class ConsumerOpened(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_s: float
     max_deliver: int
     dead_letter: str
-    cursors: list[tuple[int, str, int]] = msgspec.field(name="lanes")
 
 
 class Accepted(Frame, frozen=True, kw_only=True):

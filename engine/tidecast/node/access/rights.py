@@ -14,12 +14,15 @@ from typing import Any
 from tidecast.access import Access, digest_of, printable
 from tidecast.api.link import ConsumerOptions, JoinOptions
 from tidecast.api.operations import EVERY_TOPIC, Needed
+from tidecast.api.renamed import OLD_CURSORS
 from tidecast.config.internal import is_internal, served_topic
 from tidecast.errors import AuthError
 from tidecast.events import AccessDenied, Event
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter, KeyCounter
 
-LOOKS = frozenset({"adapters", "attached", "list", "show", "lanes", "peek", "batches"})
+LOOKS = frozenset(
+    {"adapters", "attached", "list", "show", "cursors", OLD_CURSORS, "peek", "batches"}
+)
 """Actions on durable subscriptions that change nothing."""
 OF_WHAT_IS_COVERED = frozenset({"list", "topics", "queues"})
 """The answer holds only what the key covers, see `shown`."""

@@ -15,6 +15,7 @@ import msgspec
 from tidecast import events
 from tidecast.agents.puller import entries
 from tidecast.api.link import ConsumerOptions
+from tidecast.api.renamed import OLD_CURSORS, both_names
 from tidecast.errors import ConfigError, NotFound, StorageError
 from tidecast.node.consumers import lists
 from tidecast.node.consumers import redrive as redriving
@@ -75,7 +76,7 @@ def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool)
         found["dead_open"] = subs.state.dead_open(saved)
         found["lag_s"] = max((row["lag_s"] for row in rows), default=0.0)
         if cursors:
-            found["lanes"] = rows
+            found |= both_names(rows)
         return found
 
 
@@ -346,7 +347,7 @@ ACTIONS: dict[str, Callable[..., Any]] = {
     "topics": lists.topics, "queues": lists.queues, "batches": lists.batches,
     "read_log": lists.read_log, "counters": lists.counters, "receivers": lists.receivers,
     "attached": attached, "adapters": adapters,
-    "list": list_all, "show": show, "lanes": cursors, "peek": peek, "create": create,
-    "delete": delete, "pause": pause, "resume": resume, "pause_queue": pause_queue,
-    "pause_topic": pause_topic, "seek": seek, "redrive": redrive,
+    "list": list_all, "show": show, "cursors": cursors, OLD_CURSORS: cursors, "peek": peek,
+    "create": create, "delete": delete, "pause": pause, "resume": resume, "seek": seek,
+    "pause_queue": pause_queue, "pause_topic": pause_topic, "redrive": redrive,
 }  # fmt: skip
