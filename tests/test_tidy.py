@@ -163,6 +163,24 @@ def _waits_in_vain(call: ast.Call) -> bool:
     return method == "wait" and name.split(".")[-1] == "Event()" and bool(call.args + call.keywords)
 
 
+REQUESTS = frozenset(
+    f"{package}.{verb}"
+    for package in ("httpx", "httpx2")
+    for verb in ("get", "post", "put", "patch", "delete", "request")
+)
+
+
+def requests_name_their_timeout(path: str, text: str) -> list[str]:
+    """By itself httpx waits for 5 s, which a service beside other load may need."""
+    return [
+        f"{node.lineno}: {ast.unparse(node.func)} without a timeout; 5 s is too short beside load"
+        for node in ast.walk(_tree(text, "httpx"))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in REQUESTS
+        and "timeout" not in {each.arg for each in node.keywords}
+    ]
+
+
 COMPILERS = ("njit", "jit", "cfunc", "vectorize", "guvectorize", "stencil", "generated_jit")
 EXTENDING = ("intrinsic", "register_jitable")
 
@@ -344,6 +362,7 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "no print": (no_print, [each for each in select(".py") if not each[0].startswith("examples/")]),
     "no sleep": (no_sleep, list(select(".py", under=("tests/",)))),
     "no hidden sleep": (no_hidden_sleep, list(select(".py", under=("tests/",)))),
+    "request timeout": (requests_name_their_timeout, list(select(".py", under=("tests/",)))),
     "kernel decorator": (kernels_use_our_decorator, NOT_NATIVE),
     "no jitclass": (no_jitclass, list(select(".py"))),
     "native alone": (native_alone_is_native, NOT_NATIVE),
@@ -389,6 +408,7 @@ PLANTED: list[tuple[str, str]] = [
     ("no hidden sleep", "import threading\nwhile not threading.Event().wait(0.3): ...\n"),
     ("no hidden sleep", "from threading import Event\nEvent().wait(timeout=1)\n"),
     ("no hidden sleep", "def f(page):\n    page.wait_for_timeout(700)\n"),
+    ("request timeout", "import httpx2 as httpx\nhttpx.get('http://127.0.0.1/')\n"),
     ("kernel decorator", "import numba\n@numba.njit(cache=True)\ndef f(): ...\n"),
     ("kernel decorator", "from numba import njit as fast\n"),
     ("kernel decorator", "import numba as nb\nnb.extending.intrinsic\n"),

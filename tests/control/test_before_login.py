@@ -187,8 +187,8 @@ def test_a_websocket_of_another_host_or_origin_is_refused(control: Running) -> N
 def test_metrics_by_way_of_a_proxy_need_a_key(control: Running, name: str) -> None:
     import httpx2 as httpx
 
-    assert httpx.get(control.url + "/metrics").status_code == 200
-    assert httpx.get(control.url + "/metrics", headers={name: "x"}).status_code == 401
+    assert httpx.get(control.url + "/metrics", timeout=30).status_code == 200
+    assert httpx.get(control.url + "/metrics", headers={name: "x"}, timeout=30).status_code == 401
 
 
 # --- live feeds -----------------------------------------------------------------------------------

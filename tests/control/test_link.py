@@ -486,7 +486,7 @@ def test_recorder_counters_and_metrics(control: Running, engine: Engine) -> None
     assert records
     counters = control.api.get(f"/nodes/{name}/counters").json()["counters"]
     assert "node" in counters
-    text = httpx.get(control.url + "/metrics").text
+    text = httpx.get(control.url + "/metrics", timeout=30).text
     assert f'tidecast_node_up{{node="{name}"}} 1.0' in text
     assert "# TYPE tidecast_packets_sent_total counter" in text
     assert control.api.get("/nodes/nobody/recorder").json()["code"] == "not_found"

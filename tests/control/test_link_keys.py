@@ -53,7 +53,7 @@ def test_a_key_made_in_the_service_opens_the_gateway_until_it_is_revoked(
             client.publish("orders.eu", b"1", flush=True)
             with pytest.raises(AuthError, match="key shop lacks the right publish on secret"):
                 client.publish("secret", b"1")
-            text = httpx.get(control.url + "/metrics").text
+            text = httpx.get(control.url + "/metrics", timeout=30).text
             counted = [
                 x for x in text.splitlines() if x.startswith("tidecast_gateway_denied_total")
             ]

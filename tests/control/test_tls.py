@@ -45,10 +45,10 @@ def test_https_and_an_engine_over_wss(
     with running(secured, template.login, verify=trust) as control:
         assert control.url.startswith("https://")
         with pytest.raises(httpx.ConnectError):
-            httpx.get(control.url + "/health/live")
+            httpx.get(control.url + "/health/live", timeout=30)
         assert control.api.get("/system").status_code == 200
         body = {"user": "admin", "password": "correct horse battery"}
-        answer = httpx.post(control.url + "/api/v1/auth/login", json=body, verify=trust)
+        answer = httpx.post(control.url + "/api/v1/auth/login", json=body, verify=trust, timeout=30)
         assert "Secure" in answer.headers["set-cookie"]
         with FakeLink(control, "far", ssl=trust) as link:
             assert link.welcome["credential"].startswith("tcn_")

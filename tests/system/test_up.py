@@ -87,7 +87,7 @@ def test_the_half_that_was_killed_is_there_again(data_dir: Path, eventually: Eve
     eventually(lambda: running_pid(data_dir) not in (None, engine), "an engine", timeout_s=120)
 
     def nodes_up() -> bool:
-        text = httpx.get(f"{first['url']}/metrics").text
+        text = httpx.get(f"{first['url']}/metrics", timeout=30).text
         return re.search(r'tidecast_node_up\{node="[^"]+"\} 1\.0', text) is not None
 
     eventually(nodes_up, "the engine at the service", timeout_s=120)
@@ -106,7 +106,7 @@ def test_up_again_brings_back_what_is_missing(data_dir: Path, eventually: Eventu
     os.kill(_service(data_dir)["pid"], signal.SIGKILL)
     eventually(lambda: service_state(data_dir) is None, "the end of the service")
     assert f"control service: {url}" in _run(data_dir, "up", "--detach")
-    assert httpx.get(f"{url}/health/live").status_code == 200
+    assert httpx.get(f"{url}/health/live", timeout=30).status_code == 200
     eventually(lambda: watching_pid(data_dir), "the watch")
 
 
