@@ -275,3 +275,56 @@ def test_a_ring_that_was_left_does_not_fence_a_publisher_that_lost_its_engine_be
         Step("crash", 2, 20_897),
     ]
     assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_a_loss_of_power_after_a_growth_brings_no_record_twice() -> None:
+    """The marks of the new queues were not on the device: sent again, all was stored again."""
+    settings = Settings(
+        seed=148157526, drop=0.2, duplicate=0.0, reorder=0.0, delay_us=20.0, queues=1,
+        fsync="batch", flow="min", live_history_bytes=1 << 16, producers=3, subscriptions=2,
+        members=2, max_in_flight=500, ack_wait_s=0.2, keys=1, nak_share=0.05, term_share=0.0,
+        retention_bytes=1 << 16, power=True,
+    )  # fmt: skip
+    steps = [
+        Step("reborn", 0, 2),
+        Step("run", 48_251),
+        Step("power_lost", 257_793),
+        Step("publish", 6, 33, 78),
+        Step("take", 6, 33, 6),
+        Step("grow", 2),
+        Step("power_lost", 237_162),
+    ]
+    assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_a_growth_does_not_mark_records_that_a_loss_of_power_takes() -> None:
+    """Records of an older queue were not synced when it grew: sent again, they were no duplicates.
+
+    Their cut held the subscriptions back from the new queues for ever.
+    """
+    settings = Settings(
+        seed=148159312, drop=0.0, duplicate=0.02, reorder=0.05, delay_us=500.0, queues=2,
+        fsync="interval", flow="rate", live_history_bytes=1 << 20, producers=3, subscriptions=2,
+        members=3, max_in_flight=3, ack_wait_s=1.0, keys=1, nak_share=0.0, term_share=0.0,
+        retention_bytes=1 << 16, power=True,
+    )  # fmt: skip
+    steps = [Step("publish", 8, 38, 213), Step("grow", 2), Step("power_lost", 53_981)]
+    assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_a_late_ack_settles_what_its_next_delivery_gives_up() -> None:
+    """The ack of a delivery that timed out comes before the `term` of the next one."""
+    settings = Settings(
+        seed=148157716, drop=0.01, duplicate=0.1, reorder=0.2, delay_us=20.0, queues=2,
+        fsync="batch", flow="min", live_history_bytes=1 << 20, producers=1, subscriptions=2,
+        members=1, max_in_flight=500, ack_wait_s=0.2, keys=1, nak_share=0.0, term_share=0.02,
+        retention_bytes=0, power=False,
+    )  # fmt: skip
+    steps = [
+        Step("publish", 2, 34, 499),
+        Step("publish", 6, 10, 260),
+        Step("take", 7, 39, 6),
+        Step("run", 192_238),
+        Step("live_publish", 1, 18),
+    ]
+    assert checker.check(run(Script(settings, steps))) == []

@@ -43,6 +43,11 @@ class Proxy:
         """Cut when so many bytes more have gone to the target, before any answer to the last."""
         self._cut_after = n_bytes
 
+    @property
+    def cuts(self) -> bool:
+        """A cut is still to come."""
+        return self._cut_after is not None
+
     def abandon(self) -> None:
         """The client's side is reset; the target's stays open and is never heard of again."""
         pairs, self._pairs = self._pairs, []

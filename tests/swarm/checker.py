@@ -223,12 +223,20 @@ def acked_does_not_come_again(history: swarm_history.History) -> Iterator[str]:
 
 
 def dead_letters_are_earned(history: swarm_history.History) -> Iterator[str]:
-    """A dead letter was given up by a handler, and each that was given up has one."""
-    given_up = {
-        (e.subscription, e.queue, e.token)
-        for e in _all(history, swarm_history.Settled)
-        if e.how == "term"
-    }
+    """A dead letter was given up by a handler, and each that was given up has one.
+
+    An ack that came before the `term`, of a delivery that timed out, has settled the record.
+    """
+    given_up, due = set(), set()
+    acked: set[tuple[str, int, int, int]] = set()
+    for e in _all(history, swarm_history.Settled):
+        place = (e.subscription, e.queue, e.token)
+        if e.how in ACKED:
+            acked.add((*place, e.round))
+        elif e.how == "term":
+            given_up.add(place)
+            if (*place, e.round) not in acked:
+                due.add(place)
     letters = Counter(
         (e.subscription, e.queue, e.token) for e in _all(history, swarm_history.DeadLetter)
     )
@@ -244,7 +252,7 @@ def dead_letters_are_earned(history: swarm_history.History) -> Iterator[str]:
     for letter, n in letters.items():
         if n > again[letter] and not crashed:
             yield f"{letter}: {n} dead letters, given up {again[letter]} times"
-    for letter in given_up:
+    for letter in due:
         if letter not in letters and not crashed:
             yield f"{letter}: given up, and no dead letter"
 

@@ -63,7 +63,8 @@ def kill_in_turn(
                 served.start()
             elif victim == "connections":
                 proxy.cut_after(rng.randrange(1, 200_000))
-            else:
+            else:  # a first connection that is cut is an error, not a loss
+                eventually(lambda: not proxy.cuts, "the cut")
                 roles[victim].kill()
                 roles[victim] = producer() if victim == "producer" else consumer()
         roles["producer"].kill()

@@ -225,7 +225,7 @@ class QueueLog:
         w[log_state.L_END_SEGMENT] = last + 1
 
     def write_snapshot(self, base_token: int, raw: bytes) -> None:
-        """Keep ``raw`` beside a segment, whole or not at all. Raises OSError."""
+        """Keep ``raw`` beside a segment, on the device, whole or not at all. Raises OSError."""
         path = self.directory / snapshot_name(base_token)
         fresh = path.with_suffix(".producers-new")
         fresh.unlink(missing_ok=True)
@@ -235,6 +235,8 @@ class QueueLog:
             if self.fsync != "none":
                 os.fsync(file.fileno())
         fresh.replace(path)
+        if self.fsync != "none":
+            sync_directory(self.directory)
 
     def snapshot(self, base_token: int) -> bytes:
         """What was kept beside a segment, or nothing."""

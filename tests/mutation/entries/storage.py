@@ -8,8 +8,25 @@ _POWER = "tests/unit/test_queue_power.py::"
 _LOG = "tests/unit/test_queue_log.py::"
 _DURABLE_PUBLISH = "tests/simulation/test_durable_publish.py::"
 _DAMAGE = "tests/unit/test_damage.py::"
+_SWARM = "tests/simulation/test_swarm.py::"
 
 MUTATIONS = (
+    Mutation(
+        "storage-snapshot-name-unsynced",
+        "engine/tidecast/log/queue_log.py",
+        '        fresh.replace(path)\n        if self.fsync != "none":',
+        '        fresh.replace(path)\n        if self.fsync == "never":',
+        (_SWARM + "test_a_loss_of_power_after_a_growth_brings_no_record_twice",),
+        "The name of a snapshot of producers is never synced.",
+    ),
+    Mutation(
+        "storage-growth-unsynced",
+        "engine/tidecast/node/durable/topic.py",
+        "        for log in self.logs:\n            log.sync()",
+        "        for log in self.logs:\n            log.next_token  # noqa: B018",
+        (_SWARM + "test_a_growth_does_not_mark_records_that_a_loss_of_power_takes",),
+        "A growth persists its cuts and marks before the records that they speak of.",
+    ),
     Mutation(
         "storage-sync-never",
         "engine/tidecast/native/system/files.py",

@@ -167,6 +167,7 @@ class DurableTopic:
             topic._load_grants()
             for queue in range(topic.map.queues):
                 topic.logs.append(topic._open_log(queue, now_ns))
+            topic._cut_to_ends()
             if not topic._find_torn() and config.queues > topic.map.queues:
                 with contextlib.suppress(StorageError):  # the node tries again
                     topic.grow(config.queues, now_ns)  # in the file, while no engine ran
@@ -215,6 +216,24 @@ class DurableTopic:
 
     def _refused(self, problem: OSError) -> StorageError:
         return StorageError(f"{self.directory}: {problem.strerror}", problem.errno or 0)
+
+    def _cut_to_ends(self) -> None:
+        """Lost records, of ``fsync: none`` or of a damaged tail, hold no newer queue back."""
+        growths = tuple(
+            msgspec.structs.replace(
+                growth,
+                cuts=tuple(
+                    min(cut, log.next_token)
+                    for cut, log in zip(growth.cuts, self.logs, strict=False)
+                ),
+            )
+            for growth in self.map.growths
+        )
+        if growths != self.map.growths:
+            try:
+                self._save_map(QueueMap(self.map.first, growths))
+            except OSError as problem:
+                raise self._refused(problem) from None
 
     def _save_map(self, fresh: QueueMap) -> None:
         write_atomically(self.directory / MAP_NAME, seal_json(msgspec.json.encode(fresh)))
@@ -281,12 +300,14 @@ class DurableTopic:
         base = log.segments[-1].base_token
         raw = log.snapshot(base)
         known = self.producers.load(queue, raw, checksum)
-        if not known and base > log.earliest_token:
-            known = self._learn_from_segments(log, queue) or log.earliest_token == 0
+        grown = queue >= self.map.first  # what was sent before its growth is in its snapshots alone
+        if not known and (grown or base > log.earliest_token):
+            known = base > log.earliest_token and self._learn_from_segments(log, queue)
+            known = known or (log.earliest_token == 0 and not grown)
             detail = "an older one and the segments since say the same"
             if not known:
                 detail = "what producers published before may be stored again: none is sound"
-            if raw:
+            if raw or not known:
                 self.damaged_files.append((queue, log.directory / snapshot_name(base), detail))
         for path in log.recovered.indexes_rebuilt:
             self.damaged_files.append((queue, path, "it was rebuilt from its segment"))
@@ -383,10 +404,14 @@ class DurableTopic:
     def grow(self, queues: int, now_ns: int) -> None:
         """More queues, or all as it was. To be called between two cycles, nothing half appended.
 
-        Raises StorageError, Fenced.
+        The records that the cuts and marks speak of are on the device before these are: else a loss
+        of power would turn records that a publisher sends again into duplicates. Raises
+        StorageError, Fenced.
         """
         if not self.owned:
             raise Fenced(f"{self.directory}: another engine owns it now")
+        for log in self.logs:
+            log.sync()
         cuts = [log.next_token for log in self.logs]
         fresh = self.map.grown(queues, cuts)
         marks = {each.id: each.marks for each in self.producers.known.values()}
