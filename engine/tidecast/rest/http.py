@@ -110,14 +110,14 @@ def _word(value: Any) -> Any:
 
 
 def _error_of(refused: urllib.error.HTTPError) -> TidecastError:
-    """The error whose text is ``409: the title; why``, of a problem document."""
+    """The error whose text is ``409: the title; why``, of a problem document, each reason once."""
     text = refused.read(ANSWER_BYTES_MAX).decode("utf-8", "replace")
     problems: list[str] = []
     try:
         document = json.loads(text)
         problems = [f"{one['pointer']}: {one['detail']}" for one in document.get("errors") or ()]
         said = [str(document["title"]), str(document.get("detail") or ""), *problems]
-        message = f"{refused.code}: " + "; ".join(filter(None, said))
+        message = f"{refused.code}: " + "; ".join(dict.fromkeys(filter(None, said)))
     except (ValueError, KeyError, TypeError, AttributeError):
         message = f"{refused.code} {refused.reason}: {text[:_TEXT_SHOWN_MAX]}"
     if refused.code == 429:
