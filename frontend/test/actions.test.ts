@@ -85,19 +85,6 @@ it("topics sorted by live figures: what is active first, loaded or not, the quie
   expect(rows.map((row) => row.name)).toEqual(["z", "b", "a", "c"]);
 });
 
-it("topics of adapters, which the service does not list, are among the others by name", () => {
-  const topic = (name: string) => ({ metadata: { name, labels: {} } }) as never;
-  const kept = (name: string) => ({ name, adapters: { alpha: { adapter: "kafka" } } }) as never;
-  const lives = { feed: kept("feed"), other: { name: "other" } as never, b: kept("b") };
-  const names = (desc: boolean, matches: (name: string) => boolean = () => true) =>
-    liveFirst([topic("b"), topic("z")], lives, { id: "name", desc }, matches).map(
-      (row) => row.name,
-    );
-  expect(names(false)).toEqual(["b", "feed", "z"]);
-  expect(names(true)).toEqual(["z", "feed", "b"]);
-  expect(names(false, (name) => name === "b")).toEqual(["b", "z"]);
-});
-
 it("the lock file names no registry", () => {
   expect(readFileSync("package-lock.json", "utf8")).not.toMatch(/"resolved"/);
 });

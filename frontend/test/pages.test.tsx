@@ -88,7 +88,7 @@ describe("pages", () => {
     ["/", "Overview", "Bottlenecks"],
     ["/flow?view=table", "Flow", "From"],
     ["/reliability", "Reliability", "Flight recorder"],
-    ["/topics", "Topics", "301 topics, 7 active"],
+    ["/topics", "Topics", "300 topics, 7 active"],
     ["/topics/md.us.equities", "md.us.equities", "Rate limits"],
     ["/topics/feed.kafka", "feed.kafka", "waiting: 10.1.0.30:9092: connection refused"],
     ["/subscriptions", "Subscriptions", "4 durable subscriptions, 8 live readers"],

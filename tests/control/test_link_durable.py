@@ -89,7 +89,44 @@ def _attached(control: Running, adapters: Any, eventually: Eventually) -> None:
     assert control.api.get("/queues/feed:0").json()["latest"] == "50"
     assert control.api.get("/queues/feed:1").json()["adapter"] == "generator"
     assert control.api.get("/queues/feed:2").status_code == 404
+    _listed_topics(control)
     adapters.detach("feed")
+
+
+def _listed_topics(control: Running) -> None:
+    """Once each, by filter, in pages, in the total; a resource only if it is one."""
+
+    def names(**params: Any) -> list[str]:
+        found, cursor = list[str](), None
+        while True:
+            given = params | ({"cursor": cursor} if cursor else {})
+            page = control.api.get("/topics", params={"limit": 1, **given}).json()
+            found += [item["metadata"]["name"] for item in page["items"]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    assert "feed" not in names()
+    for sort in ("name", "-name", "created_at", "-created_at"):
+        assert sorted(names(adapters=True, sort=sort)) == sorted([*names(), "feed"]), sort
+    assert names(adapters=True) == sorted(names(adapters=True))
+    assert names(adapters=True, q="FEE") == ["feed"]
+    assert names(adapters=True, q="nothing") == []
+    assert names(adapters=True, label="a=b") == []
+    params = {"adapters": True, "count": True}
+    whole = control.api.get("/topics", params=params).json()
+    assert whole["total"] == len(whole["items"]) == len(names()) + 1
+    (feed,) = [item for item in whole["items"] if item["metadata"]["name"] == "feed"]
+    assert (feed["metadata"]["generation"], feed["spec"]["queues"]) == (0, 2)
+    assert feed["status"]["adapters"] == ["generator"]
+    assert not feed["status"]["drift"]
+    assert control.api.get("/topics/feed").status_code == 404
+    assert control.api.put("/topics/feed", json={"spec": {}}).status_code == 201
+    both = control.api.get("/topics", params=params).json()
+    (feed,) = [item for item in both["items"] if item["metadata"]["name"] == "feed"]
+    assert both["total"] == whole["total"], "a name in both is counted once"
+    assert (feed["metadata"]["generation"], feed["status"]["adapters"]) == (1, ["generator"])
+    assert control.api.delete("/topics/feed").status_code == 200
 
 
 def _statuses(control: Running) -> None:

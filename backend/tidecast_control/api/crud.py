@@ -66,6 +66,20 @@ async def list_query(
     return ListQuery(limit=limit, cursor=cursor, sort=sort, q=q, labels=tuple(label), count=count)
 
 
+async def topic_query(
+    ctx: Ctx,
+    query: Annotated[ListQuery, Depends(list_query)],
+    adapters: Annotated[
+        bool,
+        Query(description="Also topics that adapters of engines keep: no resources, generation 0"),
+    ] = False,
+) -> ListQuery:
+    """The query of the list of topics."""
+    if adapters:
+        await fresh(ctx)
+    return replace(query, unstored=adapters)
+
+
 def typed(called: str, endpoint: Callable[..., Any], doc: str, /, **annotations: Any) -> Any:
     """An endpoint with its name, text and annotations: FastAPI reads them."""
     endpoint.__annotations__.update(annotations)
@@ -108,7 +122,7 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
             f"A page of {label}s.",
             ctx=Ctx,
             actor=read,
-            query=Annotated[ListQuery, Depends(list_query)],
+            query=Annotated[ListQuery, Depends(topic_query if kind.unstored else list_query)],
         ),
         response_model=Page[kind.resource],  # type: ignore[name-defined]
         responses=problem_responses(),

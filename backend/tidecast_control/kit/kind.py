@@ -21,6 +21,9 @@ Learn = Callable[[Session], Any]
 StatusOf = Callable[[Any, Any, Sequence[Row]], list[Status]]
 """(what was learned, the `World` of telemetry lately or None, rows) -> their statuses."""
 
+Unstored = Callable[[Any], Mapping[str, Mapping[str, Any]]]
+"""The `World` of telemetry, or None -> spec by name of what engines have without a resource."""
+
 Changed = Callable[[Session, str, "Mapping[str, Any] | None"], None]
 """(session, name, new spec or None for a deletion)."""
 
@@ -98,5 +101,7 @@ class Kind:
     changed: Changed = nothing_else
     """What else a write changes, in its transaction."""
     can_create: bool = True
+    unstored: Unstored | None = None
+    """Lists hold these beside the resources, for callers that ask for them."""
     measured: bool = False
     """Its status comes from telemetry: who reads it wants a fresh sample."""

@@ -34,8 +34,17 @@ _STAMP = (
     "(SELECT concat(max(seen_at), count(*) FILTER (WHERE connected)) FROM node_states)"
 )
 _METADATA = tuple(Metadata.model_fields)
-_SELECT = f"SELECT {_STAMP}, {_COLUMNS} FROM resources WHERE "
-_ONE = _SELECT + "kind = %s AND name = %s"
+_SELECT = f"SELECT {_STAMP}, {_COLUMNS} FROM "
+_ONE = _SELECT + "resources WHERE kind = %s AND name = %s"
+_WITH_UNSTORED = f"""(
+SELECT {_COLUMNS}, search FROM resources
+UNION ALL
+SELECT '', n.kind, n.name, '{{}}'::jsonb, '', '', false, '', n.spec::jsonb, 0, 0, to_timestamp(0),
+    to_timestamp(0), '', lower(n.name)
+FROM unnest(%s::text[], %s::text[], %s::text[]) AS n (kind, name, spec)
+WHERE NOT EXISTS (SELECT 1 FROM resources r WHERE r.kind = n.kind AND r.name = n.name)
+) AS listed"""
+"""Resources, and names without a resource: those have generation 0. A name stands once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,8 @@ class ListQuery:
     q: str = ""
     labels: tuple[str, ...] = ()
     count: bool = False
+    unstored: bool = False
+    """Also what `Kind.unstored` names."""
 
 
 async def one(db: Database, kind: Kind, name: str, actor: Actor) -> tuple[Stored, Stamp]:
@@ -85,9 +96,11 @@ async def page(db: Database, kind: Kind, query: ListQuery, actor: Actor) -> byte
     where, arguments = _filters(kind, query)
     shown, patterns = _shown(kind, actor)
     where, arguments = where + shown, arguments + patterns
+    table, listed = _table(db, kind, query)
+    arguments = listed + arguments
     total = None
     if query.count:
-        counting = f"SELECT count(*) FROM resources WHERE {' AND '.join(where)}"
+        counting = f"SELECT count(*) FROM {table} WHERE {' AND '.join(where)}"
         total = int((await db.statements.rows(counting, *arguments))[0][0])
     down = query.sort.startswith("-")
     field = query.sort.removeprefix("-")
@@ -96,7 +109,7 @@ async def page(db: Database, kind: Kind, query: ListQuery, actor: Actor) -> byte
         arguments += _place(query.cursor, query.sort, field)
     order = " DESC" if down else ""
     by = f"name{order}" if field == "name" else f"{field}{order}, name{order}"
-    sql = f"{_SELECT}{' AND '.join(where)} ORDER BY {by} LIMIT %s"
+    sql = f"{_SELECT}{table} WHERE {' AND '.join(where)} ORDER BY {by} LIMIT %s"
     found = await db.statements.rows(sql, *arguments, query.limit + 1)
     following = None
     rows = [Stored(*each[2:]) for each in found[: query.limit]]
@@ -106,6 +119,15 @@ async def page(db: Database, kind: Kind, query: ListQuery, actor: Actor) -> byte
         following = cursors.encode(query.sort, value, last.name)
     items = await views(db, kind, rows, found[0][:2]) if rows else []
     return encode({"items": items, "next_cursor": following, "total": total})
+
+
+def _table(db: Database, kind: Kind, query: ListQuery) -> tuple[str, list[Any]]:
+    """The table of a list, and its parameters."""
+    specs = kind.unstored(db.world()) if query.unstored and kind.unstored is not None else {}
+    if not specs:
+        return "resources", []
+    texts = [msgspec.json.encode(spec).decode() for spec in specs.values()]
+    return _WITH_UNSTORED, [[kind.name] * len(specs), list(specs), texts]
 
 
 def _filters(kind: Kind, query: ListQuery) -> tuple[list[str], list[Any]]:

@@ -78,6 +78,7 @@ class TopicStatus(Status):
     nodes: list[str] = []
     unwired: list[str] = Field([], description="Settings that the engines here do not know yet")
     paused: bool = False
+    adapters: list[str] = Field([], description="Kinds of adapters of engines that keep its queues")
 
 
 class Topic(Resource[TopicSpec, TopicStatus]):

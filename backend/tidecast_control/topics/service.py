@@ -34,6 +34,7 @@ DURABLE = (
     "retention_s",
 )
 ENGINE_FIELDS = frozenset(TopicConfig.__struct_fields__)
+QUEUES_MAX = 1024
 WIRE_ID_MAX, WIRE_IDS_TRIED_MAX = 65_535, 32
 
 
@@ -158,7 +159,19 @@ def _seen(world: World | None, name: str) -> dict[str, Any]:
         "publishers": live.get("publishers", 0),
         "subscribers": live.get("subscribers", 0),
         "paused": bool(live.get("paused")),
+        "adapters": sorted({each["adapter"] for each in live.get("adapters", {}).values()}),
     }
+
+
+def _attached(world: World | None) -> dict[str, dict[str, Any]]:
+    """Topics that adapters of engines keep: in no topology, and no resources."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, live in world.topics.items() if world is not None else ():
+        adapters = live.get("adapters")
+        if adapters:
+            queues = max(int(each["queues"]) for each in adapters.values())
+            found[name] = {"mode": "durable", "queues": min(max(queues, 1), QUEUES_MAX)}
+    return found
 
 
 def _given_id(_name: str, spec: Mapping[str, Any]) -> int | None:
@@ -185,4 +198,5 @@ KIND = Kind(
     learn=_learn,
     status=_status,
     number_of=_given_id,
+    unstored=_attached,
 )

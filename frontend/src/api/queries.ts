@@ -58,6 +58,7 @@ export const topicsQuery = (search: ListSearch) =>
             query: {
               limit: PAGE_ROWS,
               count: pageParam === undefined,
+              adapters: true,
               ...(pageParam ? { cursor: pageParam } : {}),
               ...(search.q ? { q: search.q } : {}),
               ...(search.sort ? { sort: search.sort } : {}),

@@ -17,8 +17,8 @@ import { Select } from "@/ui/select";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, parseSort, sortText } from "@/ui/table";
 import { VirtualTable } from "@/ui/virtual-table";
-import { AdapterBadge } from "./adapter";
-import { activeIn, attachedIn, LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
+import { AdapterBadge, isAttached } from "./adapter";
+import { activeIn, LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
 import { SyncBadge } from "./sync-badge";
 import { ThrottleBadge } from "./throttle";
 
@@ -193,7 +193,13 @@ export function TopicsPage() {
     () => liveFirst(topics, listed, sort, matches),
     [topics, listed, sort, matches],
   );
-  const total = (list.data?.pages[0]?.total ?? topics.length) + attachedIn(listed, matches).length;
+  const total = list.data?.pages[0]?.total ?? topics.length;
+  const attached = useMemo(() => Object.values(lives).filter(isAttached).length, [lives]);
+  // The service lists topics of adapters too; only the live feed says when one comes or goes.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: it follows the number alone
+  useEffect(() => {
+    if (list.data) list.refetch();
+  }, [attached]);
   const labels = useMemo(() => labelChoices(topics, search.label), [topics, search.label]);
   const more = useCallback(() => {
     if (list.hasNextPage && !list.isFetchingNextPage) list.fetchNextPage();

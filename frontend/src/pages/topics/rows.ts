@@ -1,7 +1,6 @@
 import type { Topic } from "@/api/queries";
 import type { TopicLive } from "@/live/types";
 import type { Sort } from "@/ui/table";
-import { isAttached } from "./adapter";
 
 export interface TopicRow {
   name: string;
@@ -9,10 +8,7 @@ export interface TopicRow {
   live: TopicLive | undefined;
 }
 
-/**
- * Sorted by the service, or, by live figures, here: what carries traffic comes first. Topics of
- * adapters are no resources: the service's list lacks them.
- */
+/** Sorted by the service, or, by live figures, here: topics with traffic come first. */
 export const LIVE_SORTS: Record<string, (live: TopicLive) => number> = {
   messages: (live) => live.rates.messages_out,
   packets: (live) => live.rates.packets_out,
@@ -29,12 +25,6 @@ export const activeIn = (lives: Readonly<Record<string, TopicLive>>) =>
     ({ name, rates }) => !name.startsWith("tidecast.") && rates.packets_out + rates.packets_in > 0,
   ).length;
 
-/** Topics that adapters of engines keep. */
-export const attachedIn = (
-  lives: Readonly<Record<string, TopicLive>>,
-  matches: (name: string) => boolean,
-) => Object.values(lives).filter((live) => isAttached(live) && matches(live.name));
-
 export function liveFirst(
   topics: readonly Topic[],
   lives: Readonly<Record<string, TopicLive>>,
@@ -44,20 +34,12 @@ export function liveFirst(
   const value = LIVE_SORTS[sort.id];
   const byName = new Map(topics.map((topic) => [topic.metadata.name, topic]));
   const way = sort.desc ? -1 : 1;
-  if (!value) {
-    const rows: TopicRow[] = topics.map((topic) => ({
+  if (!value)
+    return topics.map((topic) => ({
       name: topic.metadata.name,
       topic,
       live: lives[topic.metadata.name],
     }));
-    const attached = attachedIn(lives, matches)
-      .filter((live) => !byName.has(live.name))
-      .map((live) => ({ name: live.name, topic: undefined, live }));
-    // The service sorts by code point, and so does this.
-    return attached.length === 0
-      ? rows
-      : [...rows, ...attached].sort((a, b) => way * (a.name < b.name ? -1 : 1));
-  }
   const active = Object.values(lives)
     .filter((live) => matches(live.name))
     .sort((a, b) => way * (value(a) - value(b)) || a.name.localeCompare(b.name))
