@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidecast_control.api.http import actor_of, context_of
+from tidecast_control.api.http import DENIED, actor_of, context_of, note_denial
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
 from tidecast_control.kit.schemas import Problem
 from tidecast_control.settings import Settings
@@ -63,6 +63,7 @@ class RequestShell:
             if allows_host(settings, headers.get("host", "")):
                 await self.app(scope, receive, send)
             else:
+                note_denial(HTTPConnection(scope), _misdirected(), "WS any path")
                 await send({"type": "websocket.close", "code": 4421, "reason": "host"})
             return
         own = [(b"x-request-id", request_id.encode()), *SECURITY_HEADERS]
@@ -75,6 +76,9 @@ class RequestShell:
 
         problem = await self._refusal(scope, headers, settings)
         if problem is not None:
+            if CATALOGUE[problem.problem].status in DENIED:
+                route = f"{scope['method']} any path"
+                note_denial(HTTPConnection(scope), problem, route)
             await _refuse(scope, headed, problem, self._prefix)
             return
         await self.app(scope, self._bounded(scope, receive), headed)
@@ -83,7 +87,7 @@ class RequestShell:
         self, scope: Scope, headers: Headers, settings: Settings
     ) -> ProblemError | None:
         if not allows_host(settings, headers.get("host", "")):
-            return ProblemError("misdirected", "Host: not a name of this service")
+            return _misdirected()
         allowed = self._limit(scope)
         length = headers.get("content-length", "")
         if length and (not length.isdigit() or int(length) > allowed):
@@ -138,6 +142,10 @@ def allows_host(settings: Settings, host: str) -> bool:
         known = (*LOOPBACK_NAMES, *settings.own_names, *settings.allowed_hosts)
         return bool(name) and any(fnmatch.fnmatchcase(name, each.lower()) for each in known)
     return True
+
+
+def _misdirected() -> ProblemError:
+    return ProblemError("misdirected", "Host: not a name of this service")
 
 
 def _too_large(allowed: int) -> ProblemError:

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import json
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -283,3 +285,40 @@ def test_logins_wait_for_their_turn_and_the_rest_is_sent_away(service: Service) 
     at_once, refused = asyncio.run(main())
     assert at_once <= AT_ONCE_MAX
     assert refused == 100 - AT_ONCE_MAX - WAITING_MAX
+
+
+# --- the audit of what is refused at the door -----------------------------------------------------
+
+
+def test_refusals_at_the_door_are_a_few_rows_of_the_audit(service: Service) -> None:
+    client = service.client()
+    for i in range(40):
+        evil = client.get(f"/api/v1/topics/t{i}", headers={"Host": "evil.example"})
+        assert evil.status_code == 421
+        large = client.post("/api/v1/auth/login", content=b"x" * (shell.LOGIN_BODY_BYTES_MAX + 1))
+        assert large.status_code == 413
+
+    def pieces() -> Iterator[bytes]:  # a body without a length
+        yield from [b"x" * 1024] * 99
+
+    assert service.admin.put("/api/v1/topics/t", content=pieces()).status_code == 413
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect("ws://localhost/api/v1/live", headers={"Host": "evil.example"}),
+    ):
+        pass
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect(
+            "ws://localhost/api/v1/live", headers={"Origin": "http://evil.example"}
+        ),
+    ):
+        pass
+    service.ctx.denials.flush(windows_end=True)
+    found = service.admin.get("/api/v1/audit?outcome=denied").json()["items"]
+    counts = Counter((e["action"].split(" ")[0], e["status"]) for e in found)
+    assert counts == {
+        ("GET", 421): 2, ("POST", 413): 2, ("PUT", 413): 1, ("WS", 421): 1, ("WS", 403): 1,
+    }  # fmt: skip
+    repeated = [e["detail"] for e in found if "39 times more" in e["detail"]]
+    assert len(repeated) == 2, "the first at once, its repeats as one row"

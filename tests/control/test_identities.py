@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from tests.support.patience import Patience
 from tidecast_control.auth.service import digest
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.nodes import identity, repository
+from tidecast_control.nodes.hello import INCARNATION_MAX, VERSION_MAX, Hello, read_hello
 
 HELLO = {
     "type": "hello", "protocol": 1, "node": "n1", "node_id": 1, "incarnation": 1, "version": "1",
@@ -30,6 +32,10 @@ ACQUIRE = {
     "owner": "n1",
     "lease_ns": 10**12,
 }
+
+
+def hello(**said: Any) -> Hello:
+    return read_hello(json.dumps(HELLO | said))
 
 
 def token(service: Service, name: str = "e", **body: Any) -> str:
@@ -205,9 +211,9 @@ def test_of_two_with_one_token_the_second_is_refused(service: Service) -> None:
     """The door looked before it opened a socket: two may pass it at the same time."""
     secret = token(service)
     with service.ctx.db.begin() as session:
-        identity.admit(session, secret, HELLO, "192.0.2.1")
+        identity.admit(session, secret, hello(), "192.0.2.1")
         with pytest.raises(ProblemError) as refused:
-            identity.admit(session, secret, HELLO | {"node": "n2"}, "192.0.2.2")
+            identity.admit(session, secret, hello(node="n2"), "192.0.2.2")
     assert refused.value.problem == "unauthenticated"
 
 
@@ -216,3 +222,91 @@ def test_an_engine_has_a_name_that_routes_can_say(service: Service, name: Any) -
     secret = token(service, uses_max=5)
     assert answer_of(service, secret, name) == ("refused", "invalid_request")
     assert service.admin.get("/api/v1/nodes").json()["items"] == []
+
+
+# --- hellos that are refused ----------------------------------------------------------------------
+
+
+def denials(service: Service) -> list[Any]:
+    """Rows of the audit about sockets of engines."""
+    service.ctx.denials.flush()
+    found = service.admin.get("/api/v1/audit?outcome=denied").json()["items"]
+    return [each for each in found if "/engine" in each["action"]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("node_id", 1 << 31, "1 to 65534"),
+        ("node_id", 0, "1 to 65534"),
+        ("node_id", True, "1 to 65534"),
+        ("node_id", "1", "1 to 65534"),
+        ("node_id", None, "1 to 65534"),
+        ("incarnation", -1, f"0 to {INCARNATION_MAX}"),
+        ("incarnation", 1 << 63, f"0 to {INCARNATION_MAX}"),
+        ("incarnation", 1.5, f"0 to {INCARNATION_MAX}"),
+        ("applied_version", 1 << 63, f"0 to {VERSION_MAX}"),
+        ("applied_version", -1, f"0 to {VERSION_MAX}"),
+        ("version", "v" * 51, "1 to 50 characters"),
+        ("host", "h\x00", "0 to 200 characters"),
+    ],
+)
+def test_a_hello_out_of_range_is_refused_by_its_field(
+    service: Service, field: str, value: Any, allowed: str
+) -> None:
+    secret = token(service)
+    headers = {"Authorization": f"Bearer {secret}"}
+    with service.admin.websocket_connect(ENGINE, headers=headers) as link:
+        link.send_json(HELLO | {field: value})
+        answer = link.receive_json()
+    assert (answer["type"], answer["code"]) == ("refused", "invalid_request")
+    assert answer["detail"].startswith(f"{field}: ")
+    assert allowed in answer["detail"]
+    [entry] = denials(service)
+    assert (entry["status"], entry["detail"]) == (422, f"invalid_request: {answer['detail']}")
+    assert service.admin.get("/api/v1/nodes").json()["items"] == []
+    assert answer_of(service, secret)[0] == "welcome", "the token was not used up"
+
+
+@pytest.mark.parametrize("said", ["[]", "7", "{", '{"type": "applied"}'])
+def test_what_is_no_hello_is_refused_and_in_the_audit(service: Service, said: str) -> None:
+    headers = {"Authorization": f"Bearer {token(service)}"}
+    with service.admin.websocket_connect(ENGINE, headers=headers) as link:
+        link.send_text(said)
+        assert link.receive_json()["type"] == "refused"
+    assert len(denials(service)) == 1
+
+
+def test_each_reason_to_refuse_a_hello_is_in_the_audit(service: Service) -> None:
+    with linked(service, token(service, uses_max=9)) as (_, welcome):
+        credential = welcome["credential"]
+        headers = {"Authorization": f"Bearer {token(service, 'b')}"}
+        with service.admin.websocket_connect(ENGINE, headers=headers) as second:
+            second.send_json(HELLO)
+            assert second.receive_json()["code"] == "conflict"
+    assert answer_of(service, token(service, "c", node="other"), "n2") == ("refused", "denied")
+    service.admin.patch("/api/v1/nodes/n1", json={"spec": {"quarantined": True}})
+    for _ in range(3):
+        assert answer_of(service, credential) == ("refused", "denied")
+    assert answer_of(service, "tcn_unknown") == ("refused", "unauthenticated")
+    found = [(e["actor"], e["status"], e["detail"]) for e in denials(service)]
+    details = " / ".join(detail for _, _, detail in found)
+    for words in ("connected already", "for node other", "quarantined", "unknown credential"):
+        assert words in details
+    assert sorted((actor, status) for actor, status, _ in found) == [
+        ("", 401),
+        ("n1", 403),
+        ("n1", 409),
+        ("n2", 403),
+    ], "repeats are counted, not stored one by one"
+
+
+def test_a_report_out_of_range_ends_the_link_and_changes_nothing(service: Service) -> None:
+    with linked(service, token(service)) as (link, _):
+        until(link, "topology")
+        link.send_json({"type": "applied", "version": 1 << 63, "errors": {}, "restart_needed": []})
+        with pytest.raises(WebSocketDisconnect) as end:
+            until(link, "nothing more")
+        assert (end.value.code, "version: " in end.value.reason) == (4400, True)
+    [node] = service.admin.get("/api/v1/nodes").json()["items"]
+    assert node["status"]["topology_version"] in (0, "0")

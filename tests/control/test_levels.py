@@ -21,6 +21,7 @@ from tidecast.control_link.link import ControlLink
 from tidecast.engine.process import Engine, make_node
 from tidecast.errors import ConfigError
 from tidecast.layout.levels import LEVEL_MAX, LEVELS, NEWEST
+from tidecast_control.kit.problems import ProblemError
 from tidecast_control.nodes import service as nodes
 from tidecast_control.settings import Settings
 
@@ -156,7 +157,7 @@ def test_a_level_out_of_range_that_an_engine_reports_is_not_stored(
 ) -> None:
     assert answer_to(service, token(service))["type"] == "welcome"
     applied = {"version": 1, "errors": {}, "restart_needed": [], "level": level}
-    with pytest.raises(ValueError, match="level"), service.ctx.db.begin() as session:
+    with pytest.raises(ProblemError, match="level"), service.ctx.db.begin() as session:
         nodes.report(session, "n1", applied)
     [engine] = cluster(service)["engines"]
     assert engine["level"] == 1

@@ -211,12 +211,15 @@ def digest(*parts: bytes) -> str:
 # --- problems -------------------------------------------------------------------------------------
 
 
+DENIED = (401, 403, 413, 421, 429)
+
+
 def respond(request: Request, problem: ProblemError) -> Response:
     """A problem as RFC 9457 JSON. A denial is audited, in a transaction of its own."""
     entry = CATALOGUE[problem.problem]
     request_id = getattr(request.state, "request_id", "")
-    if entry.status in (401, 403, 429) and request.url.path.startswith("/api/"):
-        _audit_denial(request, problem, entry.status)
+    if entry.status in DENIED and request.url.path.startswith("/api/"):
+        _audit_denial(request, problem)
     body = Problem(
         type=f"/api/v1/problems/{problem.problem}",
         title=entry.title,
@@ -241,24 +244,31 @@ def respond(request: Request, problem: ProblemError) -> Response:
     )
 
 
-def _audit_denial(request: Request, problem: ProblemError, status: int) -> None:
+def _audit_denial(request: Request, problem: ProblemError) -> None:
     actor = getattr(request.state, "actor", None)
     if actor is None and problem.problem == "unauthenticated" and request.method in SAFE_METHODS:
         return  # a page that polls after its session ended says nothing about anybody
-    ctx = context_of(request)
-    address = request.client.host if request.client else ""
-    route = getattr(request.scope.get("route"), "path_format", "unknown path")
-    ctx.denials.note(
+    path = getattr(request.scope.get("route"), "path_format", "unknown path")
+    note_denial(request, problem, f"{request.method} {path}", actor)
+
+
+def note_denial(
+    connection: HTTPConnection, problem: ProblemError, route: str, actor: Actor | None = None
+) -> None:
+    """A refused request or socket, for the audit. ``route``: such of one route count as one."""
+    address = connection.client.host if connection.client else ""
+    method = connection.scope.get("method", "WS")
+    context_of(connection).denials.note(
         Denial(
             actor=actor.name if actor is not None else "",
             actor_kind=actor.kind if actor is not None else "anonymous",
-            route=f"{request.method} {route}",
-            action=f"{request.method} {request.url.path}"[:300],
-            status=status,
+            route=route,
+            action=f"{method} {connection.url.path}"[:300],
+            status=CATALOGUE[problem.problem].status,
             code=problem.problem,
             detail=problem.detail,
             address=address,
-            request_id=getattr(request.state, "request_id", ""),
+            request_id=getattr(connection.state, "request_id", ""),
             network=network_of(address),
         )
     )

@@ -24,12 +24,13 @@ from tidecast_control.addresses import network_of
 from tidecast_control.api.applied import Reported
 from tidecast_control.audit.denials import Denial
 from tidecast_control.db import Database
-from tidecast_control.kit.problems import ProblemError
+from tidecast_control.kit.problems import CATALOGUE, ProblemError
 from tidecast_control.leases import service as leases
 from tidecast_control.link import topology
 from tidecast_control.live.rates import seconds_between
 from tidecast_control.nodes import identity, levels
 from tidecast_control.nodes import service as nodes
+from tidecast_control.nodes.hello import VERSION_MAX, Hello, number, read_hello
 from tidecast_control.wire_keys import service as wire_keys
 
 log = logging.getLogger("tidecast.control")
@@ -129,47 +130,24 @@ class Hub:
         """One engine's connection, from its hello to its end."""
         scheme, _, secret = websocket.headers.get("authorization", "").partition(" ")
         secret = secret.strip() if scheme.lower() == "bearer" else ""
+        address = websocket.client.host if websocket.client else ""
         try:
             if not secret or not await run_in_threadpool(self._is_known, secret):
-                await _deny(websocket, 401, "unauthenticated", "unknown credential or token")
+                problem = ProblemError("unauthenticated", "unknown credential or token")
+                self.on_refused(_denial("", problem, address))
+                await _deny(websocket, 401, problem.problem, problem.detail)
                 return
         except SQLAlchemyError:
             await _deny(websocket, 503, "database_unavailable", "the database does not answer")
             return
         await websocket.accept()
-        address = websocket.client.host if websocket.client else ""
-        try:
-            hello = msgspec.json.decode(
-                await asyncio.wait_for(websocket.receive_text(), HELLO_TIMEOUT_S)
-            )
-            if hello.get("type") != "hello":
-                raise ProblemError("unauthenticated", "a hello comes first")
-            admitted = await run_in_threadpool(self._admit, secret, hello, address)
-        except ProblemError as problem:
-            detail = problem.detail or problem.problem
-            refusal = {"type": "refused", "code": problem.problem, "detail": detail}
-            await websocket.send_text(msgspec.json.encode(refusal).decode())
-            await websocket.close(4401)
+        let_in = await self._let_in(websocket, secret, address)
+        if let_in is None:
             return
-        except (
-            TimeoutError,
-            msgspec.MsgspecError,
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-        ):
-            await websocket.close(4400)
-            return
-        except WebSocketDisconnect:
-            return
-        except SQLAlchemyError:
-            await websocket.close(1013)
-            return
+        hello, admitted = let_in
         allow_messages(websocket, MESSAGE_BYTES_MAX)
-        version = int(hello["applied_version"])
-        engine = Engine(admitted.name, websocket, version, admitted.digest)
-        if hello.get("fetch"):
+        engine = Engine(admitted.name, websocket, hello.applied_version, admitted.digest)
+        if hello.fetch:
             await self._answer_fetch(engine, admitted.issued)
         else:
             await self._run(engine, admitted.issued)
@@ -196,15 +174,39 @@ class Hub:
         with self._db.begin() as session:
             return nodes.holds_secret(session, secret)
 
-    def _admit(self, secret: str, hello: Json, address: str) -> identity.Admitted:
+    async def _let_in(
+        self, websocket: WebSocket, secret: str, address: str
+    ) -> tuple[Hello, identity.Admitted] | None:
+        """Read a hello, and let the engine in; None: it was refused, and its socket is closed."""
+        name = ""
+        try:
+            text = await asyncio.wait_for(websocket.receive_text(), HELLO_TIMEOUT_S)
+            hello = read_hello(text)
+            name = hello.node
+            return hello, await run_in_threadpool(self._admit, secret, hello, address)
+        except ProblemError as problem:
+            if not (isinstance(problem, levels.Unreadable) and problem.noted):
+                self.on_refused(_denial(name, problem, address))
+            detail = problem.detail or problem.problem
+            refusal = {"type": "refused", "code": problem.problem, "detail": detail}
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await websocket.send_text(msgspec.json.encode(refusal).decode())
+                await websocket.close(4401)
+        except (TimeoutError, KeyError):  # silence, or bytes in place of a text
+            await websocket.close(4400)
+        except WebSocketDisconnect:
+            pass
+        except SQLAlchemyError:
+            await websocket.close(1013)
+        return None
+
+    def _admit(self, secret: str, hello: Hello, address: str) -> identity.Admitted:
         try:
             with self._db.begin() as session:
                 return identity.admit(session, secret, hello, address)
         except levels.Unreadable as refused:
             with self._db.begin() as session:
-                noted = levels.note_refusal(session, refused, address)
-            if not noted:
-                self.on_refused(_denial(refused, address))
+                refused.noted = levels.note_refusal(session, refused, address)
             raise
 
     async def _run(self, engine: Engine, credential: str | None) -> None:
@@ -227,6 +229,10 @@ class Hub:
                 task.result()
         except (WebSocketDisconnect, RuntimeError) as end:
             log.info("engine %s: %r", engine.name, end)
+        except ProblemError as problem:
+            log.warning("engine %s: its link is closed: %s", engine.name, problem.detail)
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await engine.websocket.close(4400, problem.detail[:100])
         except Exception as problem:
             log.exception("engine %s: its link is closed, it connects again", engine.name)
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):
@@ -263,7 +269,7 @@ class Hub:
             case "telemetry":
                 self._keep(engine, message)
             case "applied":
-                engine.version = int(message["version"])
+                engine.version = number(message, "version", 0, VERSION_MAX)
                 await self._note_applied(engine, message)
             case "result":
                 answer = engine.answers.pop(str(message.get("id")), None)
@@ -324,7 +330,7 @@ class Hub:
             log.warning(
                 "engine %s applied %s, not noted: %s", engine.name, message["version"], problem
             )
-        engine.applied_version = int(message["version"])
+        engine.applied_version = engine.version
         self._progressed()
 
     def _progressed(self) -> None:
@@ -491,13 +497,13 @@ async def _deny(websocket: WebSocket, status: int, code: str, detail: str) -> No
         await websocket.close(4000 + status, code)
 
 
-def _denial(refused: levels.Unreadable, address: str) -> Denial:
-    """Of an engine that has no node yet, which could show the refusal."""
+def _denial(node: str, refused: ProblemError, address: str) -> Denial:
+    """Of a socket that was not opened, or of a hello: ``node`` is the name that it gave."""
     route = "WS /api/v1/engine"
     return Denial(
-        actor=refused.node, actor_kind="engine", route=route, action=route, status=409,
-        code=refused.problem, detail=refused.detail, request_id="", address=address,
-        network=network_of(address),
+        actor=node, actor_kind="engine" if node else "anonymous", route=route, action=route,
+        status=CATALOGUE[refused.problem].status, code=refused.problem, detail=refused.detail,
+        request_id="", address=address, network=network_of(address),
     )  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Path, WebSocket
 
 from tidecast_control.api.http import Ctx, needs, problem_responses
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.rights import EVERY_TOPIC
 from tidecast_control.kit.schemas import NAME_PATTERN
 from tidecast_control.live import socket
+from tidecast_control.live.access import need_channel
 from tidecast_control.live.schemas import (
     Flow,
     Frame,
@@ -32,22 +32,21 @@ READER = Annotated[Actor, needs("live:read")]
 ANSWERS = problem_responses(503)
 
 
-async def _once(ctx: Any, channel: str) -> Any:
+async def _once(ctx: Any, actor: Actor, channel: str) -> Any:
+    need_channel(actor, channel)
     return await ctx.feed.once(channel)
 
 
 @router.get("/live/overview", responses=ANSWERS)
 async def live_overview(ctx: Ctx, actor: READER) -> Overview:
     """Channel `overview`, once."""
-    actor.need_shown(EVERY_TOPIC)
-    return Overview.model_validate(await _once(ctx, "overview"))
+    return Overview.model_validate(await _once(ctx, actor, "overview"))
 
 
 @router.get("/live/topics", responses=ANSWERS)
 async def live_topics(ctx: Ctx, actor: READER) -> TopicsLive:
     """Channel `topics`, once."""
-    actor.need_shown(EVERY_TOPIC)
-    return TopicsLive.model_validate(await _once(ctx, "topics"))
+    return TopicsLive.model_validate(await _once(ctx, actor, "topics"))
 
 
 @router.get("/live/topics/{name}", responses=ANSWERS)
@@ -57,50 +56,43 @@ async def live_topic(
     name: Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)],
 ) -> TopicDetail:
     """Channel `topic:NAME`, once."""
-    actor.need_shown(name)
-    return TopicDetail.model_validate(await _once(ctx, f"topic:{name}"))
+    return TopicDetail.model_validate(await _once(ctx, actor, f"topic:{name}"))
 
 
 @router.get("/live/flow", responses=ANSWERS)
 async def live_flow(ctx: Ctx, actor: READER) -> Flow:
     """Channel `flow`, once."""
-    actor.need_shown(EVERY_TOPIC)
-    return Flow.model_validate(await _once(ctx, "flow"))
+    return Flow.model_validate(await _once(ctx, actor, "flow"))
 
 
 @router.get("/live/reliability", responses=ANSWERS)
 async def live_reliability(ctx: Ctx, actor: READER) -> Reliability:
     """Channel `reliability`, once."""
-    actor.need_shown(EVERY_TOPIC)
-    return Reliability.model_validate(await _once(ctx, "reliability"))
+    return Reliability.model_validate(await _once(ctx, actor, "reliability"))
 
 
 @router.get("/live/subscriptions", responses=ANSWERS)
 async def live_subscriptions(ctx: Ctx, actor: READER) -> SubscriptionsLive:
     """Channel `subscriptions`, once."""
-    actor.need_shown(EVERY_TOPIC)
-    return SubscriptionsLive.model_validate(await _once(ctx, "subscriptions"))
+    return SubscriptionsLive.model_validate(await _once(ctx, actor, "subscriptions"))
 
 
 @router.get("/live/queues", responses=ANSWERS)
 async def live_queues(ctx: Ctx, actor: READER) -> QueuesLive:
     """Channel `queues`, once."""
-    actor.need_shown(EVERY_TOPIC)
-    return QueuesLive.model_validate(await _once(ctx, "queues"))
+    return QueuesLive.model_validate(await _once(ctx, actor, "queues"))
 
 
 @router.get("/live/nodes", responses=ANSWERS)
 async def live_nodes(ctx: Ctx, actor: READER) -> NodesLive:
     """Channel `nodes`, once."""
-    actor.need_shown(EVERY_TOPIC)
-    return NodesLive.model_validate(await _once(ctx, "nodes"))
+    return NodesLive.model_validate(await _once(ctx, actor, "nodes"))
 
 
 @router.get("/live/keys", responses=ANSWERS)
 async def live_keys(ctx: Ctx, actor: Annotated[Actor, needs("keys:read")]) -> KeysLive:
     """Channel `keys`, once."""
-    del actor
-    return KeysLive.model_validate(await _once(ctx, "keys"))
+    return KeysLive.model_validate(await _once(ctx, actor, "keys"))
 
 
 @router.websocket("/live")

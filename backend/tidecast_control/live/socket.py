@@ -13,11 +13,12 @@ from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from tidecast_control.api.http import actor_of, checked
+from tidecast_control.api.http import DENIED, actor_of, checked, note_denial
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
-from tidecast_control.kit.rights import EVERY_TOPIC, Need
+from tidecast_control.kit.rights import Need
+from tidecast_control.live.access import need_channel
 from tidecast_control.live.feed import Channel, encode
 from tidecast_control.live.patch import combined
 from tidecast_control.live.rates import Json
@@ -28,6 +29,7 @@ log = logging.getLogger("tidecast.control")
 Ending = tuple[int, str]
 """Code and reason that a socket is closed with."""
 PING_S, AUTH_S, CLOSE_S = 1.0, 2.0, 2.0
+ROUTE = "WS /api/v1/live"
 TRY_AGAIN, RIGHTS_CHANGED = 1013, 4409
 MESSAGE_BYTES_MAX = 64 * 1024
 APPENDING = ("messages:", "recorder:", "alerts", "audit")
@@ -39,14 +41,19 @@ async def serve(websocket: WebSocket) -> None:
     assert isinstance(ctx, Context)
     origin = websocket.headers.get("origin")
     if origin is not None and not _own(origin, websocket.headers.get("host", ""), ctx):
+        problem = ProblemError("denied", "Origin: not this service, nor an allowed origin")
+        note_denial(websocket, problem, ROUTE)
         await websocket.close(4403, "another origin")
         return
+    actor = None
     try:
         actor = checked(await actor_of(websocket, ctx))
         actor.need("live:read")
         opening = contextlib.ExitStack()
         opening.enter_context(ctx.sockets.opened(actor))
     except ProblemError as problem:
+        if problem.problem != "unauthenticated":  # a page whose session ended connects again
+            note_denial(websocket, problem, ROUTE, actor)
         await websocket.accept()  # only then can a browser read the code
         await websocket.close(4000 + CATALOGUE[problem.problem].status, problem.problem)
         return
@@ -133,6 +140,8 @@ class Viewer:
             try:
                 channel = await self._open(name)
             except ProblemError as problem:
+                if CATALOGUE[problem.problem].status in DENIED:
+                    note_denial(self._websocket, problem, ROUTE, self._actor)
                 await self._error(name, problem.problem, problem.detail)
                 continue
             self._channels[name] = channel
@@ -158,9 +167,7 @@ class Viewer:
         kind, _, rest = name.partition(":")
         if "#" in name:
             raise ProblemError("not_found", f"no channel {name!r}")
-        if kind in ("audit", "keys"):
-            self._actor.need(f"{kind}:read")
-        self._actor.need_shown(rest if kind in ("messages", "topic") else EVERY_TOPIC)
+        need_channel(self._actor, name)
         if kind == "messages" and not self._actor.may("messages:read", Need("read_payloads", rest)):
             return f"{name}#withheld"
         return name

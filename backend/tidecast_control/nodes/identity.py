@@ -7,7 +7,6 @@ link ends, and others may have its leases.
 
 from __future__ import annotations
 
-import re
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
@@ -23,15 +22,15 @@ from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
-from tidecast_control.kit.schemas import NAME_PATTERN, Plan
+from tidecast_control.kit.schemas import Plan
 from tidecast_control.leases import service as leases
 from tidecast_control.nodes import levels, repository
+from tidecast_control.nodes.hello import Hello
 from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.nodes.schemas import NodeSpec
 from tidecast_control.wire_keys import service as wire_keys
 
 CREDENTIAL_PREFIX = "tcn_"
-NAME_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,13 @@ class Admitted:
     issued: str | None
 
 
-def admit(session: Session, secret: str, hello: Mapping[str, Any], address: str) -> Admitted:
+def admit(session: Session, secret: str, hello: Hello, address: str) -> Admitted:
     """Let an engine in by its credential, or by an enrolment token.
 
     Raises `unauthenticated`, `denied` (quarantined), `conflict` (another node has the name, or the
     engine does not read the cluster's level).
     """
-    name = _name_of(hello)
+    name = hello.node
     state = repository.state(session, name, lock=True)
     resource = resources_repository.find(session, "node", name)
     if resource is not None and resource.spec.get("quarantined"):
@@ -85,15 +84,6 @@ def admit(session: Session, secret: str, hello: Mapping[str, Any], address: str)
     return Admitted(name, shown, issued)
 
 
-def _name_of(hello: Mapping[str, Any]) -> str:
-    name = hello["node"]
-    if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX:
-        raise ProblemError("invalid_request", f"node: 1 to {NAME_MAX} characters are allowed")
-    if re.fullmatch(NAME_PATTERN, name) is None:
-        raise ProblemError("invalid_request", f"node: {name!r}: allowed is {NAME_PATTERN}")
-    return name
-
-
 def _fits(state: NodeStateRow, shown: str) -> bool:
     present = bool(state.credential) and secrets.compare_digest(state.credential, shown)
     following = bool(state.credential_next) and secrets.compare_digest(state.credential_next, shown)
@@ -120,13 +110,13 @@ def _use_token(session: Session, secret: str, name: str, state: NodeStateRow | N
     session.add(token)
 
 
-def _note_hello(state: NodeStateRow, hello: Mapping[str, Any], address: str) -> None:
-    if hello.get("fetch"):  # it only asks for the transports, and connects once they are open
+def _note_hello(state: NodeStateRow, hello: Hello, address: str) -> None:
+    if hello.fetch:  # it only asks for the transports, and connects once they are open
         return
     state.connected, state.address = True, address
-    state.node_id, state.incarnation = int(hello["node_id"]), int(hello["incarnation"])
-    state.software, state.host = str(hello["version"])[:50], str(hello["host"])[:200]
-    state.applied_version = int(hello["applied_version"])
+    state.node_id, state.incarnation = hello.node_id, hello.incarnation
+    state.software, state.host = hello.version, hello.host
+    state.applied_version = hello.applied_version
     state.connected_at = state.seen_at = utc_now()
 
 

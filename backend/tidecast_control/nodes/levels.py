@@ -6,9 +6,7 @@ raised by hand, once every engine that may come back reads the next one; it is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 from sqlmodel import Session
 
@@ -23,6 +21,7 @@ from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, invalid
 from tidecast_control.kit.schemas import Plan
 from tidecast_control.nodes import repository
+from tidecast_control.nodes.hello import Hello
 from tidecast_control.nodes.models import ClusterRow, NodeStateRow
 from tidecast_control.nodes.schemas import Cluster, ClusterEngine
 
@@ -31,11 +30,14 @@ LATELY = timedelta(days=7)
 
 
 class Unreadable(ProblemError):
-    """An engine does not read what the service, or the cluster, speaks."""
+    """An engine does not read what the service, or the cluster, speaks.
+
+    ``noted``: its node shows the refusal, and the audit has it.
+    """
 
     def __init__(self, node: str, detail: str) -> None:
         super().__init__("conflict", detail)
-        self.node = node
+        self.node, self.noted = node, False
 
 
 def ensure(session: Session) -> None:
@@ -50,11 +52,11 @@ def level_of(session: Session) -> int:
     return row.level if row is not None else known.OURS.high
 
 
-def check(session: Session, node: str, hello: Mapping[str, Any]) -> known.Range:
+def check(session: Session, node: str, hello: Hello) -> known.Range:
     """The levels that an engine reads, the cluster's among them. Raises Unreadable."""
-    version = str(hello["version"])[:50]
+    version = hello.version
     try:
-        reads = known.range_of("control", hello.get("protocol"), hello.get("levels"))
+        reads = known.range_of("control", hello.protocol, hello.levels)
         known.agreed("engine", version, reads, "control service")
     except ConfigError as problem:
         raise Unreadable(node, str(problem)) from None

@@ -26,6 +26,7 @@ from tidecast_control.kit.problems import ProblemError, invalid, not_found
 from tidecast_control.kit.schemas import Condition, Page, Plan, Status
 from tidecast_control.live.world import World
 from tidecast_control.nodes import identity, repository
+from tidecast_control.nodes.hello import VERSION_MAX, number
 from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
 from tidecast_control.nodes.schemas import (
     Enrolment,
@@ -193,14 +194,12 @@ def holds_secret(session: Session, secret: str) -> bool:
 
 
 def report(session: Session, name: str, said: dict[str, Any]) -> None:
-    """Store what an engine applied of a topology. Raises ValueError: its level is out of range."""
+    """Store what an engine applied of a topology. Raises `invalid_request`: a field."""
     state = repository.state(session, name, lock=True)
     if state is None:
         return
-    level = int(said.get("level", state.level))
-    if not 1 <= level <= LEVEL_MAX:
-        raise ValueError(f"level: {level}: allowed is 1 to {LEVEL_MAX}")
-    state.applied_version, state.level = int(said["version"]), level
+    state.level = number({"level": state.level} | said, "level", 1, LEVEL_MAX)
+    state.applied_version = number(said, "version", 0, VERSION_MAX)
     state.errors = {str(k): str(v)[:1000] for k, v in said["errors"].items()}
     state.restart_needed = [str(r) for r in said["restart_needed"]]
     state.seen_at = utc_now()
