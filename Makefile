@@ -27,7 +27,7 @@ FAST := -m "not long" -n $(WORKERS) --dist loadgroup
 NO_KERNELS := admission app asked bench_report cli cli_api cli_help cli_queue client_admin client_async \
 	client_lifecycle config config_kafka doctor engine_process events frame_rights gateway_keys \
 	gateway_requests grants kafka_admin_clients kafka_administration kafka_clients kafka_faststream \
-	kafka_brokers kafka_groups kafka_keys kafka_offsets kafka_wire importing layouts patience ports rpc subscription_ended supported wire_keys \
+	kafka_brokers kafka_groups kafka_keys kafka_limits kafka_offsets kafka_wire importing layouts patience ports rpc subscription_ended supported wire_keys \
 	telemetry types warmup watch
 KERNEL_SUITES := $(filter-out $(NO_KERNELS:%=tests/unit/test_%.py), \
 	$(wildcard tests/unit/test_*.py tests/property/test_*.py tests/simulation/test_*.py))

@@ -636,11 +636,12 @@ class AdapterOpened(Event, frozen=True):
 
 
 class KafkaClientRefused(Event, frozen=True):
-    """The Kafka endpoint refused a connection, or ended one.
+    """The Kafka endpoint refused a client, or ended its connection.
 
     ``reason``: ``connections`` (too many, in all or of the host), ``protocol`` (bytes that are no
     request, an API or version that is not served), ``silent`` (no request, half a request, or an
-    answer that is not read). At most one a second; ``unreported``: refusals since the event before.
+    answer that is not read), ``mechanism`` (a login other than PLAIN), ``transactions``. At most
+    one a second; ``unreported``: refusals since the event before.
     """
 
     client: str
@@ -667,7 +668,7 @@ class KafkaThrottled(Event, frozen=True):
     """Kafka's clients wait for room. At most one a minute; the counter `THROTTLED` has all.
 
     ``reason``: ``answers`` (clients read their answers too slowly), ``archiver`` (producers are
-    faster than the disk).
+    faster than the disk), ``requests`` (all together have sent more than may wait).
     """
 
     reason: str

@@ -124,9 +124,9 @@ def test_coordinator_and_producers(served: Served, bare: Bare) -> None:
     answer = bare.ask(tables.FIND_COORDINATOR, 2, {"key": "group", "key_type": 0})
     assert (answer["error_code"], answer["port"]) == (0, served.endpoint.port)
     answer = bare.ask(tables.FIND_COORDINATOR, 2, {"key": "transaction", "key_type": 1})
-    assert answer["error_code"] == Code.INVALID_REQUEST
+    assert answer["error_code"] == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     answer = bare.ask(tables.INIT_PRODUCER_ID, 1, {"transactional_id": "t"})
-    assert answer["error_code"] == Code.INVALID_REQUEST
+    assert answer["error_code"] == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     first, second = (bare.ask(tables.INIT_PRODUCER_ID, 1, {}) for _ in range(2))
     assert first["producer_id"] != second["producer_id"] > 0 == first["producer_epoch"]
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_produced(bare: Bare, topic: str) -> None:
         (topic, 0, b"", {}, Code.CORRUPT_MESSAGE),
         (topic, 0, batch_of(b"a", crc=5), {}, Code.CORRUPT_MESSAGE),
         (topic, 0, sound, {"acks": 2}, Code.INVALID_REQUIRED_ACKS),
-        (topic, 0, sound, {"transactional_id": "t"}, Code.INVALID_REQUEST),
+        (topic, 0, sound, {"transactional_id": "t"}, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         (topic, 0, batch_of(b"a", producer=5, epoch=0, sequence=0), {}, Code.UNKNOWN_PRODUCER_ID),
     ]
     for name, partition, records, body, code in cases:
@@ -374,6 +374,22 @@ def test_budget() -> None:
         budget.give(7)
         await budget.take(99)  # alone it may be more than all
         assert budget.used == 99
+        long, gone, short = (asyncio.ensure_future(budget.take(n)) for n in (11, 5, 1))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        budget.give(98)
+        await asyncio.sleep(0)
+        assert not short.done()  # it came later than the long one
+        budget.give(1)
+        await long
+        long = asyncio.ensure_future(budget.take(3))
+        await asyncio.sleep(0)
+        budget.give(11)  # both are granted, and the last is cancelled before it hears of it
+        long.cancel()
+        await short
+        await asyncio.sleep(0)
+        assert budget.used == 1
 
     asyncio.run(main())
 

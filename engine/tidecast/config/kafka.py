@@ -43,6 +43,8 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     connections_per_host_max: Annotated[int, Meta(ge=1, le=65_536)] = 128
     request_bytes_max: Annotated[int, Meta(ge=MIB, le=17 * MIB)] = 17 * MIB
     """Of one request, so of the record batches in it."""
+    all_requests_bytes_max: Annotated[int, Meta(ge=17 * MIB, le=1 << 40)] = 128 * MIB
+    """Of all requests that arrive or wait for their answer; beyond it no more are read."""
     idle_s: Annotated[float, Meta(ge=1, le=86_400)] = 600.0
     """A client that sends nothing for so long is disconnected."""
     frame_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 LOGIN_BYTES_MAX = 64 << 10
-"""Of a request before the client has logged in."""
+"""Of a request before the client has logged in; it has one under way."""
+FREE_BYTES = 64 << 10
+"""A connection's only request takes nothing of what all share, if it is not longer."""
 REQUESTS_MAX = 100
 """Requests of one connection that are under way."""
 REQUESTS_BYTES_MAX = 34 << 20
@@ -55,6 +57,7 @@ class Acceptor(Protocol):
     counters: Counters
     producing: Producing
     answers: Budget
+    requests: Budget
 
     @property
     def needs_login(self) -> bool:
@@ -88,9 +91,11 @@ class Connection:
         self._access = None if endpoint.needs_login else EVERYTHING
         self.client_id = self.software = ""
         self._reader, self._writer = reader, writer
-        self._turns: deque[tuple[int, Turn]] = deque()
+        self._turns: deque[tuple[int, int, Turn]] = deque()
+        """Requests under way: their bytes, those of them that all connections share, and the rest.
+        """
         self._asked, self._answered = asyncio.Event(), asyncio.Event()
-        self._bytes = self._held = 0
+        self._bytes = self._held = self._shared = 0
         self._readers: dict[tuple[str, int], LogReader] = {}
         host, port = (writer.get_extra_info("sockname") or ("", 0))[:2]
         self.local: tuple[str, int] = (str(host), int(port))
@@ -152,6 +157,7 @@ class Connection:
                 reader.close()
             self._readers.clear()
             self.hold_less(0)
+            self.endpoint.requests.give(self._shared)
             self.close()
 
     # --- requests ---------------------------------------------------------------------------------
@@ -159,16 +165,22 @@ class Connection:
     async def _read_all(self) -> None:
         while True:
             n = await self._read_length()
-            while len(self._turns) >= REQUESTS_MAX or (
-                self._turns and self._bytes + n > REQUESTS_BYTES_MAX
+            while self._turns and (
+                self._access is None
+                or len(self._turns) >= REQUESTS_MAX
+                or self._bytes + n > REQUESTS_BYTES_MAX
             ):
                 self._answered.clear()
                 await self._answered.wait()
+            shared = n if self._turns or n > FREE_BYTES else 0
+            if shared:
+                await self.endpoint.requests.take(shared)
+                self._shared += shared
             async with asyncio.timeout(self._frame_s):
                 frame = await self._reader.readexactly(n)
             await self.endpoint.room_to_decode()
             self._bytes += n
-            self._turns.append((n, await self._begin(frame)))
+            self._turns.append((n, shared, await self._begin(frame)))
             self._asked.set()
 
     @property
@@ -242,7 +254,7 @@ class Connection:
             while not self._turns:
                 self._asked.clear()
                 await self._asked.wait()
-            n, turn = self._turns[0]
+            n, shared, turn = self._turns[0]
             pieces = await turn()
             if pieces is not None:
                 self._writer.writelines(pieces)
@@ -251,6 +263,8 @@ class Connection:
             self.hold_less(0)
             self._turns.popleft()
             self._bytes -= n
+            self._shared -= shared
+            self.endpoint.requests.give(shared)
             self._answered.set()
 
     async def hold(self, n: int) -> None:

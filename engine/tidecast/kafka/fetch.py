@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets: what is durable of a queue, as record batches, waited for if need be.
+"""Fetch, ListOffsets, OffsetForLeaderEpoch: what is durable of a queue, waited for if need be.
 
 Clients see tokens below the high watermark alone: what is synced (policy `none`: written). So no
 record that a client has seen can be gone after a crash, with another one under its offset.
@@ -47,7 +47,7 @@ class _Wanted(NamedTuple):
 
 
 class Fetching:
-    """Serves Fetch and ListOffsets; files are read in threads of its own."""
+    """Serves the three APIs; files are read in threads of its own."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -138,14 +138,11 @@ class Fetching:
         }
         offset, epoch = asked["fetch_offset"], 0
         if log is not None and found is not None:
-            epoch, known = found.owner, asked.get("current_leader_epoch", -1)
-            end = log.durable_token
+            epoch, end = found.owner, log.durable_token
             row["high_watermark"] = row["last_stable_offset"] = end
             row["log_start_offset"] = earliest = log.earliest_token
-            if known not in (-1, epoch):
-                fenced = known < epoch
-                code = Code.FENCED_LEADER_EPOCH if fenced else Code.UNKNOWN_LEADER_EPOCH
-            elif not earliest <= offset <= log.next_token:
+            code = _epoch_problem(asked, epoch)
+            if code == Code.NONE and not earliest <= offset <= log.next_token:
                 code = Code.OFFSET_OUT_OF_RANGE
             row["error_code"] = code
         return _Wanted(
@@ -214,6 +211,49 @@ class Fetching:
             "offset": offset,
         }
 
+    # --- OffsetForLeaderEpoch ---------------------------------------------------------------------
+
+    async def epoch_ends(self, connection: Client, body: Struct) -> Struct:
+        """Where the records of an owner's epoch end: a client finds out whether its place is lost.
+
+        An epoch that begins later than the one that is asked for ends it, else the high watermark.
+        """
+        topics = []
+        for topic in body["topics"]:
+            rows = [
+                await self._epoch_end(connection, topic["topic"], each)
+                for each in topic["partitions"]
+            ]
+            topics.append({"topic": topic["topic"], "partitions": rows})
+        return {"topics": topics}
+
+    async def _epoch_end(self, connection: Client, topic: str, asked: Struct) -> Struct:
+        code, log, found = self.log_of(connection, topic, asked["partition"])
+        epoch, end = -1, -1
+        if log is not None and found is not None:
+            code = _epoch_problem(asked, found.owner)
+            if code == Code.NONE and 0 <= asked["leader_epoch"] <= found.owner:
+                epoch, loop = asked["leader_epoch"], asyncio.get_running_loop()
+                try:
+                    end = await loop.run_in_executor(self._pool, _end_of_epoch, log, epoch)
+                except (CorruptLog, StorageError, NotFound, OSError):
+                    self._endpoint.counters.count("reads_failed")
+                    code, epoch = Code.KAFKA_STORAGE_ERROR, -1
+        return {
+            "error_code": code,
+            "partition": asked["partition"],
+            "leader_epoch": epoch,
+            "end_offset": end,
+        }
+
+
+def _epoch_problem(asked: Struct, epoch: int) -> Code:
+    """Does the client know another epoch of the owner than ``epoch``?"""
+    known = asked.get("current_leader_epoch", -1)
+    if known in (-1, epoch):
+        return Code.NONE
+    return Code.FENCED_LEADER_EPOCH if known < epoch else Code.UNKNOWN_LEADER_EPOCH
+
 
 def _block(reader: LogReader, token: int, room: int) -> tuple[np.ndarray, int]:
     """Whole batches from the one with ``token`` on. Raises as `LogReader.read_block`."""
@@ -263,3 +303,26 @@ def _first_since(log: QueueLog, at_ms: int) -> tuple[int, int]:
     finally:
         reader.close()
     return -1, -1
+
+
+def _end_of_epoch(log: QueueLog, epoch: int) -> int:
+    """The first offset whose owner has a later epoch, else the high watermark. A binary search."""
+    first, end = log.earliest_token, log.durable_token
+    reader = log.reader()
+    try:
+        while first < end:
+            block, n = _block(reader, (first + end) // 2, 0)
+            if n == 0:
+                break
+            owner, base, count = (
+                int(block[at : at + size].view(form)[0])
+                for at, size, form in (
+                    (seg.BATCH_OWNER_AT, 4, "<u4"),
+                    (seg.BATCH_BASE_TOKEN_AT, 8, "<i8"),
+                    (seg.BATCH_COUNT_AT, 4, "<u4"),
+                )
+            )
+            first, end = (first, base) if owner > epoch else (base + max(count, 1), end)
+    finally:
+        reader.close()
+    return end

@@ -135,7 +135,7 @@ class Producing:
 
     def _check(self, connection: Client, body: Struct, topic: str) -> None:
         if body["transactional_id"] is not None:
-            raise Refused(Code.INVALID_REQUEST, "transactions are not served")
+            raise Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
         if body["acks"] not in ACKS:
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks {body['acks']}: 0, 1 or -1")
         if not connection.may("publish", topic):

@@ -49,6 +49,8 @@ ANSWER_BYTES_MAX = 64 << 20
 """Of all answers with records that are being made or sent."""
 DECODED_BYTES_MAX = 256 << 20
 """Of all batches that wait for the archiver; beyond it no request is read."""
+READ_AHEAD_BYTES = 1 << 16
+"""A connection buffers twice as much, and what one read brings (256 KiB), before it is asked."""
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 BACKLOG = 128
@@ -61,6 +63,11 @@ THROTTLED_S = 60.0
 HANDSHAKE_S = 10.0
 KEYS_CHECKED_S = 0.5
 MECHANISMS = ["PLAIN"]
+"""Not SCRAM: docs/adr/0039 says why."""
+NO_TRANSACTIONS = (
+    "transactional.id is set, and transactions are not served: enable.idempotence alone stores "
+    "each batch once"
+)
 _SOFTWARE = ("name", "version")
 _log = logging.getLogger("tidecast.kafka")
 
@@ -89,6 +96,7 @@ class KafkaEndpoint:
         self.fetching = Fetching(self)
         self.groups = GroupService(self, self.fetching, node.data_dir / "kafka" / "groups", config)
         self.answers = Budget(ANSWER_BYTES_MAX, lambda: self.throttled("answers"))
+        self.requests = Budget(config.all_requests_bytes_max, lambda: self.throttled("requests"))
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
         self._woken: set[str] = set()
@@ -128,6 +136,9 @@ class KafkaEndpoint:
             tables.DESCRIBE_GROUPS: self.groups.describe,
             tables.FETCH: lambda asked: self.fetching.fetch(asked.connection, asked.body),
             tables.LIST_OFFSETS: lambda asked: self.fetching.list_offsets(
+                asked.connection, asked.body
+            ),
+            tables.OFFSET_FOR_LEADER_EPOCH: lambda asked: self.fetching.epoch_ends(
                 asked.connection, asked.body
             ),
         }
@@ -193,7 +204,7 @@ class KafkaEndpoint:
             self.host,
             self.port,
             backlog=BACKLOG,
-            limit=1 << 18,
+            limit=READ_AHEAD_BYTES,
             ssl=None if self._tls is None else self._tls.context,
             ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
         )
@@ -505,19 +516,30 @@ class KafkaEndpoint:
 
     async def _find_coordinator(self, asked: Request) -> Struct:
         if asked.body.get("key_type", 0) != 0:
-            return {
-                "error_code": Code.INVALID_REQUEST,
-                "error_message": "transactions are not served",
-                "node_id": -1,
-                "port": -1,
-            }
+            code = self._no_transactions(asked.connection)
+            return {"error_code": code, "error_message": NO_TRANSACTIONS, "node_id": -1, "port": -1}
         host, port = self._address(asked.connection)
         return {"node_id": self.node.id, "host": host, "port": port}
 
+    def _no_transactions(self, client: Client) -> Code:
+        """The code that no client retries: with 42 librdkafka tries on until its time is over."""
+        self._refused(client.name, "transactions", NO_TRANSACTIONS)
+        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
     async def _sasl_handshake(self, asked: Request) -> Struct:
-        known = asked.body["mechanism"] in MECHANISMS
-        code = Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM
-        return {"error_code": code, "mechanisms": MECHANISMS}
+        wanted = asked.body["mechanism"]
+        if asked.version == 0:  # librdkafka wants it listed, and asks in version 1
+            return {"error_code": Code.UNSUPPORTED_VERSION, "mechanisms": MECHANISMS}
+        if wanted in MECHANISMS:
+            return {"error_code": Code.NONE, "mechanisms": MECHANISMS}
+        self.count("logins_refused")
+        self._refused(
+            asked.connection.name,
+            "mechanism",
+            f"sasl.mechanism {printable(wanted)}: allowed is PLAIN, with the name of a key as the "
+            "user and its secret as the password; keys are kept as hashes, which SCRAM cannot use",
+        )
+        return {"error_code": Code.UNSUPPORTED_SASL_MECHANISM, "mechanisms": MECHANISMS}
 
     async def _sasl_authenticate(self, asked: Request) -> Struct:
         """PLAIN: the name, or id, of a key and its secret."""
@@ -542,7 +564,8 @@ class KafkaEndpoint:
 
     async def _init_producer_id(self, asked: Request) -> Struct:
         if asked.body["transactional_id"] is not None:
-            return {"error_code": Code.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
+            code = self._no_transactions(asked.connection)
+            return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
         producer = new_placed_producer(time.time(), self.node.context.random_id(28))
         return {"producer_id": producer, "producer_epoch": 0}
 

@@ -81,22 +81,40 @@ class Budget:
     def __init__(self, bytes_max: int, waits: Callable[[], None] = lambda: None) -> None:
         """``waits()``: called when bytes are not there at once."""
         self._bytes_max, self._waits, self.used = bytes_max, waits, 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def _has_room(self, n: int) -> bool:
+        return self.used == 0 or self.used + n <= self._bytes_max
 
     async def take(self, n: int) -> None:
-        """Have ``n`` bytes, when they are there; first come, first served."""
-        if self.used and self.used + n > self._bytes_max:
-            self._waits()
-        while self.used and self.used + n > self._bytes_max:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+        """Have ``n`` bytes, when they are there; first come, first served.
+
+        Alone, a request may take more than there are.
+        """
+        if not self._waiting and self._has_room(n):
+            self.used += n
+            return
+        self._waits()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((n, turn))
+        try:
             await turn
-        self.used += n
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give(n)  # it was given just before
+            else:
+                turn.cancel()
+                self._grant()
+            raise
 
     def give(self, n: int) -> None:
         """They are not in use any more."""
         self.used -= n
-        while self._waiting:
-            turn = self._waiting.popleft()
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting and (self._waiting[0][1].done() or self._has_room(self._waiting[0][0])):
+            n, turn = self._waiting.popleft()
             if not turn.done():
+                self.used += n
                 turn.set_result(None)

@@ -390,7 +390,7 @@ class KafkaCounter(IntEnum):
     CONNECTIONS_SILENT = 3
     """Connections ended: the client sent nothing or half a request, or read no answer."""
     LOGINS_REFUSED = 4
-    """Logins refused: no valid key."""
+    """Logins refused: no valid key, or another mechanism than PLAIN."""
     DENIED = 5
     """Requests, or parts of them, refused: the key lacks the right."""
     BAD_REQUESTS = 6
@@ -398,7 +398,7 @@ class KafkaCounter(IntEnum):
     VERSIONS_REFUSED = 7
     """Requests in a version that is not served."""
     THROTTLED = 8
-    """Times a request waited for room: of answers under way, or of batches for the archiver."""
+    """Times a request waited for room: of answers or requests under way, or of the archiver's."""
     RECORDS_IN = 9
     """Records that were appended."""
     BYTES_IN = 10

@@ -50,7 +50,7 @@ APIS: tuple[Api, ...] = (
         host: string
         port: int32
     """),
-    api(17, "SaslHandshake", (1, 1), 9, """
+    api(17, "SaslHandshake", (0, 1), 9, """
         mechanism: string
     """, """
         error_code: int16

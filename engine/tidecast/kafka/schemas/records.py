@@ -1,4 +1,4 @@
-"""Schemas: Produce, Fetch, ListOffsets and InitProducerId."""
+"""Schemas: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and InitProducerId."""
 
 from __future__ import annotations
 
@@ -103,5 +103,27 @@ APIS: tuple[Api, ...] = (
         error_code: int16
         producer_id: int64
         producer_epoch: int16
+    """),
+    api(23, "OffsetForLeaderEpoch", (2, 4), 4, """
+        replica_id: int32 3+
+        topics: [
+          topic: string
+          partitions: [
+            partition: int32
+            current_leader_epoch: int32
+            leader_epoch: int32
+          ]
+        ]
+    """, """
+        throttle_time_ms: int32
+        topics: [
+          topic: string
+          partitions: [
+            error_code: int16
+            partition: int32
+            leader_epoch: int32
+            end_offset: int64
+          ]
+        ]
     """),
 )  # fmt: skip
