@@ -26,7 +26,7 @@ from tidecast.kafka.wire import (
 )
 
 VERSIONS = [
-    (api, version) for api in tables.APIS.values() for version in range(api.first, api.last + 1)
+    (api, version) for api in tables.KNOWN.values() for version in range(api.first, api.last + 1)
 ]
 _SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(), "string": st.text(max_size=5),

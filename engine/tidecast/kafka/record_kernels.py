@@ -95,7 +95,7 @@ def _varlong(data, at, end):
 
 
 @inlined
-def _varint_bytes(value):
+def varint_bytes(value):
     value = (value << 1) ^ (value >> 63)
     n = 1
     value = (value >> 7) & 0x1FFFFFFFFFFFFFF
@@ -120,7 +120,7 @@ def _put_varint(out, to, value):
 
 
 @inlined
-def _put_be(out, to, value, n):
+def put_be(out, to, value, n):
     for i in range(n):
         store_u8(out, to + i, (value >> (8 * (n - 1 - i))) & 0xFF)
     return to + n
@@ -250,7 +250,7 @@ def _put_str_head(out, to, n):
         store_u8(out, to + 1, n)
         return to + 2
     store_u8(out, to, 0xDA)
-    return _put_be(out, to + 1, n, 2)
+    return put_be(out, to + 1, n, 2)
 
 
 @inlined
@@ -260,7 +260,7 @@ def _put_bin_head(out, to, n):
         store_u8(out, to + 1, n)
         return to + 2
     store_u8(out, to, 0xC5)
-    return _put_be(out, to + 1, n, 2)
+    return put_be(out, to + 1, n, 2)
 
 
 @inlined
@@ -280,7 +280,7 @@ def _put_map(data, at, end, count, raw_at, raw_n, null, out, to):
         to += 1
     else:
         store_u8(out, to, 0xDE)
-        to = _put_be(out, to + 1, entries, 2)
+        to = put_be(out, to + 1, entries, 2)
     if null == 1:
         to = _put_name(out, to, _NO_VALUE)
         store_u8(out, to, 0xC3)
@@ -520,7 +520,7 @@ def _list_headers(data, at, end, out, to, h):
             h[3], h[4] = value_at, value_n
             continue
         h[0] += 1
-        h[1] += _varint_bytes(name_n) + name_n + _varint_bytes(value_n) + max(value_n, 0)
+        h[1] += varint_bytes(name_n) + name_n + varint_bytes(value_n) + max(value_n, 0)
         if to >= 0:
             to = _put_varint(out, to, name_n)
             copy(out, to, data, name_at, name_n)
@@ -531,7 +531,7 @@ def _list_headers(data, at, end, out, to, h):
 
 
 @inlined
-def _record_body(data, row, i, first_ms, h):
+def record_body(data, row, i, first_ms, h):
     """Bytes of a record without its own length; fills ``h`` with what is known of its headers."""
     h[0] = h[2] = h[4] = 0
     h[5] = 0
@@ -544,19 +544,19 @@ def _record_body(data, row, i, first_ms, h):
         elif h[4] > 0:
             headers_n = h[4]
         else:
-            headers_n = _varint_bytes(h[0]) + h[1]
+            headers_n = varint_bytes(h[0]) + h[1]
     key_n = row[O_KEY_N] if row[O_KEY_AT] >= 0 else -1
     value_n = -1 if h[2] == 1 and row[O_PAYLOAD_N] == 0 else row[O_PAYLOAD_N]
     h[6], h[7], h[8] = key_n, value_n, row[O_TIME] // NS_PER_MS - first_ms
     return (
-        1 + _varint_bytes(h[8]) + _varint_bytes(i)
-        + _varint_bytes(key_n) + max(key_n, 0) + _varint_bytes(value_n) + max(value_n, 0)
+        1 + varint_bytes(h[8]) + varint_bytes(i)
+        + varint_bytes(key_n) + max(key_n, 0) + varint_bytes(value_n) + max(value_n, 0)
         + headers_n
     )  # fmt: skip
 
 
 @inlined
-def _put_record(data, row, i, body, out, to, h):
+def put_record(data, row, i, body, out, to, h):
     to = _put_varint(out, to, body)
     store_u8(out, to, 0)
     to = _put_varint(out, to + 1, h[8])
@@ -580,6 +580,29 @@ def _put_record(data, row, i, body, out, to, h):
 
 
 @inlined
+def put_head(out, start, to, n, offset, leader, first_ms, last_ms, producer, epoch, sequence):
+    """Write the header of the record batch ``out[start:to]`` of ``n`` records, and its checksum.
+
+    ``leader``: epoch of the leader; ``producer``: its id, -1: none, with its epoch and its sequence
+    of the first record.
+    """
+    at = put_be(out, start, offset, 8)
+    at = put_be(out, at, to - start - _BODY_AT, 4)
+    at = put_be(out, at, leader, 4)
+    store_u8(out, at, 2)
+    at = put_be(out, start + _ATTRIBUTES_AT, 0, 2)
+    at = put_be(out, at, n - 1, 4)
+    at = put_be(out, at, first_ms, 8)
+    at = put_be(out, at, last_ms, 8)
+    at = put_be(out, at, producer, 8)
+    at = put_be(out, at, epoch, 2)
+    at = put_be(out, at, sequence, 4)
+    put_be(out, at, n, 4)
+    crc = crc32c(out, start + _ATTRIBUTES_AT, to - start - _ATTRIBUTES_AT)
+    put_be(out, start + _CRC_AT, crc, 4)
+
+
+@inlined
 def _put_batch(data, rows, n, token, epoch, out, to, h):
     """One record batch v2 of ``n`` listed records; where it ends, or NO_ROOM."""
     start = to
@@ -590,25 +613,12 @@ def _put_batch(data, rows, n, token, epoch, out, to, h):
     to += BATCH_BYTES
     for i in range(n):
         row = rows[i]
-        body = _record_body(data, row, i, first_ms, h)
+        body = record_body(data, row, i, first_ms, h)
         if to + body + 5 > out.size:
             return NO_ROOM
         last_ms = max(last_ms, first_ms + h[8])
-        to = _put_record(data, row, i, body, out, to, h)
-    at = _put_be(out, start, token, 8)
-    at = _put_be(out, at, to - start - _BODY_AT, 4)
-    at = _put_be(out, at, epoch, 4)
-    store_u8(out, at, 2)
-    at = _put_be(out, start + _ATTRIBUTES_AT, 0, 2)
-    at = _put_be(out, at, n - 1, 4)
-    at = _put_be(out, at, first_ms, 8)
-    at = _put_be(out, at, last_ms, 8)
-    at = _put_be(out, at, -1, 8)  # no producer: what it was is no matter of readers
-    at = _put_be(out, at, -1, 2)
-    at = _put_be(out, at, -1, 4)
-    _put_be(out, at, n, 4)
-    crc = crc32c(out, start + _ATTRIBUTES_AT, to - start - _ATTRIBUTES_AT)
-    _put_be(out, start + _CRC_AT, crc, 4)
+        to = put_record(data, row, i, body, out, to, h)
+    put_head(out, start, to, n, token, epoch, first_ms, last_ms, -1, -1, -1)
     return to
 
 

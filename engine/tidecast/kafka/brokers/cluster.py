@@ -58,7 +58,8 @@ def error_of(code: int, what: str) -> TidecastError:
     text = f"{what}: {code_name(code)}"
     if code in (
         Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED,
-        Code.CLUSTER_AUTHORIZATION_FAILED, Code.SASL_AUTHENTICATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Code.SASL_AUTHENTICATION_FAILED,
     ):  # fmt: skip
         return AuthError(f"{text}: give the user the right to it (kafka-acls)")
     if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
@@ -107,7 +108,7 @@ class Cluster:
         with self._asking:
             if time.monotonic() - self._refreshed_s < REFRESH_S:
                 return 0
-            answer = self._ask_any(tables.METADATA, {"topics": [{"name": self.topic}]})
+            answer = self.ask_any(tables.METADATA, {"topics": [{"name": self.topic}]})
             self._refreshed_s = time.monotonic()
             return self._note(answer)
 
@@ -137,7 +138,7 @@ class Cluster:
             raise ConnectionLost(f"{self.topic}/{partition}: no broker leads it now")
         return found
 
-    def _ask_any(self, key: int, body: Struct) -> Struct:
+    def ask_any(self, key: int, body: Struct) -> Struct:
         """Ask the brokers one after the other. Raises the last one's error."""
         with self._lock:
             known = list(self._brokers.values())
@@ -202,21 +203,25 @@ class Cluster:
                 raise StorageError(f"{self.topic}/{partition}: an answer lacks it") from None
             if time.monotonic() >= deadline:
                 raise problem if problem.retryable else ConnectionLost(str(problem))
-            if self._closing.wait(backoff.next_s()):
-                raise Closed(f"kafka {self.topic}: used after close")
+            self.pause(backoff.next_s())
             with contextlib.suppress(ConnectionLost):
                 self.refresh()
+
+    def find_coordinator(self, name: str, *, of_transactions: bool = False) -> Address:
+        """The coordinator of a group, or of a transactional id. Raises ConnectionLost."""
+        body = {"key": name, "key_type": int(of_transactions)}
+        found = self.ask_any(tables.FIND_COORDINATOR, body)
+        code, what = int(found["error_code"]), "transactional id" if of_transactions else "group"
+        if code in MOVES:
+            raise ConnectionLost(f"{what} {name}: {code_name(code)}")
+        if code:
+            raise error_of(code, f"{what} {name}")
+        return Address(found["host"], found["port"])
 
     def ask_coordinator(self, group: str, key: int, body: Struct) -> Struct:
         """Ask the coordinator of a group. Raises ConnectionLost when it is another one now."""
         if self._coordinator is None:
-            found = self._ask_any(tables.FIND_COORDINATOR, {"key": group})
-            code = int(found["error_code"])
-            if code in MOVES:
-                raise ConnectionLost(f"group {group}: {code_name(code)}")
-            if code:
-                raise error_of(code, f"group {group}")
-            self._coordinator = Address(found["host"], found["port"])
+            self._coordinator = self.find_coordinator(group)
         try:
             return self.ask(self._coordinator, key, body)
         except ConnectionLost:
@@ -226,6 +231,11 @@ class Cluster:
     def forget_coordinator(self) -> None:
         """It said that it is none."""
         self._coordinator = None
+
+    def pause(self, seconds: float) -> None:
+        """Wait before something is tried again. Raises Closed when it is closed meanwhile."""
+        if self._closing.wait(seconds):
+            raise Closed(f"kafka {self.topic}: used after close")
 
     def close(self) -> None:
         """End all that waits, hang up. Idempotent."""

@@ -95,7 +95,7 @@ class Link:
             raise ConfigError(f"broker {self.address}: ApiVersions: error {answer['error_code']}")
         found = {}
         for one in answer["api_keys"]:
-            api = tables.APIS.get(one["api_key"])
+            api = tables.KNOWN.get(one["api_key"])
             if api is not None:
                 newest = min(api.last, one["max_version"])
                 if newest >= max(api.first, one["min_version"]):
@@ -129,7 +129,7 @@ class Link:
         self.send(key, body, key)
         found = self.answer(timeout_s)
         if found is None:
-            name = tables.APIS[key].name
+            name = tables.KNOWN[key].name
             raise ConnectionLost(f"broker {self.address}: no answer to {name} in {timeout_s:g} s")
         return found
 
@@ -137,7 +137,7 @@ class Link:
         """The version of an API that is used here. Raises ConfigError."""
         found = self._versions.get(key)
         if found is None:
-            api = tables.APIS[key]
+            api = tables.KNOWN[key]
             raise ConfigError(
                 f"broker {self.address}: {api.name} in versions {api.first} to {api.last} is not "
                 "served: Kafka 2.4 or newer is needed"
@@ -152,7 +152,7 @@ class Link:
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         name = CLIENT_ID.encode()
         writer.tail.extend(_HEAD.pack(key, version, self._correlation, len(name)) + name)
-        if tables.APIS[key].is_flexible(version):
+        if tables.KNOWN[key].is_flexible(version):
             writer.tail.append(0)
         tables.request_writer(key, version)(writer, body)
         pieces = writer.done()
@@ -191,14 +191,14 @@ class Link:
             (correlation,) = _CORRELATION.unpack_from(frame, reader.take(4))
             if correlation != self._correlation:
                 raise BadRequest(f"it answers request {correlation}, not {self._correlation}")
-            if tables.APIS[key].is_flexible(version) and key != tables.API_VERSIONS:
+            if tables.KNOWN[key].is_flexible(version) and key != tables.API_VERSIONS:
                 reader.skip_tags()
             return dict(tables.answer_reader(key, version)(reader))
         except BadRequest as problem:
             self.close()
             raise StorageError(
-                f"broker {self.address}: its answer to {tables.APIS[key].name} {version} cannot be "
-                f"read: {problem}"
+                f"broker {self.address}: its answer to {tables.KNOWN[key].name} {version} cannot "
+                f"be read: {problem}"
             ) from None
 
     def _fill(self, into: bytearray, deadline: float) -> bool:

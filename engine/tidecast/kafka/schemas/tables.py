@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 
-from tidecast.kafka.schemas import administration, cluster, groups, records
+from tidecast.kafka.schemas import administration, cluster, groups, records, transactions
 from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import Read, Reader, Write, parse, reader_of, writer_of
 
@@ -21,6 +21,7 @@ CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 42, 47, 60
 DESCRIBE_LOG_DIRS = 35
+ADD_PARTITIONS_TO_TXN, END_TXN = 24, 26
 
 BEFORE_LOGIN = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
@@ -31,6 +32,8 @@ APIS: dict[int, Api] = {
     )
 }
 """By key."""
+KNOWN: dict[int, Api] = APIS | {each.key: each for each in transactions.APIS}
+"""The same, and those that the endpoint does not serve: this client asks brokers for them."""
 
 _HEADER = parse("""
     api_key: int16
@@ -53,27 +56,27 @@ def read_client_id(reader: Reader, *, flexible: bool) -> str:
 
 @functools.cache
 def request_reader(key: int, version: int) -> Read:
-    """Reads requests of an API and version that are served."""
-    api = APIS[key]
+    """Reads requests of an API and version that are known."""
+    api = KNOWN[key]
     return reader_of(api.request, version, flexible=api.is_flexible(version))
 
 
 @functools.cache
 def answer_writer(key: int, version: int) -> Write:
-    """Writes answers of an API and version that are served."""
-    api = APIS[key]
+    """Writes answers of an API and version that are known."""
+    api = KNOWN[key]
     return writer_of(api.answer, version, flexible=api.is_flexible(version))
 
 
 @functools.cache
 def answer_reader(key: int, version: int) -> Read:
     """Reads such answers."""
-    api = APIS[key]
+    api = KNOWN[key]
     return reader_of(api.answer, version, flexible=api.is_flexible(version))
 
 
 @functools.cache
 def request_writer(key: int, version: int) -> Write:
     """Writes such requests."""
-    api = APIS[key]
+    api = KNOWN[key]
     return writer_of(api.request, version, flexible=api.is_flexible(version))

@@ -1,0 +1,188 @@
+"""Writes one partition: in order, each record once, stored by all replicas that are in sync.
+
+One batch is under way at a time. Until it is answered it is sent again, byte by byte the same, over
+as many connections and leaders as it takes: the broker drops what it has already, by its sequence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from tidecast.errors import (
+    Closed,
+    ConnectionLost,
+    Fenced,
+    PayloadTooLarge,
+    SequenceGap,
+    StorageError,
+    TidecastError,
+)
+from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
+from tidecast.kafka.brokers.connection import Link, code_name
+from tidecast.kafka.codes import Code
+from tidecast.kafka.producing.batches import Batch, Encoder, Identity
+from tidecast.kafka.schemas import tables
+from tidecast.kafka.wire import Struct
+from tidecast.queues.adapter import Run
+from tidecast.queues.backoff import Backoff
+
+BATCH_BYTES = 900_000
+"""Below what brokers take by themselves (``message.max.bytes``: 1,048,588)."""
+TIMEOUT_MS, PATIENCE_S = 5_000, 10.0
+"""How long a broker waits for its replicas; how long a batch is sent again before an error."""
+_SLACK_S = 5.0
+_ALL = -1
+_FENCED = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
+_LOST = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID})
+
+
+class _TooLarge(Exception):
+    """The broker takes no batch of this size."""
+
+
+class PartitionWriter:
+    """See module. For one thread; `close` may come from another.
+
+    ``identity``: who writes, and the next sequence. ``behind``: see `write`. ``offset``: of the
+    first record of the newest batch, -1: not known. ``records``, ``bytes``, ``batches``: stored.
+    ``errors``: failures that were tried again. ``duplicates``: batches that the broker had already.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partition: int,
+        identity: Identity,
+        *,
+        batch_bytes: int = BATCH_BYTES,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Raises ConfigError."""
+        self._cluster, self.partition, self.identity = cluster, partition, identity
+        self._where = f"{cluster.topic}/{partition}"
+        self._encoder, self._patience_s = Encoder(batch_bytes), patience_s
+        self._doubtful: Batch | None = None
+        self._link: Link | None = None
+        self._closing, self._busy = threading.Event(), threading.Lock()
+        self.behind, self.offset = 0, -1
+        self.records = self.bytes = self.batches = self.errors = self.duplicates = 0
+
+    def write(self, run: Run, token: int) -> int:
+        """Store the records of a run from ``token`` on; the token behind them.
+
+        When it raises, `behind` is the token behind all that is known to be stored. A retryable
+        error (ConnectionLost, StorageError) may leave a batch in doubt: call again with a run that
+        holds `behind`, which settles that batch first.
+
+        Raises Fenced when a newer epoch has written, SequenceGap when the broker lost what it had
+        acknowledged, PayloadTooLarge for a record that the topic does not take, AuthError, Closed.
+        """
+        with self._busy:
+            self.behind = token
+            while not self._closing.is_set():
+                batch = self._doubtful
+                if batch is None:
+                    batch = self._encoder.encode(run, self.behind, self.identity)
+                if batch is None:
+                    return self.behind
+                self._doubtful = batch
+                try:
+                    self._store(batch)
+                except _TooLarge:
+                    self._doubtful = None
+                    if not self._encoder.halve(batch):
+                        raise PayloadTooLarge(
+                            f"{self._where}: a record of {len(batch.data)} bytes with its batch is "
+                            "more than the topic takes: raise its max.message.bytes"
+                        ) from None
+        raise Closed(f"{self._where}: write after close")
+
+    def _store(self, batch: Batch) -> None:
+        deadline, backoff = time.monotonic() + self._patience_s, Backoff()
+        while True:
+            try:
+                row = self._ask(batch)
+                code = int(row["error_code"])
+                if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
+                    self._note_stored(batch, row, code)
+                    return
+                if code not in MOVES:
+                    self._refuse(code)
+                problem: TidecastError = ConnectionLost(f"{self._where}: {code_name(code)}")
+            except ConnectionLost as lost:
+                problem = lost
+            self.errors += 1
+            if self._closing.is_set():
+                raise Closed(f"{self._where}: write after close")
+            self._hang_up()
+            if time.monotonic() >= deadline:
+                raise problem
+            if self._closing.wait(backoff.next_s()):
+                raise Closed(f"{self._where}: write after close")
+            with contextlib.suppress(ConnectionLost):
+                self._cluster.refresh()
+
+    def _ask(self, batch: Batch) -> Struct:
+        """The leader's verdict. Raises ConnectionLost."""
+        leader = self._cluster.leader(self.partition)
+        if self._link is not None and self._link.address != leader.address:
+            self._hang_up()
+        if self._link is None:
+            self._link = self._cluster.connect(leader.address)
+        body = {
+            "acks": _ALL,
+            "timeout_ms": TIMEOUT_MS,
+            "topics": [
+                {
+                    "name": self._cluster.topic,
+                    "partitions": [{"index": self.partition, "records": batch.data}],
+                }
+            ],
+        }
+        answer = self._link.ask(tables.PRODUCE, body, TIMEOUT_MS / 1000 + _SLACK_S)
+        try:
+            row: Struct = answer["responses"][0]["partition_responses"][0]
+        except IndexError:
+            raise StorageError(f"{self._where}: the answer to Produce lacks it") from None
+        return row
+
+    def _note_stored(self, batch: Batch, row: Struct, code: int) -> None:
+        self._doubtful = None
+        self.identity = self.identity.behind(batch.records)
+        self.behind = batch.behind
+        self.offset = int(row["base_offset"])
+        self.duplicates += code == Code.DUPLICATE_SEQUENCE_NUMBER
+        self.records += batch.records
+        self.bytes += len(batch.data)
+        self.batches += 1
+
+    def _refuse(self, code: int) -> None:
+        """Raise what a code stands for that no retry cures."""
+        if code == Code.MESSAGE_TOO_LARGE:
+            raise _TooLarge
+        text = f"{self._where}: {code_name(code)}"
+        if code in _FENCED:
+            raise Fenced(f"{text}: another writer has taken the partition over")
+        if code in _LOST:
+            raise SequenceGap(
+                f"{text}: the brokers lost records that they had acknowledged (an unclean "
+                "election?), or forgot the producer",
+                self.identity.sequence,
+            )
+        raise error_of(code, self._where)
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def close(self) -> None:
+        """End a write that waits, hang up. Idempotent."""
+        self._closing.set()
+        link = self._link
+        if link is not None:
+            link.wake()
+        with self._busy:
+            self._hang_up()
