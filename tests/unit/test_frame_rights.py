@@ -136,6 +136,8 @@ ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
         (ONE | {"to": "elsewhere"}, {("manage", "t"), ("publish", "elsewhere")}),
     ],
     "read_log": [({"topic": "t"}, {("read_payloads", "t")}), ({}, {("read_payloads", ">")})],
+    **{action: [({"topic": "t"}, {("manage", "t")}), ({}, EVERYTHING)]
+       for action in ("mirror_marks", "append_run")},
     "batches": [({"topic": "t", "queue": 0}, {("subscribe", "t")}), ({}, {("subscribe", ">")})],
     "pause_queue": [({"topic": "t", "queue": 0}, {("manage", "t")}), ({}, EVERYTHING),
                     ({"topic": "t", "pattern": "mine"}, {("manage", "t")})],

@@ -17,7 +17,7 @@ from tidecast.kafka.compression import BYTES_MAX
 from tidecast.kafka.records import Decoder, Taken, TooLong
 from tidecast.kafka.wire import Struct
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
-from tidecast.protocol.dedup import is_placed
+from tidecast.protocol.dedup import is_mirror, is_placed
 
 if TYPE_CHECKING:
     from tidecast.kafka.serving import Client
@@ -157,7 +157,8 @@ class Producing:
                 raise
             loop, decode = asyncio.get_running_loop(), self._decoder_of_pool.take
             taken = await loop.run_in_executor(self._pool, decode, records, now_ns, most)
-        if taken.producer >= 0 and not is_placed(taken.producer):
+        ours = is_placed(taken.producer) and not is_mirror(taken.producer)
+        if taken.producer >= 0 and not ours:
             raise Refused(Code.UNKNOWN_PRODUCER_ID, f"producer {taken.producer} is not ours")
         if taken.producer >= 0 and (taken.epoch < 0 or taken.sequence < 0):
             raise Refused(Code.INVALID_RECORD, "a producer without epoch or sequence")

@@ -572,15 +572,11 @@ class KafkaEndpoint:
 
 def warm_up() -> None:
     """Compile or load the kernels of the endpoint; other engines do without."""
-    import numpy as np
-    from numba import typeof
-
-    from tidecast.agents.archiver.placed import append_placed
     from tidecast.kafka import records
+    from tidecast.node.durable import placed
 
     records.warm_up()
-    words, raw = np.zeros(8, dtype=np.int64), np.zeros(8, dtype=np.uint8)
-    append_placed.compile(tuple(typeof(each) for each in (words, 0, raw, *[0] * 6)))
+    placed.warm_up()
 
 
 def make_kafka(

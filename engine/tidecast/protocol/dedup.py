@@ -24,6 +24,8 @@ SEQ_MAX = 1 << 62
 _NAMED = 1 << 62
 PLACED = 1 << 61
 """Bit of the ids of placed producers: they count in each queue, see `Producer.placed`."""
+MIRROR = PLACED | 1 << 60
+"""Placed producers that have a name: those of mirrors, see `mirror_id`."""
 _ANONYMOUS_TTL_NS = 3_600_000_000_000
 """Producers without a name are forgotten an hour after their last message."""
 _ENTRY = struct.Struct("<QQqqq")
@@ -43,6 +45,17 @@ def producer_id(name: str) -> int:
 def is_placed(producer: int) -> bool:
     """Whether an id is that of a placed producer."""
     return producer >> 61 == 1
+
+
+def mirror_id(name: str) -> int:
+    """The id of the producer with which a mirror appends: a sequence is a place in its source."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8, person=b"tidecast-mirror").digest()
+    return (int.from_bytes(digest, "little") & ((1 << 60) - 1)) | MIRROR
+
+
+def is_mirror(producer: int) -> bool:
+    """Whether an id is that of a mirror's producer."""
+    return producer >> 60 == 3
 
 
 @dataclass(slots=True)
@@ -117,7 +130,7 @@ class Producer:
     @property
     def named(self) -> bool:
         """It was opened by a name."""
-        return bool(self.id & _NAMED)
+        return bool(self.id & _NAMED) or is_mirror(self.id)
 
     @property
     def placed(self) -> bool:
@@ -319,14 +332,15 @@ class ProducerTable:
         self.expired += 1
 
     def expire(self, now_ns: int) -> list[Producer]:
-        """Forget producers that were silent for too long. Never one with an open session.
+        """Forget producers that were silent for too long. Never a mirror, or one with a session.
 
         Those that had to make room are among them.
         """
         anonymous_ns = min(self.ttl_ns, _ANONYMOUS_TTL_NS)
         gone = [
             p for p in self.known.values()
-            if p.sessions == 0 and now_ns - p.seen_ns > (self.ttl_ns if p.named else anonymous_ns)
+            if p.sessions == 0 and not is_mirror(p.id)  # its place in the source is nowhere else
+            and now_ns - p.seen_ns > (self.ttl_ns if p.named else anonymous_ns)
         ]  # fmt: skip
         for each in gone:
             self._forget(each)

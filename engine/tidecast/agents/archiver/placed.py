@@ -27,14 +27,18 @@ _archiver_of, _log_of = ARCHIVER.of, LOG.of
 
 @inlined
 def _stamp(buffer, n, token, owner, producer, epoch, base_seq, wall_ns):
-    """Give all batches of ``buffer[:n]`` tokens, sequences and checksums; the token behind."""
+    """Give all batches of ``buffer[:n]`` tokens, sequences and checksums; the token behind.
+
+    ``base_seq`` below 0: they keep the sequences that they have.
+    """
     at, first = 0, token
     while at < n:
         length = load_u32(buffer, at + seg.BATCH_LENGTH_AT)
         store_u32(buffer, at + seg.BATCH_OWNER_AT, owner)
         store_i64(buffer, at + seg.BATCH_PRODUCER_AT, producer)
         store_u32(buffer, at + seg.BATCH_EPOCH_AT, epoch)
-        store_i64(buffer, at + seg.BATCH_BASE_SEQ_AT, base_seq + token - first)
+        if base_seq >= 0:
+            store_i64(buffer, at + seg.BATCH_BASE_SEQ_AT, base_seq + token - first)
         token = seal_batch(buffer, at, at + length, token, wall_ns)
         at += length
     return token
@@ -45,7 +49,7 @@ def append_placed(words, number, buffer, n, producer, epoch, base_seq, now_ns, w
     """Append the whole batches ``buffer[:n]`` to a queue: token of their first record, or see HELD.
 
     ``number``: the queue's row. ``producer``: its id, 0: none, with its epoch and its sequence of
-    the first record.
+    the first record, or below 0: the batches have sequences.
     """
     A = _archiver_of(words)
     queue = A.queues[number]

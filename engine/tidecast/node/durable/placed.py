@@ -263,7 +263,7 @@ class PlacedAppends:
             if isinstance(answer, Outcome):
                 return Verdict(answer, self._known_token(topic, run, producer), earliest)
             seq = answer
-        token = self._write(topic, run, seq)
+        token = write_run(durable, topic, run, seq)
         if token is None:
             return None
         if producer is not None:
@@ -271,37 +271,6 @@ class PlacedAppends:
             producer.note_placed(run.epoch + 1, durable.ctx.wall_ns())
             self._note(topic, run, seq, token)
         return Verdict(Outcome.APPENDED, token, earliest)
-
-    def _write(self, topic: DurableTopic, run: Run, seq: int) -> int | None:
-        durable = self._registry
-        runtime = durable.runtime
-        number = durable.tables.queue_numbers(topic)[run.queue]
-        token = HELD
-        for _ in range(2):
-            token = int(
-                append_placed(
-                    runtime.state.words, number, run.buffer, run.n_bytes, run.producer,
-                    run.epoch + 1, seq, durable.ctx.clock_ns(), durable.ctx.wall_ns(),
-                )
-            )  # fmt: skip
-            if token != NEEDS_ROLL:
-                break
-            durable.tables.note_acked(topic)
-            try:
-                topic.roll(run.queue, durable.ctx.wall_ns(), {})
-            except StorageError:
-                if not topic.logs[run.queue].suspect:
-                    raise
-                durable.tables.note_suspect(topic, run.queue, durable.ctx.clock_ns())
-                return None
-            runtime.state.queues[number]["dirty"] = 1
-            row = durable.rows[run.topic, run.queue]
-            self._registry.ctx.counters.values[row, C.SEGMENTS_ROLLED] += 1
-        if token == HELD:
-            return None
-        if token < 0:
-            raise StorageError(f"{run.topic}/{run.queue}: the disk refuses", -token)
-        return token
 
     # --- duplicates -------------------------------------------------------------------------------
 
@@ -383,3 +352,46 @@ def sequence_before(mark: int, sequence: int) -> int:
     """The number, at most ``mark``, of a record whose sequence is known modulo `WRAP`."""
     count = mark & ((1 << EPOCH_SHIFT) - 1)
     return mark - (count - 1 - sequence) % WRAP
+
+
+def write_run(durable: SourceRegistry, topic: DurableTopic, run: Run, seq: int) -> int | None:
+    """Write a run, in the archiver's thread: its first token; None: the disk holds it back.
+
+    ``seq``: of its first record; below 0: its batches have sequences. Raises StorageError.
+    """
+    runtime = durable.runtime
+    number = durable.tables.queue_numbers(topic)[run.queue]
+    token = HELD
+    for _ in range(2):
+        token = int(
+            append_placed(
+                runtime.state.words, number, run.buffer, run.n_bytes, run.producer,
+                run.epoch + 1, seq, durable.ctx.clock_ns(), durable.ctx.wall_ns(),
+            )
+        )  # fmt: skip
+        if token != NEEDS_ROLL:
+            break
+        durable.tables.note_acked(topic)
+        try:
+            topic.roll(run.queue, durable.ctx.wall_ns(), {})
+        except StorageError:
+            if not topic.logs[run.queue].suspect:
+                raise
+            durable.tables.note_suspect(topic, run.queue, durable.ctx.clock_ns())
+            return None
+        runtime.state.queues[number]["dirty"] = 1
+        row = durable.rows[run.topic, run.queue]
+        durable.ctx.counters.values[row, C.SEGMENTS_ROLLED] += 1
+    if token == HELD:
+        return None
+    if token < 0:
+        raise StorageError(f"{run.topic}/{run.queue}: the disk refuses", -token)
+    return token
+
+
+def warm_up() -> None:
+    """Compile or load the kernel, before the archiver's thread needs it."""
+    from numba import typeof
+
+    words, raw = np.zeros(8, dtype=np.int64), np.zeros(8, dtype=np.uint8)
+    append_placed.compile(tuple(typeof(each) for each in (words, 0, raw, *[0] * 6)))
