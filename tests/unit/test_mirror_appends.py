@@ -1,4 +1,4 @@
-"""Appends of mirrors: a mark admits a run once, survives restarts, and a wrong run changes nothing."""
+"""Appends of mirrors: a mark admits a run once, also after a crash; a wrong run does nothing."""
 
 from __future__ import annotations
 

@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sub": ("tidecast.cli.messages.sub:sub", "Subscribe and write what arrives."),
     "request": ("tidecast.cli.messages.requests:request", "Send a request, write the reply."),
     "reply": ("tidecast.cli.messages.requests:reply", "Respond to requests, with a command."),
+    "mirror": (
+        "tidecast.cli.messages.mirror:mirror",
+        "Copy a Kafka topic to a durable topic, once.",
+    ),
     "run": ("tidecast.app.command:run", "Run an app's handlers, in one process or several."),
     "top": ("tidecast.cli.top:top", "Watch rates, repairs, ring fill and laggards."),
     "recorder": ("tidecast.cli.recorder:recorder", "Read the flight recorder."),

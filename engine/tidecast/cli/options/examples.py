@@ -78,6 +78,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast sub orders --from -1h --until-end --format '%p:%o %k %s\\n'",
         "tidecast sub orders --subscription billing --until-end",
     ),
+    "mirror": (
+        "tidecast mirror --from kafka://127.0.0.1:9092/orders --to orders --once",
+        "tidecast mirror --from kafka://127.0.0.1:9092/orders --to orders --rate 5000 --json",
+    ),
     "request": (
         "tidecast request prices.get EURUSD --timeout 1s",
         "cat question.txt | tidecast request who - --all --json",

@@ -31,9 +31,7 @@ TOPIC_ACTIONS = frozenset({"create_topic", "edit_topic", "delete_topic"})
 READS = frozenset({"read_log"})
 MIRRORS = frozenset({"mirror_marks", "append_run"})
 """A mirror chooses queues and keeps headers of the engine: that takes `manage`."""
-OF_A_TOPIC = (
-    frozenset({"batches", "pause_queue", "pause_topic"}) | READS | MIRRORS | TOPIC_ACTIONS
-)
+OF_A_TOPIC = frozenset({"batches", "pause_queue", "pause_topic"}) | READS | MIRRORS | TOPIC_ACTIONS
 CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 
 

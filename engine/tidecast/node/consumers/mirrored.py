@@ -29,9 +29,12 @@ EPOCH = 0
 
 
 def mirror_marks(
-    subs: DurableSubscriptions, topic: str, mirror: str, sources: int
+    subs: DurableSubscriptions, topic: str, mirror: str, sources: Any
 ) -> dict[str, Any]:
-    """Of each source queue of a mirror: by queue of the topic, its mark (0: none is known)."""
+    """Of each source queue of a mirror: by queue of the topic, its mark (0: none is known).
+
+    ``durable``: of each queue of the topic, the offset up to where it is durable.
+    """
     _check_name(mirror)
     if not isinstance(sources, int) or not 1 <= sources <= SOURCES_MAX:
         raise ConfigError(f"sources: {sources!r}: allowed are 1 to {SOURCES_MAX}")
@@ -43,12 +46,13 @@ def mirror_marks(
         for source in range(sources):
             known = here.producers.known.get(mirror_id(source_name(mirror, source)))
             rows.append([0] * queues if known is None else known.marks[:queues].tolist())
-    return {"queues": queues, "marks": rows}
+        durable = [log.durable_token for log in here.logs]
+    return {"queues": queues, "marks": rows, "durable": durable}
 
 
 def append_run(
-    subs: DurableSubscriptions, topic: str, mirror: str, source: int, queue: int, after: int,
-    run: bytes,
+    subs: DurableSubscriptions, topic: str, mirror: str, source: Any, queue: Any, after: Any,
+    run: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Append whole batches to a queue, if its mark of the mirror is ``after``; else do nothing.
 

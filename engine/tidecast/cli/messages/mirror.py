@@ -1,0 +1,194 @@
+"""`tidecast mirror`: copy the records of a source to a durable topic, each once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidecast.cli.common import (
+    Stop,
+    data_dir_option,
+    echo_json,
+    human_count,
+    json_option,
+    server_kept_option,
+    server_of,
+    stoppable,
+    token_option,
+)
+
+if TYPE_CHECKING:
+    from tidecast.mirror.into import Into
+    from tidecast.mirror.progress import Event, Progress
+    from tidecast.queues.adapter import Adapter
+
+SHOW_S = 1.0
+
+
+@click.command()
+@click.option("--from", "source", required=True, metavar="SOURCE",
+              help="kafka://HOST:PORT/TOPIC, or MODULE:FUNCTION of an adapter.")  # fmt: skip
+@click.option("--to", "topic", required=True, metavar="TOPIC", help="A durable topic.")
+@click.option("--name", help="Name of the mirror; its position has it [default: of both topics].")
+@click.option(
+    "--rate", type=click.IntRange(1, 100_000_000), metavar="N", help="Records a second, at most."
+)
+@click.option("--once/--follow", default=False,
+              help="End when all is copied, or go on [default: --follow].")  # fmt: skip
+@click.option("--start", type=click.Choice(["earliest", "latest"]), default="earliest",
+              show_default=True, help="Where a new mirror begins.")  # fmt: skip
+@click.option("--place", type=click.Choice(["auto", "queue", "key"]), default="auto",
+              show_default=True,
+              help="auto: queue to queue when the counts agree, else by key.")  # fmt: skip
+@click.option("--on-gap", type=click.Choice(["report", "stop"]), default="report",
+              show_default=True,
+              help="When the source deleted records before they were copied.")  # fmt: skip
+@click.option("--retry-s", type=click.FloatRange(0, 86_400), default=300.0, show_default=True,
+              help="How long an error of source or engine may last.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show the plan; copy nothing.")
+@data_dir_option
+@server_kept_option
+@token_option
+@json_option
+def mirror(
+    source: str, topic: str, name: str | None, rate: int | None, once: bool, start: str,
+    place: str, on_gap: str, retry_s: float, dry_run: bool, data_dir: Path, token: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Copy a source to a durable topic, each record once, in the order of each queue.
+
+    The position is in the topic itself: after a crash of any part the same command goes on.
+    """
+    from tidecast.mirror.into import Into
+    from tidecast.mirror.progress import Progress, Stopped
+    from tidecast.mirror.state import StateFile
+    from tidecast.mirror.target import Target
+
+    kind, source_topic = _named(source)
+    screen = _Screen(as_json)
+    progress = Progress(rate, screen.event, patience_s=retry_s)
+    stop, started_s = Stop(), time.monotonic()
+    with StateFile(data_dir, name or f"{source_topic}-to-{topic}") as state:
+        target = Target.of(
+            topic, state.name, progress, data_dir=data_dir, server=server_of(), token=token
+        )
+        adapter = _adapter(source)
+        into = Into(
+            adapter, target, state, progress, source=kind, place=place, start=start,
+            on_gap=on_gap, follow=not once,
+        )  # fmt: skip
+        try:
+            with stoppable(stop):
+                if dry_run:
+                    _show_plan(into, adapter, topic, as_json)
+                    return
+                into.run(lambda: screen.show(progress))
+        except (KeyboardInterrupt, Stopped):
+            raise SystemExit(stop.code) from None
+        finally:
+            progress.stopping.set()
+            into.close()
+            adapter.close()
+            target.close()
+            if not dry_run:
+                screen.summary(progress, time.monotonic() - started_s)
+
+
+def _named(source: str) -> tuple[str, str]:
+    """What the state file calls a source, without options; the topic's name."""
+    from tidecast.config.kafka import SCHEME, kafka_source_of
+
+    if source.startswith(SCHEME):
+        found = kafka_source_of(source)
+        return f"{SCHEME}{found.servers}/{found.topic}", found.topic
+    return source, source.rpartition(":")[2]
+
+
+def _adapter(source: str) -> Adapter:
+    from tidecast.engine.adapters import made_by
+    from tidecast.errors import ConfigError
+
+    try:
+        _, _, make = made_by(f"source={source}")
+    except ConfigError as problem:
+        raise ConfigError(
+            f"--from: {source}: {str(problem).removeprefix('adapter: ')}", problem.problems
+        ) from None
+    return make()
+
+
+def _show_plan(into: Into, adapter: Adapter, topic: str, as_json: bool) -> None:
+    plan = into.plan()
+    rows = []
+    for route in plan.routes:
+        end = into.end_of(route.source)
+        queue = plan.placing.fixed(route.source)
+        rows.append({"source": route.source, "queue": queue, "position": route.position,
+                     "end": end, "records": max(0, end - route.position)})  # fmt: skip
+    if as_json:
+        echo_json({"topic": topic, "place": plan.placing.place, "queues": rows})
+        return
+    for row in rows:
+        where = "by key" if row["queue"] is None else f"queue {row['queue']}"
+        click.echo(
+            f"{adapter.name} {row['source']} -> {topic} {where}: offsets {row['position']} to "
+            f"{row['end']}, {row['records']} at most"
+        )
+
+
+class _Screen:
+    """Progress: a line that is rewritten on a terminal, else a line a second; or JSON."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._json = as_json
+        self._shown_s, self._records = time.monotonic(), 0
+        self._rewrites = click.get_text_stream("stderr").isatty()
+
+    def event(self, event: Event) -> None:
+        """One that happened."""
+        if self._json:
+            echo_json({"event": event.event, "text": event.text, **event.about})
+        else:
+            click.echo(f"{event.event}: {event.text}", err=True)
+
+    def show(self, progress: Progress) -> None:
+        """How it does, once a second."""
+        now_s = time.monotonic()
+        past_s = now_s - self._shown_s
+        if past_s < SHOW_S:
+            return
+        found = self._figures(progress)
+        rate = (found["records"] - self._records) / past_s
+        self._shown_s, self._records = now_s, found["records"]
+        eta_s = found["lag"] / rate if rate else None
+        if self._json:
+            echo_json({"event": "progress", "rate": round(rate, 1), "eta_s": eta_s, **found})
+            return
+        left = "" if eta_s is None or not found["lag"] else f", {eta_s:.0f} s left"
+        text = (
+            f"{human_count(found['records'])} records, {human_count(rate)} records/s, "
+            f"lag {human_count(found['lag'])}{left}"
+        )
+        click.echo(f"\r\x1b[K{text}" if self._rewrites else text, err=True, nl=not self._rewrites)
+
+    def summary(self, progress: Progress, past_s: float) -> None:
+        """What was done."""
+        found = self._figures(progress)
+        rate = found["records"] / past_s if past_s else 0.0
+        if self._json:
+            echo_json({"event": "done", "seconds": round(past_s, 3), **found})
+            return
+        click.echo("\r\x1b[K" if self._rewrites else "", err=True, nl=False)
+        click.echo(
+            f"{found['records']} records, {found['repeated']} there already, {found['gone']} "
+            f"offsets gone, {past_s:.1f} s, {human_count(rate)} records/s"
+        )
+
+    @staticmethod
+    def _figures(progress: Progress) -> dict[str, Any]:
+        import msgspec
+
+        return dict(msgspec.structs.asdict(progress.counts))

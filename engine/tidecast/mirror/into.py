@@ -1,0 +1,331 @@
+"""From an adapter to a durable topic: a thread for each queue of the source.
+
+A record's sequence is its offset in the source plus one, and a run is appended only when the mark
+of source and queue is the one that this mirror has seen last. Whatever dies in between, the mark
+says where to go on: no record is lost, none is stored twice, and each queue keeps its order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from tidecast.errors import Closed, ConfigError, NotFound, TidecastError
+from tidecast.mirror import runs
+from tidecast.mirror.plan import Placing, Plan, Route, placing, plan_of
+from tidecast.mirror.progress import Progress, Stopped
+from tidecast.mirror.state import Saved, StateFile
+from tidecast.mirror.target import Target
+from tidecast.queues.adapter import Adapter, Growing, Receiver, Run
+from tidecast.queues.backoff import Backoff
+
+WAIT_S, HELD_S, LOOK_S = 0.25, 0.02, 0.5
+GAPS = ("report", "stop")
+
+
+class _Moved(Exception):
+    """A mark is not the one that was seen last: plan anew."""
+
+
+class Copier:
+    """Copies one queue of the source. ``durable``: all below this offset is durable."""
+
+    def __init__(
+        self, route: Route, placing: Placing, receiver: Receiver, target: Target,
+        progress: Progress, *, on_gap: str, until: int | None,
+    ) -> None:  # fmt: skip
+        """``until``: end when all below this offset is copied."""
+        self.route, self._receiver, self._target = route, receiver, target
+        self._placing = placing
+        self._progress, self._on_gap, self._until = progress, on_gap, until
+        self.position = self.durable = route.position
+        self.end = max(receiver.latest(), route.position)
+        self._acked = -1
+        self._pending: deque[tuple[int, dict[int, int]]] = deque()
+        self._ends: dict[int, int] = {}
+        size = min(progress.bytes_at_once, target.bytes_max)
+        self._buffer: Run = np.empty(size, dtype=np.uint8)
+        self._troubled_s, self._backoff = 0.0, Backoff()
+        self.outgrown = False
+        """The topic has more queues than the plan knows."""
+
+    @property
+    def where(self) -> str:
+        """The queue of the source, for messages."""
+        return f"queue {self.route.source} of the source"
+
+    def copy_one(self) -> bool:
+        """Copy one run, if one comes soon. True: all is copied. Raises TidecastError, Stopped."""
+        if self._until is not None and self.position >= self._until:
+            return True
+        self._progress.check()
+        try:
+            self._step()
+        except NotFound as problem:
+            self._pass_gap(problem)
+        except Closed:
+            raise Stopped from None
+        except TidecastError as problem:
+            self._wait_out(problem)
+        else:
+            self._troubled_s = 0.0
+            self._backoff.clear()
+        if self.durable > self._acked:
+            self._receiver.ack(self.durable)
+            self._acked = self.durable
+        return False
+
+    def _step(self) -> None:
+        got = self._receiver.receive(self.position, self._buffer, WAIT_S)
+        self.end = max(self.end, got.end, got.next_token)
+        if got.need:
+            self._buffer = np.empty(got.need, dtype=np.uint8)
+            return
+        if got.bytes:
+            self._place(self._buffer[: got.bytes])
+            self._pending.append((got.next_token, dict(self._ends)))
+        self.position = got.next_token
+
+    def _pass_gap(self, problem: NotFound) -> None:
+        oldest = self._receiver.earliest()
+        if oldest <= self.position:
+            raise problem
+        gone = oldest - self.position
+        self._progress.count(gone=gone)
+        self._progress.tell(
+            "RecordsGone",
+            f"{self.where} deleted offsets {self.position} to {oldest - 1} before they were copied",
+            queue=self.route.source, first=self.position, end=oldest,
+        )  # fmt: skip
+        if self._on_gap == "stop":
+            raise problem
+        self.position = oldest
+
+    def _wait_out(self, problem: TidecastError) -> None:
+        now_s = time.monotonic()
+        if not problem.retryable:
+            raise problem
+        if not self._troubled_s:
+            self._troubled_s = now_s
+            self._progress.tell("SourceAway", f"{problem}; it is tried again")
+        if now_s - self._troubled_s > self._progress.patience_s:
+            raise problem
+        self._progress.count(retries=1)
+        self._progress.wait(self._backoff.next_s())
+
+    # --- what came --------------------------------------------------------------------------------
+
+    def _place(self, run: Run) -> None:
+        source = self.route.source
+        fixed = self._placing.fixed(source)
+        whole = runs.first_offset(run) >= self.position and run.size <= self._target.bytes_max
+        if fixed is not None and whole:
+            made, last = runs.numbered(run)
+            self._append(fixed, runs.records_in(made), last, made.tobytes())
+            return
+        queue_of = partial(self._placing.queue_of, source)
+        for queue, placed in runs.split(run, self.position, queue_of).items():
+            fresh = [one for one in placed if one[0] >= self.route.marks[queue]]
+            self._progress.count(repeated=len(placed) - len(fresh))
+            for count, last, part in runs.packed(fresh, self._target.bytes_max):
+                self._append(queue, count, last, part)
+
+    def _append(self, queue: int, count: int, last: int, run: bytes) -> None:
+        after = self.route.marks[queue]
+        self._progress.take(count)
+        while True:
+            answer = self._target.append(self.route.source, queue, after, run)
+            if not answer["held"]:
+                break
+            self._progress.wait(HELD_S)
+        mark = int(answer["mark"])
+        if mark != last:  # equal but not appended: it was, and that answer was lost
+            self._progress.tell(
+                "MarkMoved",
+                f"{self.where}: the topic is at sequence {mark}, not at {after}: it lost what was "
+                "not durable, or another mirror of this name runs",
+                queue=self.route.source, mark=mark, after=after,
+            )  # fmt: skip
+            raise _Moved
+        self._progress.count(records=count, bytes=len(run))
+        self.route.marks[queue] = mark
+        self._ends[queue] = int(answer["end"])
+        self.outgrown = int(answer["queues"]) > self._placing.queues
+
+    def note_durable(self, durable: list[int]) -> None:
+        """The offset up to where each queue of the topic is durable. From another thread."""
+        reached = self.position  # looked at before what is pending
+        while self._pending:
+            position, ends = self._pending[0]
+            if any(durable[queue] < end for queue, end in ends.items()):
+                return
+            self.durable = max(self.durable, position)
+            self._pending.popleft()
+        self.durable = max(self.durable, reached)
+
+
+class Into:
+    """A mirror from an adapter to a durable topic. `run` until it is over or is stopped."""
+
+    def __init__(
+        self, adapter: Adapter, target: Target, state: StateFile, progress: Progress, *,
+        source: str, place: str = "auto", start: str = "earliest", on_gap: str = "report",
+        follow: bool = True,
+    ) -> None:  # fmt: skip
+        """``source``: its name, without secrets, for the state file."""
+        self._adapter, self._target, self._state = adapter, target, state
+        self._progress, self._source = progress, source
+        self._place, self._start, self._on_gap = place, start, on_gap
+        self._follow = follow
+        self._copiers: list[Copier] = []
+        self._placing = Placing("queue", 1)
+        self._receivers: list[Receiver] = []
+        self._problem: BaseException | None = None
+        self._again = threading.Event()
+
+    def plan(self) -> Plan:
+        """Where to copy from and to; nothing is changed. Raises TidecastError, Stopped."""
+        sources = self._adapter.queues
+        for receiver in self._receivers:
+            receiver.close()
+        self._receivers = [self._adapter.receiver(queue) for queue in range(sources)]
+        found = self._target.marks(sources)
+        saved = self._state.load()
+        if saved is not None and (saved.source, saved.topic) != (self._source, self._target.topic):
+            raise ConfigError(
+                f"name: {self._state.name}: this mirror copies {saved.source} to {saved.topic}: "
+                "give the new one another name"
+            )
+        now = placing(self._place, sources, int(found["queues"]))
+        return plan_of(self._receivers, found["marks"], now, saved, self._start, self._target.topic)
+
+    def run(self, look: Callable[[], None] = lambda: None) -> None:
+        """Copy. ``look``: called twice a second. Raises TidecastError, Stopped."""
+        while True:
+            self._again.clear()
+            plan = self.plan()
+            self._tell(plan)
+            self._begin(plan)
+            self.save()
+            self._run_threads(look)
+            if self._problem is not None:
+                raise self._problem
+            self._progress.check()
+            if not self._again.is_set():
+                self._settle(look)
+                if not plan.repairs:
+                    return
+            self._progress.wait(HELD_S)
+
+    def _begin(self, plan: Plan) -> None:
+        self._placing, self._copiers = plan.placing, []
+        for route in plan.routes:
+            receiver = self._receivers[route.source]
+            until = None if self._follow else receiver.latest()
+            if plan.repairs:
+                until = max(route.marks, default=0)
+            self._copiers.append(
+                Copier(
+                    route, plan.placing, receiver, self._target, self._progress,
+                    on_gap=self._on_gap, until=until,
+                )
+            )  # fmt: skip
+
+    def _tell(self, plan: Plan) -> None:
+        how = "queue to queue" if plan.placing.place == "queue" else "by key"
+        sources, queues = len(plan.routes), plan.placing.queues
+        self._progress.tell(
+            "Placed",
+            f"{sources} queues of the source, {queues} of {self._target.topic}: records are placed "
+            f"{how}",
+            place=plan.placing.place, sources=sources, queues=queues,
+        )  # fmt: skip
+
+    def _run_threads(self, look: Callable[[], None]) -> None:
+        halted = self._progress.stopping
+        threads = [
+            threading.Thread(target=self._copy, args=(each,), name=f"mirror-{each.route.source}")
+            for each in self._copiers
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            watched_s = time.monotonic()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(LOOK_S)
+                    if not halted.is_set():
+                        self._look(look)
+                    watched_s = self._watch_source(watched_s)
+        except BaseException:
+            halted.set()
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
+
+    def _watch_source(self, watched_s: float) -> float:
+        adapter, now_s = self._adapter, time.monotonic()
+        if isinstance(adapter, Growing) and now_s - watched_s >= adapter.refresh_s:
+            try:
+                adapter.refresh()
+            except TidecastError as problem:
+                self._progress.tell("SourceAway", str(problem))
+            if adapter.queues > len(self._copiers):
+                self._again.set()
+            return now_s
+        return watched_s
+
+    def _copy(self, copier: Copier) -> None:
+        try:
+            while not self._again.is_set() and not copier.copy_one():
+                if copier.outgrown:
+                    self._again.set()
+        except Stopped:
+            pass
+        except _Moved:
+            self._again.set()
+        except BaseException as problem:  # noqa: BLE001 - `run` raises it
+            self._problem = self._problem or problem
+            self._progress.stopping.set()
+
+    def _look(self, look: Callable[[], None]) -> None:
+        found = self._target.marks(1)
+        for copier in self._copiers:
+            copier.note_durable(found["durable"])
+        self._progress.counts.lag = sum(max(0, c.end - c.position) for c in self._copiers)
+        self.save()
+        look()
+
+    def _settle(self, look: Callable[[], None]) -> None:
+        """All is copied: wait until it is durable."""
+        while True:
+            self._look(look)
+            if all(copier.durable >= copier.position for copier in self._copiers):
+                return
+            self._progress.wait(HELD_S)
+
+    def end_of(self, source: int) -> int:
+        """The end of a queue of the source. Raises TidecastError."""
+        return self._receivers[source].latest()
+
+    def save(self) -> None:
+        """Write the state file."""
+        now = self._placing
+        self._state.save(
+            Saved(
+                source=self._source, topic=self._target.topic, place=now.place, queues=now.queues,
+                starts={c.route.source: c.route.began for c in self._copiers},
+                durable={c.route.source: c.durable for c in self._copiers},
+            )
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End what waits."""
+        for receiver in self._receivers:
+            receiver.close()

@@ -1,0 +1,83 @@
+"""How a mirror does: counts from any thread, a limit of its rate, events to whoever listens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+BYTES, BYTES_SLOW = 1 << 20, 1 << 16
+"""Of a run that is copied at once; with a rate, so that it is even."""
+
+
+class Stopped(Exception):
+    """The mirror was asked to stop."""
+
+
+class Counts(msgspec.Struct, kw_only=True):
+    """What a mirror has done. ``lag`` is a gauge: offsets that are to be copied.
+
+    ``repeated``: records that the topic had already; ``gone``: offsets that the source deleted
+    before they were copied; ``retries``: attempts after an error.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    repeated: int = 0
+    gone: int = 0
+    retries: int = 0
+    lag: int = 0
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """``event``: RecordsGone, SourceAway, EngineAway, Placed, MarkMoved."""
+
+    event: str
+    text: str
+    about: dict[str, Any] = {}
+
+
+class Progress:
+    """Counts of all threads of a mirror; its rate, and its end."""
+
+    def __init__(
+        self, rate: float | None, report: Callable[[Event], None], *, patience_s: float
+    ) -> None:
+        """``rate``: records a second; ``patience_s``: how long errors may last."""
+        self.counts, self.patience_s, self._report = Counts(), patience_s, report
+        self.stopping, self._lock = threading.Event(), threading.Lock()
+        self._rate, self._free_s = rate, time.monotonic()
+        self.bytes_at_once = BYTES if rate is None else BYTES_SLOW
+
+    def count(self, **more: int) -> None:
+        """Add to the counts."""
+        with self._lock:
+            for name, n in more.items():
+                setattr(self.counts, name, getattr(self.counts, name) + n)
+
+    def tell(self, event: str, text: str, **about: Any) -> None:
+        """Report an event."""
+        self._report(Event(event=event, text=text, about=about))
+
+    def take(self, records: int) -> None:
+        """Wait until the rate has room for these records. Raises Stopped."""
+        if self._rate is None:
+            return
+        with self._lock:
+            now_s = time.monotonic()
+            begin_s = max(self._free_s, now_s)
+            self._free_s = begin_s + records / self._rate
+        self.wait(begin_s - now_s)
+
+    def wait(self, seconds: float) -> None:
+        """Wait, or raise Stopped."""
+        if self.stopping.wait(max(0.0, seconds)):
+            raise Stopped
+
+    def check(self) -> None:
+        """Raise Stopped when that was asked."""
+        if self.stopping.is_set():
+            raise Stopped

@@ -1,0 +1,71 @@
+"""What a mirror keeps in a file: from where it began, and how it places records.
+
+Positions are in the log of the topic, as marks. The file says what the log cannot: the offset that
+a source began at, the counts of queues by which records were placed, and up to where all records
+are durable, which tells a topic that was made anew from one that never had a record.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from tidecast.disk import write_atomically
+from tidecast.errors import ConfigError, Conflict
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+class Saved(msgspec.Struct, kw_only=True):
+    """See module. ``starts``, ``durable``: by queue of the source."""
+
+    source: str
+    topic: str
+    place: str
+    """``queue`` or ``key``: how records were placed, with ``queues`` queues of the topic."""
+    queues: int
+    starts: dict[int, int]
+    durable: dict[int, int]
+
+
+class StateFile:
+    """The file of one mirror. Held by one process. A context manager."""
+
+    def __init__(self, data_dir: Path, name: str) -> None:
+        """Raises ConfigError, Conflict."""
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"name: {name!r}: allowed are 1 to 100 letters, digits and any of . _ -"
+            )
+        folder = data_dir / "mirrors"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path, self.name = folder / f"{name}.json", name
+        self._lock = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise Conflict(f"mirror {name}: it runs already on {data_dir}") from None
+
+    def __enter__(self) -> StateFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def load(self) -> Saved | None:
+        """What is saved. Raises ConfigError when the file is damaged."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=Saved)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as problem:
+            raise ConfigError(f"{self.path}: {problem}: delete it to begin again") from None
+
+    def save(self, saved: Saved) -> None:
+        """Replace the file, durably."""
+        write_atomically(self.path, msgspec.json.encode(saved))
