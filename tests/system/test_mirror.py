@@ -84,10 +84,23 @@ def engine(short_dir: Path) -> Iterator[Engine]:
 def mirror(engine: Engine, kafka: Brokers, topic: str, *more: str) -> subprocess.Popen[str]:
     source = f"kafka://{kafka.address}/{topic}"
     return subprocess.Popen(
-        [*COMMAND, "mirror", "--from", source, "--to", topic, "--data-dir", str(engine.directory),
-         "--once", "--json", *more],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            *COMMAND,
+            "mirror",
+            "--from",
+            source,
+            "--to",
+            topic,
+            "--data-dir",
+            str(engine.directory),
+            "--once",
+            "--json",
+            *more,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def wait_progress(process: subprocess.Popen[str], records: int) -> None:
@@ -134,15 +147,14 @@ def test_no_record_is_lost_or_copied_twice_whatever_is_killed(
     wanted = fill(kafka, "orders")
     engine.create("orders", 2)
     for _ in range(3):
-        process = mirror(engine, kafka, "orders", "--rate", "4000")
-        wait_progress(process, 1000)
+        process = mirror(engine, kafka, "orders", "--rate", "2000")
+        wait_progress(process, 1)
         process.kill()
         process.communicate()
-    process = mirror(engine, kafka, "orders", "--rate", "4000")
-    wait_progress(process, 1000)
+    process = mirror(engine, kafka, "orders", "--rate", "1000")
+    wait_progress(process, 1)
     engine.kill()
     engine.start()
-    wait_progress(process, 2000)
     kafka.kill(0)
     kafka.start(0)
     kafka.wait_up(0)

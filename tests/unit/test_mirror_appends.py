@@ -12,7 +12,7 @@ from tests.support.durable import Platform
 
 from tidecast.errors import ConfigError, NotFound
 from tidecast.node.consumers.admin import ACTIONS
-from tidecast.node.consumers.mirrored import NAME_MAX, RUN_BYTES_MAX, source_name
+from tidecast.node.mirroring.appends import NAME_MAX, RUN_BYTES_MAX, source_name
 from tidecast.protocol.dedup import ProducerTable, is_mirror, is_placed, mirror_id
 from tidecast.queues.adapter import Record, pack, unpack
 

@@ -36,9 +36,16 @@ class Copier:
     """Copies one queue of the source. ``durable``: all below this offset is durable."""
 
     def __init__(
-        self, route: Route, placing: Placing, receiver: Receiver, target: Target,
-        progress: Progress, *, on_gap: str, until: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        route: Route,
+        placing: Placing,
+        receiver: Receiver,
+        target: Target,
+        progress: Progress,
+        *,
+        on_gap: str,
+        until: int | None,
+    ) -> None:
         """``until``: end when all below this offset is copied."""
         self.route, self._receiver, self._target = route, receiver, target
         self._placing = placing
@@ -100,8 +107,10 @@ class Copier:
         self._progress.tell(
             "RecordsGone",
             f"{self.where} deleted offsets {self.position} to {oldest - 1} before they were copied",
-            queue=self.route.source, first=self.position, end=oldest,
-        )  # fmt: skip
+            queue=self.route.source,
+            first=self.position,
+            end=oldest,
+        )
         if self._on_gap == "stop":
             raise problem
         self.position = oldest
@@ -149,8 +158,10 @@ class Copier:
                 "MarkMoved",
                 f"{self.where}: the topic is at sequence {mark}, not at {after}: it lost what was "
                 "not durable, or another mirror of this name runs",
-                queue=self.route.source, mark=mark, after=after,
-            )  # fmt: skip
+                queue=self.route.source,
+                mark=mark,
+                after=after,
+            )
             raise _Moved
         self._progress.count(records=count, bytes=len(run))
         self.route.marks[queue] = mark
@@ -173,10 +184,18 @@ class Into:
     """A mirror from an adapter to a durable topic. `run` until it is over or is stopped."""
 
     def __init__(
-        self, adapter: Adapter, target: Target, state: StateFile, progress: Progress, *,
-        source: str, place: str = "auto", start: str = "earliest", on_gap: str = "report",
+        self,
+        adapter: Adapter,
+        target: Target,
+        state: StateFile,
+        progress: Progress,
+        *,
+        source: str,
+        place: str = "auto",
+        start: str = "earliest",
+        on_gap: str = "report",
         follow: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``source``: its name, without secrets, for the state file."""
         self._adapter, self._target, self._state = adapter, target, state
         self._progress, self._source = progress, source
@@ -231,10 +250,15 @@ class Into:
                 until = max(route.marks, default=0)
             self._copiers.append(
                 Copier(
-                    route, plan.placing, receiver, self._target, self._progress,
-                    on_gap=self._on_gap, until=until,
+                    route,
+                    plan.placing,
+                    receiver,
+                    self._target,
+                    self._progress,
+                    on_gap=self._on_gap,
+                    until=until,
                 )
-            )  # fmt: skip
+            )
 
     def _tell(self, plan: Plan) -> None:
         how = "queue to queue" if plan.placing.place == "queue" else "by key"
@@ -243,8 +267,10 @@ class Into:
             "Placed",
             f"{sources} queues of the source, {queues} of {self._target.topic}: records are placed "
             f"{how}",
-            place=plan.placing.place, sources=sources, queues=queues,
-        )  # fmt: skip
+            place=plan.placing.place,
+            sources=sources,
+            queues=queues,
+        )
 
     def _run_threads(self, look: Callable[[], None]) -> None:
         halted = self._progress.stopping
@@ -319,11 +345,14 @@ class Into:
         now = self._placing
         self._state.save(
             Saved(
-                source=self._source, topic=self._target.topic, place=now.place, queues=now.queues,
+                source=self._source,
+                topic=self._target.topic,
+                place=now.place,
+                queues=now.queues,
                 starts={c.route.source: c.route.began for c in self._copiers},
                 durable={c.route.source: c.durable for c in self._copiers},
             )
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         """End what waits."""

@@ -90,9 +90,13 @@ class Plan:
 
 
 def plan_of(
-    ends: Sequence[Ends], marks: Sequence[Sequence[int]], now: Placing, saved: Saved | None,
-    start: str, topic: str,
-) -> Plan:  # fmt: skip
+    ends: Sequence[Ends],
+    marks: Sequence[Sequence[int]],
+    now: Placing,
+    saved: Saved | None,
+    start: str,
+    topic: str,
+) -> Plan:
     """A route for each queue of the source. Raises Conflict when the topic forgot the mirror."""
     old = now if saved is None else Placing(saved.place, saved.queues)
     found, repairs = list[Route](), False

@@ -102,9 +102,13 @@ def packed(records: Iterable[Placed], bytes_max: int) -> Iterator[tuple[int, int
             builder.begin(base_seq=offset + 1)
             first, used = offset + 1, lay.BATCH_HEADER_BYTES
         builder.add(
-            record.payload, key=record.key, headers=headers, time_ns=record.time_ns,
-            key_hash=hash_of(record.key or b""), seq=offset + 1,
-        )  # fmt: skip
+            record.payload,
+            key=record.key,
+            headers=headers,
+            time_ns=record.time_ns,
+            key_hash=hash_of(record.key or b""),
+            seq=offset + 1,
+        )
         count, used, last = count + 1, used + n, offset + 1
     if count:
         yield count, last, _sealed(builder)

@@ -51,8 +51,14 @@ class _Remote:
 class Target:
     """A durable topic. ``bytes_max``: of a run that is appended at once."""
 
-    def __init__(self, topic: str, mirror: str, progress: Progress,
-                 connect: Callable[[], Asked], bytes_max: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        topic: str,
+        mirror: str,
+        progress: Progress,
+        connect: Callable[[], Asked],
+        bytes_max: int,
+    ) -> None:
         self.topic, self.mirror, self.bytes_max = topic, mirror, bytes_max
         self._progress, self._connect = progress, connect
         self._lock = threading.Lock()
@@ -60,9 +66,15 @@ class Target:
 
     @classmethod
     def of(
-        cls, topic: str, mirror: str, progress: Progress, *, data_dir: Path, server: str | None,
+        cls,
+        topic: str,
+        mirror: str,
+        progress: Progress,
+        *,
+        data_dir: Path,
+        server: str | None,
         token: str | None,
-    ) -> Target:  # fmt: skip
+    ) -> Target:
         """The topic at the engine of a data directory, or behind a gateway."""
         if server is None:
             local: Callable[[], Asked] = lambda: _Local(data_dir, token)  # noqa: E731

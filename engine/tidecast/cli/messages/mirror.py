@@ -29,35 +29,69 @@ SHOW_S = 1.0
 
 
 @click.command()
-@click.option("--from", "source", required=True, metavar="SOURCE",
-              help="kafka://HOST:PORT/TOPIC, or MODULE:FUNCTION of an adapter.")  # fmt: skip
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="SOURCE",
+    help="kafka://HOST:PORT/TOPIC, or MODULE:FUNCTION of an adapter.",
+)
 @click.option("--to", "topic", required=True, metavar="TOPIC", help="A durable topic.")
 @click.option("--name", help="Name of the mirror; its position has it [default: of both topics].")
 @click.option(
     "--rate", type=click.IntRange(1, 100_000_000), metavar="N", help="Records a second, at most."
 )
-@click.option("--once/--follow", default=False,
-              help="End when all is copied, or go on [default: --follow].")  # fmt: skip
-@click.option("--start", type=click.Choice(["earliest", "latest"]), default="earliest",
-              show_default=True, help="Where a new mirror begins.")  # fmt: skip
-@click.option("--place", type=click.Choice(["auto", "queue", "key"]), default="auto",
-              show_default=True,
-              help="auto: queue to queue when the counts agree, else by key.")  # fmt: skip
-@click.option("--on-gap", type=click.Choice(["report", "stop"]), default="report",
-              show_default=True,
-              help="When the source deleted records before they were copied.")  # fmt: skip
-@click.option("--retry-s", type=click.FloatRange(0, 86_400), default=300.0, show_default=True,
-              help="How long an error of source or engine may last.")  # fmt: skip
+@click.option(
+    "--once/--follow", default=False, help="End when all is copied, or go on [default: --follow]."
+)
+@click.option(
+    "--start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where a new mirror begins.",
+)
+@click.option(
+    "--place",
+    type=click.Choice(["auto", "queue", "key"]),
+    default="auto",
+    show_default=True,
+    help="auto: queue to queue when the counts agree, else by key.",
+)
+@click.option(
+    "--on-gap",
+    type=click.Choice(["report", "stop"]),
+    default="report",
+    show_default=True,
+    help="When the source deleted records before they were copied.",
+)
+@click.option(
+    "--retry-s",
+    type=click.FloatRange(0, 86_400),
+    default=300.0,
+    show_default=True,
+    help="How long an error of source or engine may last.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan; copy nothing.")
 @data_dir_option
 @server_kept_option
 @token_option
 @json_option
 def mirror(
-    source: str, topic: str, name: str | None, rate: int | None, once: bool, start: str,
-    place: str, on_gap: str, retry_s: float, dry_run: bool, data_dir: Path, token: str | None,
+    source: str,
+    topic: str,
+    name: str | None,
+    rate: int | None,
+    once: bool,
+    start: str,
+    place: str,
+    on_gap: str,
+    retry_s: float,
+    dry_run: bool,
+    data_dir: Path,
+    token: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Copy a source to a durable topic, each record once, in the order of each queue.
 
     The position is in the topic itself: after a crash of any part the same command goes on.
@@ -77,9 +111,16 @@ def mirror(
         )
         adapter = _adapter(source)
         into = Into(
-            adapter, target, state, progress, source=kind, place=place, start=start,
-            on_gap=on_gap, follow=not once,
-        )  # fmt: skip
+            adapter,
+            target,
+            state,
+            progress,
+            source=kind,
+            place=place,
+            start=start,
+            on_gap=on_gap,
+            follow=not once,
+        )
         try:
             with stoppable(stop):
                 if dry_run:
@@ -107,7 +148,7 @@ def _named(source: str) -> tuple[str, str]:
     return source, source.rpartition(":")[2]
 
 
-def _adapter(source: str) -> Adapter:
+def _adapter(source: str) -> Any:
     from tidecast.engine.adapters import made_by
     from tidecast.errors import ConfigError
 
@@ -126,8 +167,15 @@ def _show_plan(into: Into, adapter: Adapter, topic: str, as_json: bool) -> None:
     for route in plan.routes:
         end = into.end_of(route.source)
         queue = plan.placing.fixed(route.source)
-        rows.append({"source": route.source, "queue": queue, "position": route.position,
-                     "end": end, "records": max(0, end - route.position)})  # fmt: skip
+        rows.append(
+            {
+                "source": route.source,
+                "queue": queue,
+                "position": route.position,
+                "end": end,
+                "records": max(0, end - route.position),
+            }
+        )
     if as_json:
         echo_json({"topic": topic, "place": plan.placing.place, "queues": rows})
         return

@@ -17,7 +17,7 @@ from tidecast.agents.puller import entries
 from tidecast.api.link import ConsumerOptions
 from tidecast.api.renamed import OLD_CURSORS, both_names
 from tidecast.errors import ConfigError, NotFound, StorageError
-from tidecast.node.consumers import lists, mirrored
+from tidecast.node.consumers import lists
 from tidecast.node.consumers import redrive as redriving
 from tidecast.node.consumers.checks import (
     check_options,
@@ -30,6 +30,7 @@ from tidecast.node.consumers.lag import age_s, lag_of
 from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.node.consumers.state import PAUSED_BY, CursorState, QueueState, TopicState, reason_of
 from tidecast.node.consumers.storage import report_paused, save_paused, stands_by
+from tidecast.node.mirroring import appends
 from tidecast.queues.records import decoded
 
 PEEK_MAX = 1000
@@ -350,5 +351,5 @@ ACTIONS: dict[str, Callable[..., Any]] = {
     "list": list_all, "show": show, "cursors": cursors, OLD_CURSORS: cursors, "peek": peek,
     "create": create, "delete": delete, "pause": pause, "resume": resume, "seek": seek,
     "pause_queue": pause_queue, "pause_topic": pause_topic, "redrive": redrive,
-    "mirror_marks": mirrored.mirror_marks, "append_run": mirrored.append_run,
+    "mirror_marks": appends.mirror_marks, "append_run": appends.append_run,
 }  # fmt: skip

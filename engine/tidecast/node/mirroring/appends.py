@@ -51,9 +51,14 @@ def mirror_marks(
 
 
 def append_run(
-    subs: DurableSubscriptions, topic: str, mirror: str, source: Any, queue: Any, after: Any,
+    subs: DurableSubscriptions,
+    topic: str,
+    mirror: str,
+    source: Any,
+    queue: Any,
+    after: Any,
     run: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Append whole batches to a queue, if its mark of the mirror is ``after``; else do nothing.
 
     The answer: was it ``appended``, or ``held`` back by the disk; the ``mark`` now; the ``end`` of
@@ -62,17 +67,24 @@ def append_run(
     """
     _check_name(mirror)
     for name, value, most in (
-        ("source", source, SOURCES_MAX - 1), ("queue", queue, SOURCES_MAX - 1),
+        ("source", source, SOURCES_MAX - 1),
+        ("queue", queue, SOURCES_MAX - 1),
         ("after", after, SEQ_MAX),
-    ):  # fmt: skip
+    ):
         if not isinstance(value, int) or not 0 <= value <= most:
             raise ConfigError(f"{name}: {value!r}: allowed are 0 to {most}")
     buffer, count, last = _checked(run, after)
     producer = mirror_id(source_name(mirror, source))
     asked = Run(
-        topic, queue, buffer, buffer.size, count, lambda _verdict: None, producer=producer,
+        topic,
+        queue,
+        buffer,
+        buffer.size,
+        count,
+        lambda _verdict: None,
+        producer=producer,
         epoch=EPOCH,
-    )  # fmt: skip
+    )
     registry = subs.durable
     with subs.ctx.lock:
         _topic(subs, topic)
@@ -104,9 +116,13 @@ def _append(subs: DurableSubscriptions, run: Run, after: int, last: int) -> dict
             producer.note_placed(run.epoch + 1, registry.ctx.wall_ns())
     log = here.logs[run.queue]
     return {
-        "appended": appended, "held": held, "mark": mark, "end": log.next_token,
-        "durable": log.durable_token, "queues": len(here.logs),
-    }  # fmt: skip
+        "appended": appended,
+        "held": held,
+        "mark": mark,
+        "end": log.next_token,
+        "durable": log.durable_token,
+        "queues": len(here.logs),
+    }
 
 
 def _checked(run: Any, after: int) -> tuple[np.ndarray, int, int]:
