@@ -82,7 +82,7 @@ def engine(short_dir: Path) -> Iterator[Engine]:
 
 
 def mirror(engine: Engine, kafka: Brokers, topic: str, *more: str) -> subprocess.Popen[str]:
-    source = f"kafka://{kafka.address}/{topic}"
+    source = f"kafka://{kafka.address}/{topic}?fetch_bytes=16384"
     return subprocess.Popen(
         [
             *COMMAND,

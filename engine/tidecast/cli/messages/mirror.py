@@ -94,7 +94,7 @@ def mirror(
 ) -> None:
     """Copy a source to a durable topic, each record once, in the order of each queue.
 
-    The position is in the topic itself: after a crash of any part the same command goes on.
+    The position is in the topic itself: after a crash of any part the same command continues.
     """
     from tidecast.mirror.into import Into
     from tidecast.mirror.progress import Progress, Stopped
@@ -109,7 +109,7 @@ def mirror(
         target = Target.of(
             topic, state.name, progress, data_dir=data_dir, server=server_of(), token=token
         )
-        adapter = _adapter(source)
+        adapter = _opened(source, progress)
         into = Into(
             adapter,
             target,
@@ -158,7 +158,28 @@ def _adapter(source: str) -> Any:
         raise ConfigError(
             f"--from: {source}: {str(problem).removeprefix('adapter: ')}", problem.problems
         ) from None
-    return make()
+    open_it: Any = make
+    return open_it()
+
+
+def _opened(source: str, progress: Progress) -> Adapter:
+    """The adapter, tried again while its system is away. Raises TidecastError."""
+    from tidecast.errors import TidecastError
+    from tidecast.queues.backoff import Backoff
+
+    backoff, since_s = Backoff(), time.monotonic()
+    while True:
+        try:
+            adapter: Adapter = _adapter(source)
+        except TidecastError as problem:
+            if not problem.retryable or time.monotonic() - since_s > progress.patience_s:
+                raise
+            if not backoff.failures:
+                progress.tell("SourceAway", f"{problem}; it is tried again")
+            progress.count(retries=1)
+            progress.wait(backoff.next_s())
+        else:
+            return adapter
 
 
 def _show_plan(into: Into, adapter: Adapter, topic: str, as_json: bool) -> None:
