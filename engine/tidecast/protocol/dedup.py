@@ -339,8 +339,8 @@ class ProducerTable:
         anonymous_ns = min(self.ttl_ns, _ANONYMOUS_TTL_NS)
         gone = [
             p for p in self.known.values()
-            if p.sessions == 0 and not is_mirror(p.id)  # its place in the source is nowhere else
-            and now_ns - p.seen_ns > (self.ttl_ns if p.named else anonymous_ns)
+            if p.sessions == 0 and now_ns - p.seen_ns > (self.ttl_ns if p.named else anonymous_ns)
+            and not is_mirror(p.id)  # its place in the source is kept nowhere else
         ]  # fmt: skip
         for each in gone:
             self._forget(each)

@@ -68,7 +68,7 @@ MUTATIONS = (
     Mutation(
         "archiver-placed-forgets-suspect",
         "engine/tidecast/node/durable/placed.py",
-        "                durable.tables.note_suspect(topic, run.queue, durable.ctx.clock_ns())\n",
+        "            durable.tables.note_suspect(topic, run.queue, durable.ctx.clock_ns())\n",
         "",
         (_POWER + "test_a_seal_that_fails_leaves_no_hole_in_what_is_placed_next",),
         "A placed append whose segment cannot be sealed waits for a sync that nobody asks for.",
