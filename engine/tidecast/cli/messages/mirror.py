@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,7 +215,7 @@ class _Screen:
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
         self._shown_s, self._records = time.monotonic(), 0
-        self._rewrites = click.get_text_stream("stderr").isatty()
+        self._rewrites = sys.stderr.isatty()
 
     def event(self, event: Event) -> None:
         """One that happened."""
