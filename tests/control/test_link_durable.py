@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.conftest import Eventually
@@ -235,3 +237,35 @@ def test_filters_reach_the_engine(control: Running, engine: Engine, eventually: 
         assert answer.json()["errors"][0]["pointer"] == "/spec/filter", wrong
     changed = control.api.patch("/subscriptions/eu", json={"spec": {"filter": 'key == "us"'}})
     assert changed.status_code == 422
+
+
+def test_a_message_is_published_with_a_delivery_time(control: Running, engine: Engine) -> None:
+    for topic, mode in (("later", "durable"), ("live", "live")):
+        made = control.api.put(f"/topics/{topic}", json={"spec": {"mode": mode}})
+        assert made.status_code == 201
+    far = datetime.now(UTC) + timedelta(days=400)
+    for topic, field, value, detail in (
+        ("live", "deliver_in_s", 1.0, "topic live is live"),
+        ("later", "deliver_in_s", -1.0, "greater than or equal to 0"),
+        ("later", "deliver_at", far.isoformat(), "400 days ahead: at most 365"),
+        ("later", "deliver_at", "2030-01-01T00:00:00", "ISO 8601 with a time zone"),
+    ):
+        for query in ("", "?dry_run=true"):
+            at = f"/topics/{topic}/messages{query}"
+            refused = control.api.post(at, json={"text": "x", field: value})
+            assert refused.status_code == 422, refused.text
+            [error] = refused.json()["errors"]
+            assert error["pointer"] == f"/{field}"
+            assert detail in error["detail"]
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    for body in ({"deliver_in_s": 1.0}, {"deliver_at": soon.isoformat()}):
+        done = control.api.post("/topics/later/messages", json={"text": "x", **body})
+        assert done.status_code == 201, done.text
+    client = connect_inside(engine.node, "shop")  # type: ignore[arg-type]
+    with client.consumer("later", "reader") as consumer:
+        for _ in range(2):
+            message = consumer.next(timeout=30.0)
+            assert message.deliver_at is not None
+            assert soon.timestamp() - 1 <= message.deliver_at / 1e9 <= time.time()
+            message.ack()
+    client.close()

@@ -363,12 +363,12 @@ STEPS = st.lists(st.tuples(RECORDS, st.integers(0, 3), st.integers(0, 60)), max_
 
 
 @settings(max_examples=60, deadline=None)
-@given(STEPS, st.integers(1, 2))
-def test_random_times_against_a_model(steps: Any, members: int) -> None:
+@given(STEPS, st.integers(1, 2), st.sampled_from([200, 1000]))
+def test_random_times_against_a_model(steps: Any, members: int, in_flight_max: int) -> None:
     """Not before its time; at its time if there is credit; once; keys in order without times."""
     with timed() as r:
         q = r.queue()
-        all_members = [r.member(in_flight_max=200) for _ in range(members)]
+        all_members = [r.member(in_flight_max=in_flight_max) for _ in range(members)]
         r.cursor(q, *all_members)
         due: dict[int, int] = {}
         keys: dict[int, bytes | None] = {}
@@ -386,6 +386,16 @@ def test_random_times_against_a_model(steps: Any, members: int) -> None:
                     if one.token not in due:
                         plain.append(one.token)
                 m.ack_all(got[:acked])
+            if in_flight_max > 12 * 40:  # there is credit for all
+                late = [t for t in range(token) if t not in seen and due.get(t, 0) <= r.now]
+                assert not late, "each is taken at its time"
+
+        def advance(wait_s: int, acked: int) -> None:
+            """Stop at each delivery time on the way."""
+            end = r.now + wait_s * S_NS
+            for when in [*sorted({t for t in due.values() if r.now < t < end}), end]:
+                r.run(when - r.now)
+                take(acked)
 
         for records, wait_s, acked in steps:
             for in_s, key in records:
@@ -395,11 +405,9 @@ def test_random_times_against_a_model(steps: Any, members: int) -> None:
                 token += 1
             if records:
                 put(r, q, *[Put(b"", in_s, key) for in_s, key in records])
-            r.run(wait_s * S_NS)
-            take(acked)
+            advance(wait_s, acked)
         for _ in range(16):
-            r.run(S_NS)
-            take(1000)
+            advance(1, 1000)
             for m in all_members:
                 for cursor in m.words:
                     m._put(lay.ACK, cursor, 0, token)

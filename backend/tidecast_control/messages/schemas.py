@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Count, Int64, Model, Short, View
+from tidecast.client.core.metadata import DELAY_S_MAX
+from tidecast_control.kit.schemas import Count, Instant, Int64, Model, Short, View
 
 PAYLOAD_BYTES_MAX = 1 << 20
 SHOWN_BYTES_MAX = 64 * 1024
@@ -72,6 +73,13 @@ class PublishInput(Model):
     headers: dict[str, str] = Field({}, max_length=64)
     node: Short = Field("", description='By which engine; "" = any')
     ack: Literal["none", "engine", "durable"] = "engine"
+    deliver_at: Instant | None = Field(
+        None,
+        description="No subscription gets the record before; durable topics, 365 days ahead",
+    )
+    deliver_in_s: float | None = Field(
+        None, ge=0, le=DELAY_S_MAX, description="The same, in seconds from now; give one of them"
+    )
 
 
 class Published(View):

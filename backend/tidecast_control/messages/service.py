@@ -6,7 +6,11 @@ import asyncio
 import base64
 import json
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
 
+from tidecast.client.core.metadata import due_ns_of
+from tidecast.errors import ConfigError
 from tidecast.layout.header_names import RESERVED, is_reserved
 from tidecast_control.api import resources
 from tidecast_control.audit import service as audit
@@ -38,13 +42,34 @@ class Browse:
     cursor: str | None
 
 
-async def _must_exist(db: Database, topic: str) -> None:
+async def _check_topic(db: Database, topic: str, body: PublishInput) -> None:
+    """Raise unless the topic is there, and is durable if the message has a delivery time."""
+
     def check() -> None:
         with db.begin() as session:
-            if repository.find(session, "topic", topic) is None:
+            row = repository.find(session, "topic", topic)
+            if row is None:
                 raise not_found("topic", topic)
+            field = next(iter(_delivery_time(body)), None)
+            if field is not None and row.spec["mode"] != "durable":
+                raise invalid(f"/{field}", f"topic {topic} is live", "a durable topic")
 
     await asyncio.to_thread(check)
+
+
+def _delivery_time(body: PublishInput) -> dict[str, Any]:
+    """The field that gives a delivery time, if any does. Raises `invalid_request`."""
+    given = {
+        field: value
+        for field in ("deliver_at", "deliver_in_s")
+        if (value := getattr(body, field)) is not None
+    }
+    now_ns = int(datetime.now(UTC).timestamp() * 1e9)
+    try:
+        due_ns_of(body.deliver_at, body.deliver_in_s, now_ns)
+    except ConfigError as problem:
+        raise invalid("/deliver_at", str(problem), "one time, at most 365 days ahead") from None
+    return given
 
 
 async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> BrowsePage:
@@ -85,7 +110,7 @@ async def planned(db: Database, hub: Hub, topic: str, body: PublishInput) -> Pla
     """What `publish` would do. Raises what it would raise before it asks an engine."""
     payload = _payload(body)
     _check_headers(body)
-    await _must_exist(db, topic)
+    await _check_topic(db, topic, body)
     hub.engine(body.node)
     values = {"bytes": len(payload), "key": body.key, "ack": body.ack}
     return resources.plan_of("message", topic, None, values, dry_run=True)
@@ -97,15 +122,20 @@ async def publish(
     """Publish one message. Raises `invalid_request`, `no_node`, `node_failed`."""
     payload = _payload(body)
     _check_headers(body)
-    await _must_exist(db, topic)
-    args = {
+    await _check_topic(db, topic, body)
+    args: dict[str, Any] = {
         "topic": topic,
         "payload": base64.b64encode(payload).decode(),
         "key": body.key,
         "headers": body.headers,
         "ack": body.ack,
     }
-    answer = await hub.ask(body.node, "publish", args)
+    name = "publish"
+    if _delivery_time(body):
+        name = "schedule"  # an engine that cannot hold it back must not publish it at once
+        args["deliver_in_s"] = body.deliver_in_s
+        args["deliver_at"] = None if body.deliver_at is None else body.deliver_at.isoformat()
+    answer = await hub.ask(body.node, name, args)
 
     def note() -> None:
         with db.begin() as session:

@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidecast.api.operations import Operation, Operations
@@ -268,8 +269,9 @@ class Commands:
             self._send({"type": "stream", "id": command_id, "messages": kept, "skipped": skipped})
 
     def publish(self, command: Command) -> dict[str, Any]:
-        """Publish one message."""
+        """Publish one message. A command `schedule` is the same with a delivery time."""
         args = command.args
+        due = args.get("deliver_at")
         connection = connect_inside(self._node, "control publish")
         try:
             publisher = connection.publisher(str(args["topic"]), on_full="error")
@@ -280,6 +282,8 @@ class Commands:
                 timestamp=True,
                 flush=True,
                 timeout=2.0,
+                deliver_at=None if due is None else datetime.fromisoformat(str(due)),
+                deliver_in=args.get("deliver_in_s"),
             )
             publisher.flush(timeout=2.0)
         finally:
@@ -294,6 +298,7 @@ OF_NODE = {
     "browse": Operation(Commands.browse),
     "tail": Operation(Commands.tail),
     "publish": Operation(Commands.publish),
+    "schedule": Operation(Commands.publish),
 }
 _PAUSE, _PURGE = Operation(Commands.pause), Operation(Commands.purge)
 _PAUSE_SUBSCRIPTION = Operation(Commands.pause_subscription)
