@@ -6,22 +6,29 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import text
 
 from tests.conftest import Eventually
 from tests.control.test_link import _engine as made_engine
 from tests.control.test_link import control, engine
 from tests.support.control import Running, Service
 from tests.support.races import two_at_once
+from tidecast.config.topology import NodeConfig, load_topology
 from tidecast.control_link.leases import LinkLeases
 from tidecast.engine.process import Engine
 from tidecast.errors import AuthError, NoResponders, Timeout
+from tidecast.node.durable.leases import Leases
+from tidecast.queues.leases.keeper import LeaseKeeper
 from tidecast.queues.leases.scope import directory_id
 from tidecast.queues.leases.store import (
     Acquire,
+    Answers,
+    Batch,
     Granted,
     LeaseTable,
     Listing,
@@ -35,10 +42,12 @@ from tidecast.queues.leases.store import (
 )
 from tidecast.telemetry.views import connect_inside
 from tidecast_control.db import Database
+from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import service as leases
 
 FIXTURES = (control, engine)
 LONG_NS, OVER_NS = 3_000_000_000_000, 0
+S = 1_000_000_000
 
 
 def _ask(db: Database, request: Request) -> Reply:
@@ -73,6 +82,196 @@ def test_the_same_answers_as_the_table_in_memory(service: Service) -> None:
 def _epoch(table: LeaseTable, queue: str) -> int:
     lease = table.leases.get(queue)
     return lease.epoch if lease is not None else 0
+
+
+def test_a_batch_answers_each_request_as_if_it_came_alone(service: Service) -> None:
+    """One lease of it is lost, one was never made, one is given back and taken again."""
+    db, table = service.ctx.db, LeaseTable()
+    before: list[Request] = [Acquire(i, f"q{i}", "n0", LONG_NS) for i in range(3)]
+    before += [Release(3, "q1", "n0", 1), Acquire(4, "q1", "n1", LONG_NS)]
+    batch = Batch(
+        5,
+        [
+            Renew(6, "q2", "n0", LONG_NS, 1),
+            Renew(7, "q1", "n0", LONG_NS, 1),
+            Renew(8, "q9", "n0", LONG_NS, 1),
+            Release(9, "q0", "n0", 1),
+            Acquire(10, "q0", "n0", LONG_NS, above=7),
+        ],
+    )
+    for request in before:
+        assert _ask(db, request) == table.handle(request, 1)
+    with db.begin() as session:
+        raw = leases.handle(session, "n0", msgspec.to_builtins(batch))
+    found = msgspec.convert(raw, Reply)
+    assert found == table.handle(batch, 2)
+    assert found == Answers([Granted(1), Refused("n1", 2), Refused("", 0), Released(), Granted(8)])
+    stranger = Batch(1, [Renew(2, "q2", "n0", LONG_NS, 1), Release(3, "q1", "n1", 2)])
+    with pytest.raises(ProblemError, match="in the name of n1"), db.begin() as session:
+        leases.handle(session, "n0", msgspec.to_builtins(stranger))
+    many = Batch(1, [Release(i, "q", "n0", 1) for i in range(leases.BATCH_MAX + 1)])
+    with pytest.raises(ProblemError, match="at most 1000"), db.begin() as session:
+        leases.handle(session, "n0", msgspec.to_builtins(many))
+
+
+def test_batches_of_many_engines_do_not_wait_for_each_other_for_ever(service: Service) -> None:
+    gate = threading.Barrier(6)
+
+    def ask(n: int) -> Reply:
+        names = [f"q{i}" for i in range(60)]
+        random.Random(n).shuffle(names)
+        gate.wait(10)
+        batch = Batch(1, [Acquire(i, name, f"n{n}", LONG_NS) for i, name in enumerate(names)])
+        with service.ctx.db.begin() as session:
+            raw = leases.handle(session, f"n{n}", msgspec.to_builtins(batch))
+        return msgspec.convert(raw, Reply)
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = [a for a in pool.map(ask, range(6)) if isinstance(a, Answers)]
+    assert len(answers) == 6
+    assert sum(isinstance(each, Granted) for a in answers for each in a.replies) == 60
+
+
+def _commits(service: Service) -> int:
+    """Transactions of the database so far; each backend has reported its own."""
+    with service.ctx.db.begin() as session:
+        session.execute(text("SELECT pg_stat_force_next_flush()"))
+        query = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        return int(session.execute(text(query)).scalar_one())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batch_max", [leases.BATCH_MAX, 1])
+def test_postgres_sees_few_transactions_of_a_thousand_leases(
+    service: Service, batch_max: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """8 nodes with 1,000 leased topics, leases of 15 s: one minute of renewals, in virtual time."""
+    store, now = ServiceStore(service.ctx.db, batch_max), [0]
+    nodes = [FleetNode(f"n{i}", store, now) for i in range(8)]
+    for _ in range(60):  # until each has its share
+        now[0] += S // 2
+        for node in nodes:
+            node.step()
+    assert [len(node.keeper.held) for node in nodes] == [125] * 8
+    before, asked = _commits(service), store.asked
+    for _ in range(120):
+        now[0] += S // 2
+        for node in nodes:
+            node.step()
+    rate, requests = (_commits(service) - before) / 60, (store.asked - asked) / 60
+    assert [len(node.keeper.held) for node in nodes] == [125] * 8
+    with capsys.disabled():
+        print(f"\nbatches of {batch_max}: {rate:.1f} transactions/s")  # noqa: T201
+    assert requests <= rate * 1.05 + 1, "each request is a transaction"
+    assert rate < 20 if batch_max > 1 else rate > 150
+
+
+class ServiceStore:
+    """The service's leases without a link; counts the requests."""
+
+    def __init__(self, db: Database, batch_max: int) -> None:
+        self.db, self.batch_max, self.asked = db, batch_max, 0
+
+    def handle(self, request: Request, now_ns: int) -> Reply:
+        del now_ns
+        self.asked += 1
+        owner = getattr(request, "owner", "")
+        if isinstance(request, Batch):
+            owner = request.requests[0].owner
+        with self.db.begin() as session:
+            raw = leases.handle(session, owner, msgspec.to_builtins(request))
+        return msgspec.convert(raw, Reply)
+
+
+class FleetNode:
+    """A node's leases, with topics that need no disk."""
+
+    def __init__(self, name: str, store: ServiceStore, now: list[int]) -> None:
+        context: Any = SimpleNamespace(
+            name=name, clock_ns=lambda: now[0], wall_ns=lambda: now[0], data_dir=Path("/nowhere"),
+            random_id=lambda _: int(name[1:]) + 1,
+            topology=SimpleNamespace(node=NodeConfig(name=name)),
+            conductor=SimpleNamespace(post=lambda _job: None),
+        )  # fmt: skip
+        registry: Any = SimpleNamespace(ctx=context, topics={}, set_owners=lambda _owners: None)
+        self.leases = Leases(registry, None, None)  # type: ignore[arg-type]
+        self.leases._store = store
+        topics = [f"t{i}" for i in range(1000)]
+        self.keeper = LeaseKeeper(name, topics, self.leases.terms, random.Random(name), now[0])
+        self.leases._keeper = self.keeper
+
+    def step(self) -> None:
+        self.leases.step()
+
+
+def test_a_node_is_drained_by_rest_and_stays_so(
+    control: Running, short_dir: Path, eventually: Eventually
+) -> None:
+    """Two engines; one is drained under load, restarts, and gets its share back in the end."""
+    shared = {"directory": str(short_dir), "lease_s": 2.0}
+    engines = {}
+    for name in ("a", "b"):
+        (short_dir / name).mkdir()
+        engines[name] = made_engine(control, short_dir / name, name=name, leases=shared)
+    try:
+        for i in range(4):
+            topic = {"spec": {"mode": "durable", "owner": "*"}}
+            assert control.api.put(f"/topics/t{i}", json=topic).status_code == 201
+        topic = {"spec": {"mode": "durable"}}
+        assert control.api.put("/topics/alone", json=topic).status_code == 201
+
+        def drain(name: str) -> dict[str, Any]:
+            found: dict[str, Any] = control.api.get(f"/cluster/nodes/{name}/drain").json()
+            return found
+
+        def counts() -> list[int]:
+            return [len(drain(name)["keeps"]) for name in ("a", "b")]
+
+        eventually(lambda: counts() == [2, 2], "an equal share", timeout_s=60)
+        _publish_each(engines, drain, b"1")
+        wanted = {"spec": {"drained": True}}
+        plan = control.api.patch("/nodes/a?dry_run=true", json=wanted).json()
+        assert plan["changes"][0]["new"] is True
+        assert counts() == [2, 2], "a dry run moves nothing"
+        assert control.api.patch("/nodes/a", json=wanted).status_code == 200
+        eventually(lambda: drain("a")["empty"] and counts() == [0, 4], "empty", timeout_s=60)
+        _publish_each(engines, drain, b"2")
+        shown_queues = [control.api.get(f"/queues/t{i}:0").json()["latest"] for i in range(4)]
+        assert shown_queues == ["2"] * 4, "what was acked by the node before is there"
+        found = drain("a")
+        assert ("topic", "alone") in [(s["kind"], s["name"]) for s in found["stays"]]
+        last = [m for m in found["moves"] if m["kind"] == "released"]
+        assert {m["reason"] for m in last} == {"the node is drained"}
+        [shown] = [e for e in control.api.get("/cluster").json()["engines"] if e["node"] == "a"]
+        assert shown["drained"]
+        engines.pop("a").stop()
+        kept = load_topology(short_dir / "a" / "topology.yaml").node
+        assert kept.drained, "also without the service"
+        engines["a"] = made_engine(control, short_dir / "a", name="a", leases=shared)
+        assert engines["a"].links[0].connected.wait(20)  # type: ignore[attr-defined]
+        eventually(lambda: drain("a")["empty"] and counts() == [0, 4], "still", timeout_s=60)
+        control.api.patch("/nodes/b", json=wanted)
+        eventually(
+            lambda: len([s for s in drain("b")["stays"] if "not drained" in s["reason"]]) == 4,
+            "no other engine takes them", timeout_s=60,
+        )  # fmt: skip
+        assert counts() == [0, 4], "nothing is left without an owner"
+        for name in ("a", "b"):
+            control.api.patch(f"/nodes/{name}", json={"spec": {"drained": False}})
+        eventually(lambda: counts() == [2, 2], "shared again", timeout_s=60)
+    finally:
+        for one in engines.values():
+            one.stop()
+
+
+def _publish_each(engines: dict[str, Engine], drain: Any, payload: bytes) -> None:
+    """One message to each leased topic, at the engine that has it: these hear no other host."""
+    for name, each in engines.items():
+        client = connect_inside(each.node, "shop")  # type: ignore[arg-type]
+        for topic in drain(name)["keeps"]:
+            publisher = client.publisher(topic)
+            publisher.publish(payload, ack="durable", timeout=60.0)
+        client.close()
 
 
 def test_one_of_many_gets_it(service: Service) -> None:

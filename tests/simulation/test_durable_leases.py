@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.durable import rows_of
 
@@ -41,6 +42,7 @@ from tidecast.node.live import agent_tables
 from tidecast.queues.leases.file import NAME, LeaseFile
 from tidecast.queues.leases.scope import ScopedLeases
 from tidecast.queues.leases.store import (
+    BATCH_MAX,
     Acquire,
     Granted,
     LeaseTable,
@@ -134,6 +136,39 @@ def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
         values = a.engine.counters.values[rows]
         assert values[:, C.TAKEN].tolist() == values[:, C.HANDED_OVER].tolist() == [1, 1]
         assert values[:, C.OWNER_EPOCH].tolist() == [0, 0]
+
+
+def drain(node: SimulatedNode, drained: bool) -> None:
+    """As the control service has it."""
+    about = msgspec.structs.replace(node.engine.topology.node, drained=drained)
+    node.engine.set_node_settings(about)
+    node.engine.durable.leases.look()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_drain_under_load_with_kills_loses_nothing(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    with cluster(tmp_path, seed) as one:
+        nodes = {name: one.node(name) for name in ("a", "b")}
+        one.until_kept()
+        publisher, sent = nodes["a"].connect().publisher("orders", producer="p"), 0
+        for turn in range(6):
+            name = "ab"[turn % 2]
+            drain(nodes[name], True)
+            for _ in range(10):
+                publisher.publish(b"%d" % sent)
+                sent += 1
+                one.net.run(chance.randrange(1, 200_000))
+            if turn in (2, 4):  # b takes over, and is killed on the way
+                nodes["b"] = one.net.restart(nodes["b"])
+                store: Any = nodes["b"].engine.durable.leases._store
+                store._clock_ns = one.net.clock
+            other_node = nodes["ba"[turn % 2]]
+            one.until_kept(other_node)
+            assert nodes[name].engine.durable.leases.holds() == {}
+            drain(nodes[name], False)
+        durable(one, publisher)
+        assert sorted(one.payloads(), key=int) == [b"%d" % i for i in range(sent)]
 
 
 def moved(one: Cluster, source: SimulatedNode, target: SimulatedNode) -> None:
@@ -289,7 +324,7 @@ class Away:
     """A store that can be away, for one node or for all."""
 
     def __init__(self) -> None:
-        self.table, self.away = LeaseTable(), False
+        self.table, self.away, self.batch_max = LeaseTable(), False, BATCH_MAX
 
     def handle(self, request: Request, now_ns: int) -> Reply:
         if self.away:

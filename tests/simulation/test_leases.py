@@ -12,6 +12,7 @@ import pytest
 from tests.support.state_tables import names_of, transitions_of
 
 from tidecast.queues.leases.keeper import (
+    GIVE_MAX,
     TRANSITIONS,
     Fence,
     Flush,
@@ -25,6 +26,7 @@ from tidecast.queues.leases.store import (
     Granted,
     LeaseTable,
     Listing,
+    ListLeases,
     Refused,
     Release,
     Released,
@@ -93,6 +95,7 @@ class Cluster:
         self.wire: list[tuple[int, int, Any]] = []
         self.sent = self.fences = self.starts = self.late_starts = 0
         self.loss = 0.0
+        self.undrained: set[str] | None = None
         for i in range(members):
             self.join(f"n{i}")
 
@@ -111,9 +114,10 @@ class Cluster:
     def meet(self, without: str = "") -> None:
         """Tell all who is there. One that is not heard of does not hear either."""
         there = [name for name in self.members if name != without]
+        shown = [name for name in there if self.undrained is None or name in self.undrained]
         for name in there:
             member = self.members[name]
-            member.keeper.nodes(there, member.clock(self.now))
+            member.keeper.nodes(shown, member.clock(self.now))
 
     def send(self, name: str, what: Any) -> None:
         self.sent += 1
@@ -202,6 +206,16 @@ class Cluster:
 
     def counts(self) -> list[int]:
         return sorted(len(m.running) for m in self.members.values())
+
+
+def drained(cluster: Cluster, *names: str) -> None:
+    """These nodes are drained, as their listings show: others take all that they have."""
+    for name, member in cluster.members.items():
+        rest = set(cluster.members) - set(names)
+        movable = cluster.queues if rest else []
+        member.keeper.drain(movable if name in names else None, member.clock(cluster.now))
+    cluster.undrained = set(cluster.members) - set(names) if names else None
+    cluster.meet()
 
 
 def even(cluster: Cluster) -> list[int]:
@@ -294,6 +308,88 @@ def test_shutdown_flushes_and_releases_everything() -> None:
     cluster.kill("n0")
     cluster.run(40)
     assert cluster.counts() == [6]
+
+
+def test_a_drained_node_hands_over_in_waves_and_takes_nothing() -> None:
+    cluster = Cluster(9, members=3, queues=120, terms=EAGER)
+    cluster.run(130)
+    assert cluster.counts() == [40, 40, 40]
+    drained(cluster, "n0")
+    most = 0
+    for _ in range(240):
+        cluster.step()
+        cluster.check_owners()
+        most = max(most, len(cluster.members["n0"].flushing))
+    assert 0 < most <= GIVE_MAX, "the others are served meanwhile"
+    assert cluster.counts() == [0, 60, 60]
+    assert cluster.fences == 0
+    assert all(log.refused == 0 for log in cluster.logs.values())
+    drained(cluster)
+    cluster.run(200)
+    assert cluster.counts() == [40, 40, 40]
+
+
+def test_a_node_that_no_other_follows_keeps_its_queues() -> None:
+    cluster = Cluster(10, members=2, queues=6, terms=EAGER)
+    cluster.run(130)
+    drained(cluster, "n0", "n1")
+    before = cluster.starts
+    cluster.run(130)
+    assert (cluster.counts(), cluster.starts) == ([3, 3], before)
+
+
+@pytest.mark.parametrize("seed", range(20, 28))
+def test_drains_under_kills_and_pauses_never_have_two_owners(seed: int) -> None:
+    cluster = Cluster(seed, members=4, queues=40, terms=EAGER)
+    cluster.run(130)
+    cluster.loss = 0.2
+    for i in range(8):
+        drained(cluster, cluster.chance.choice(sorted(cluster.members)))
+        hit = cluster.members[cluster.chance.choice(sorted(cluster.members))]
+        hit.paused_until = cluster.now + cluster.chance.randrange(100 * S)
+        if i % 3 == 1 and len(cluster.members) > 2:
+            cluster.kill(cluster.chance.choice(sorted(cluster.members)))
+        if i % 3 == 2:
+            cluster.join(f"late{i}")
+        cluster.run(30)
+    cluster.loss = 0.0
+    for member in cluster.members.values():
+        member.paused_until = 0
+    drained(cluster)
+    cluster.run(400)
+    assert cluster.counts() == even(cluster)
+
+
+def test_one_lost_lease_of_a_batch_fences_its_queue_alone() -> None:
+    keeper = LeaseKeeper("a", ["p", "q"], TERMS, Random(1), 0)
+    ([listing], _) = keeper.poll(0)
+    keeper.reply(listing, Listing({}), 0)
+    for request in keeper.poll(0)[0]:
+        keeper.reply(request, Granted(1), 0)
+    keeper.poll(0)
+    later = TERMS.renew_ns
+    renewals = [each for each in keeper.poll(later)[0] if isinstance(each, Renew)]
+    assert [each.queue for each in renewals] == ["p", "q"]
+    keeper.reply(renewals[0], Refused("b", 2), later)
+    keeper.reply(renewals[1], Granted(1), later)
+    _, orders = keeper.poll(later)
+    assert orders == [Fence("p", 1, "the store has another owner")]
+    end = TERMS.own_ns
+    assert keeper.epoch_to_append("p", later) == 0
+    assert keeper.epoch_to_append("q", end) == 1, "its term counts from the renewal"
+    assert keeper.epoch_to_append("q", later + end) == 0, "not renewed in time: not held"
+
+
+def test_leases_that_were_granted_apart_are_renewed_together() -> None:
+    keeper = LeaseKeeper("a", ["p"], TERMS, Random(1), 0)
+    for queue, at in (("p", 0), ("q", TERMS.renew_ns // 2)):
+        keeper.add(queue, at)
+        for _ in range(2):
+            for request in keeper.poll(at)[0]:
+                granted = Listing({}) if isinstance(request, ListLeases) else Granted(1)
+                keeper.reply(request, granted, at)
+    asked = [r for r in keeper.poll(TERMS.renew_ns)[0] if isinstance(r, Renew)]
+    assert [each.queue for each in asked] == ["p", "q"]
 
 
 def test_growth_shares_the_new_queues() -> None:

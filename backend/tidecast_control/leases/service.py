@@ -1,13 +1,14 @@
 """A lease store in Postgres: the same answers as `tidecast.queues.leases.store.LeaseTable`.
 
 Requests and replies are the structures of that module as plain values, tagged by ``type``. Each is
-one transaction on one locked row, and the only clock is that of Postgres.
+one transaction on the locked rows that it names, and the only clock is that of Postgres.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 from sqlalchemy import select, text, update
@@ -20,12 +21,14 @@ from tidecast_control.leases.models import LeaseRow
 
 EPOCH_MAX = (1 << 32) - 1
 LEASE_NS_MAX = 3_600_000_000_000
+BATCH_MAX = 1000
+"""Requests in one batch; engines hear of it in the welcome."""
 
 
 class LeaseRequest(Model):
     """What an engine asks: see `tidecast.queues.leases.store`."""
 
-    type: Literal["Acquire", "Renew", "Release", "ListLeases"]
+    type: Literal["Acquire", "Renew", "Release"]
     serial: int
     queue: str = Field("", max_length=300)
     owner: str = Field("", max_length=200)
@@ -34,7 +37,24 @@ class LeaseRequest(Model):
     epoch: int = Field(0, ge=0, le=EPOCH_MAX)
 
 
-_REQUEST = TypeAdapter(LeaseRequest)
+class LeaseBatch(Model):
+    """Requests of one engine in one transaction, each answered as if it came alone."""
+
+    type: Literal["Batch"]
+    serial: int
+    requests: list[LeaseRequest] = Field(max_length=BATCH_MAX)
+
+
+class LeaseListing(Model):
+    """All leases that have not ended."""
+
+    type: Literal["ListLeases"]
+    serial: int
+
+
+_REQUEST: TypeAdapter[LeaseRequest | LeaseBatch | LeaseListing] = TypeAdapter(
+    Annotated[LeaseRequest | LeaseBatch | LeaseListing, Field(discriminator="type")]
+)
 
 
 def handle(session: Session, node: str, raw: Any) -> dict[str, Any]:
@@ -43,14 +63,16 @@ def handle(session: Session, node: str, raw: Any) -> dict[str, Any]:
         request = _REQUEST.validate_python(raw)
     except ValidationError as problem:
         raise ProblemError("invalid_request", f"lease: {problem}"[:500]) from None
-    if request.type == "ListLeases":
+    if isinstance(request, LeaseListing):
         return {"type": "Listing", "owners": _owners(session)}
-    if request.owner != node:
-        raise ProblemError("denied", f"{node} asks for a lease in the name of {request.owner}")
-    row, now = _locked(session, request.queue)
-    reply = _answer(row, request, now)
-    session.add(row)
-    return reply
+    asked = request.requests if isinstance(request, LeaseBatch) else [request]
+    for each in asked:
+        if each.owner != node:
+            raise ProblemError("denied", f"{node} asks for a lease in the name of {each.owner}")
+    rows, now = _locked(session, sorted({each.queue for each in asked}))
+    replies = [_answer(rows[each.queue], each, now) for each in asked]
+    session.add_all(rows.values())
+    return {"type": "Answers", "replies": replies} if request.type == "Batch" else replies[0]
 
 
 def end(session: Session, owner: str) -> None:
@@ -70,13 +92,22 @@ def _owners(session: Session) -> dict[str, str]:
     return {row.queue: row.owner for row in session.execute(query).scalars()}
 
 
-def _locked(session: Session, queue: str) -> tuple[LeaseRow, datetime]:
-    """The row of a queue, and the time once it is ours: waiting for it counts for nobody."""
-    made = insert(LeaseRow).values(queue=queue, owner="", epoch=0, ends_at=_now(session))
-    session.execute(made.on_conflict_do_nothing())
-    query = select(LeaseRow).where(col(LeaseRow.queue) == queue).with_for_update()
-    row = session.execute(query).scalar_one()
-    return row, _now(session)
+def _locked(session: Session, queues: Sequence[str]) -> tuple[dict[str, LeaseRow], datetime]:
+    """The rows of queues, and the time once all are ours: waiting for them counts for nobody.
+
+    ``queues`` are sorted. All rows are made before the first is locked, and both in this order: no
+    two engines wait for each other.
+    """
+    there = select(col(LeaseRow.queue)).where(col(LeaseRow.queue).in_(queues))
+    known = set(session.execute(there).scalars())
+    fresh = [queue for queue in queues if queue not in known]
+    if fresh:
+        blank = {"owner": "", "epoch": 0, "ends_at": _now(session)}
+        made = insert(LeaseRow).values([{"queue": queue, **blank} for queue in fresh])
+        session.execute(made.on_conflict_do_nothing())
+    query = select(LeaseRow).where(col(LeaseRow.queue).in_(queues)).order_by(col(LeaseRow.queue))
+    rows = {row.queue: row for row in session.execute(query.with_for_update()).scalars()}
+    return rows, _now(session)
 
 
 def _answer(row: LeaseRow, request: LeaseRequest, now: datetime) -> dict[str, Any]:

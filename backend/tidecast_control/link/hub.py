@@ -218,7 +218,8 @@ class Hub:
         pump = asyncio.create_task(self._pump(engine))
         receiving: asyncio.Task[None] | None = None
         try:
-            await engine.send({"type": "welcome", "credential": credential})
+            welcome = {"credential": credential, "lease_batch_max": leases.BATCH_MAX}
+            await engine.send({"type": "welcome", **welcome})
             if self.interval_ms:
                 await engine.send({"type": "watch", "interval_ms": self.interval_ms})
             self.refresh()

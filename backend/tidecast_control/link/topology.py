@@ -56,6 +56,7 @@ def message(
         "subscriptions": _subscriptions(session),
         "quarantined": _quarantined(session),
         "level": levels.level_of(session),
+        "drained": _drained(session, node),
         "ended": [
             [change.old["topic"], change.name]
             for change in changes
@@ -140,6 +141,11 @@ def _keys(session: Session) -> list[dict[str, Any]]:
         if row.prefix == SEEDED and row.revoked_at is not None
     ]
     return good + revoked
+
+
+def _drained(session: Session, node: str) -> bool:
+    row = repository.find(session, "node", node)
+    return row is not None and bool(row.spec.get("drained"))
 
 
 def _quarantined(session: Session) -> list[int]:

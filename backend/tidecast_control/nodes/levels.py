@@ -89,6 +89,7 @@ def status(session: Session) -> Cluster:
     row = session.get(ClusterRow, 1) or ClusterRow(id=1, level=known.OURS.high)
     target = known.OURS.high
     blocked = _blocked(session, target)
+    specs = {each.name: each.spec for each in kit.all_of(session, "node")}
     return Cluster(
         level=row.level,
         level_max=target,
@@ -101,6 +102,7 @@ def status(session: Session) -> Cluster:
                 level=each.level, level_min=each.level_min, level_max=each.level_max,
                 seen_at=each.seen_at, refused=each.refused,
                 blocks=target > row.level and name in blocked,
+                drained=bool(specs.get(name, {}).get("drained")),
             )
             for name, each in repository.states(session).items()
         ],

@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from tidecast_control.nodes.schemas import NodeCounters, RecorderPage, RecorderRecord
+from tidecast_control.nodes.schemas import (
+    DrainMove,
+    DrainStay,
+    NodeCounters,
+    NodeDrain,
+    RecorderPage,
+    RecorderRecord,
+)
 
 
 def shown_record(raw: dict[str, Any]) -> RecorderRecord:
@@ -28,3 +35,17 @@ def shown_counters(raw: dict[str, Any]) -> NodeCounters:
     }
     at = datetime.fromtimestamp(raw["at_ns"] / 1e9, UTC)
     return NodeCounters(node=raw["node"], at=at, counters=rows)
+
+
+def shown_drain(node: str, value: dict[str, Any], *, wanted: bool) -> NodeDrain:
+    """What a drain moves, as the engine says."""
+    moves = [
+        DrainMove(
+            at=datetime.fromtimestamp(int(each["at_ns"]) / 1e9, UTC),
+            **{key: each[key] for key in ("kind", "topic", "epoch", "reason")},
+        )
+        for each in value["moves"]
+    ]
+    stays = [DrainStay(**each) for each in value["stays"]]
+    rest = {key: value[key] for key in ("drained", "empty", "keeps", "moving", "stays_total")}
+    return NodeDrain(node=node, wanted=wanted, stays=stays, moves=moves, **rest)

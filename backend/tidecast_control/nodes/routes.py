@@ -28,6 +28,7 @@ from tidecast_control.nodes.schemas import (
     EnrolmentInput,
     EnrolmentSecret,
     NodeCounters,
+    NodeDrain,
     RecorderPage,
 )
 
@@ -91,6 +92,19 @@ def revoke_credential(
     plan = identity.revoke(session, name, actor, dry_run=dry_run)
     after.add_task(ctx.changed)  # once it is committed
     return plan
+
+
+@router.get(
+    "/cluster/nodes/{name}/drain", tags=["nodes"], responses=problem_responses(404, 502, 503, 504)
+)
+async def get_drain(
+    name: NodeName, ctx: Ctx, actor: Annotated[Actor, needs("nodes:read")]
+) -> NodeDrain:
+    """What a drain of the node moves, and what stays; `PATCH /nodes/{name}` begins and ends it."""
+    del actor
+    spec = await run_in_threadpool(service.spec_of, ctx.db, name)
+    value = await ctx.hub.ask(name, "drain", {})
+    return records.shown_drain(name, value, wanted=bool(spec.get("drained")))
 
 
 @router.get("/cluster", tags=["nodes"], responses=problem_responses())

@@ -25,6 +25,9 @@ class NodeSpec(Model):
 
     quarantined: bool = Field(False, description="Other nodes refuse its packets")
     site: Short = ""
+    drained: bool = Field(
+        False, description="It hands its leased topics over to other nodes, and takes none"
+    )
 
 
 class NodeStatus(Status):
@@ -126,6 +129,7 @@ class ClusterEngine(View):
     seen_at: datetime | None = None
     refused: str = Field(description="Why its link was refused last; empty: it was not")
     blocks: bool = Field(description="It holds the next level back")
+    drained: bool = Field(description="It hands its leased topics over, and takes none")
 
 
 class Cluster(View):
@@ -137,3 +141,35 @@ class Cluster(View):
     finalized_by: str = ""
     blocked_by: list[str] = Field(description="Why the level cannot be raised to `level_max`")
     engines: list[ClusterEngine]
+
+
+class DrainStay(View):
+    """A thing that a drain leaves on its node."""
+
+    kind: Literal["topic", "publication"]
+    name: str
+    reason: str
+
+
+class DrainMove(View):
+    """A leased topic that came to a node, or left it."""
+
+    at: datetime
+    kind: Literal["taken", "released", "lost"]
+    topic: str
+    epoch: Int64
+    reason: str
+
+
+class NodeDrain(View):
+    """What a drain of a node moves, read from its engine now."""
+
+    node: str
+    wanted: bool = Field(description="The node is to be drained")
+    drained: bool = Field(description="Its engine obeys")
+    empty: bool = Field(description="It is drained, and has no leased topic any more")
+    keeps: list[str] = Field(description="Leased topics that it has")
+    moving: list[str] = Field(description="Those of `keeps` that it hands over")
+    stays: list[DrainStay] = Field(description="At most 1,000 of the things that stay")
+    stays_total: Count
+    moves: list[DrainMove] = Field(description="At most 256 moves of leased topics, newest last")

@@ -99,7 +99,7 @@ KIND = Kind(
     input=NodeInput,
     in_topology=True,
     order=8,
-    impacts={"quarantined": "live", "site": "none"},
+    impacts={"quarantined": "live", "drained": "live", "site": "none"},
     uses=_uses,
     learn=_learn,
     status=_status,
@@ -109,9 +109,16 @@ KIND = Kind(
 
 def must_exist(db: Database, name: str) -> None:
     """Raises `not_found`: no engine of that name ever registered."""
+    spec_of(db, name)
+
+
+def spec_of(db: Database, name: str) -> dict[str, Any]:
+    """What is wanted of a node. Raises `not_found`: no engine of that name ever registered."""
     with db.begin() as session:
-        if resources_repository.find(session, "node", name) is None:
+        row = resources_repository.find(session, "node", name)
+        if row is None:
             raise not_found("node", name)
+        return dict(row.spec)
 
 
 # --- enrolment ------------------------------------------------------------------------------------

@@ -81,6 +81,13 @@ class TopologyStore:
             self.topology = msgspec.structs.replace(self.topology, level=level)
             self._save(list(self.topology.topics))
 
+    def put_drained(self, drained: bool) -> None:
+        """Save whether this engine is drained."""
+        with self._lock:
+            node = msgspec.structs.replace(self.topology.node, drained=drained)
+            self.topology = msgspec.structs.replace(self.topology, node=node)
+            self._save(list(self.topology.topics))
+
     def remove(self, name: str) -> None:
         """Forget a topic, if it was declared."""
         with self._lock:

@@ -90,6 +90,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     image_rings_bytes_max: RingBytes = 4096 * MIB
     """Of all publishers on other nodes to live topics."""
     leases: LeaseConfig = LeaseConfig()
+    drained: bool = False
+    """It hands its leased topics over and takes none. The control service writes it."""
 
 
 class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

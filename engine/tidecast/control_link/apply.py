@@ -102,6 +102,7 @@ class Applier:
             self._transports(message["transports"])
         self._topics(wanted)
         self._level(int(message.get("level", self._node.topology.level)))
+        self._drain(desired=bool(message.get("drained", self._node.topology.node.drained)))
         self._quarantine(list(message.get("quarantined", [])))
         self._faults(message["faults"])
         self._generators(message["traffic"])
@@ -322,6 +323,19 @@ class Applier:
         for transport, faults in node.get_faults().items():
             if faults.any:
                 node.set_faults(transport, faults)
+
+    def _drain(self, *, desired: bool) -> None:
+        """Hand leased topics over, or take a share again; also after a start without the service.
+
+        It is saved before it begins: an engine that is killed then takes no topic back.
+        """
+        if desired != self._store.topology.node.drained:
+            self._save_by(lambda: self._store.put_drained(desired))
+        if desired != self._node.topology.node.drained:
+            with self._node.lock:
+                about = msgspec.structs.replace(self._node.topology.node, drained=desired)
+                self._node.set_node_settings(about)
+            self._node.durable.leases.look()
 
     # --- faults, traffic --------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from tidecast.buffers.recorder import Record, read_records
 from tidecast.client.blocking import Subscription
 from tidecast.client.core.message import Message
 from tidecast.control_link import browse
+from tidecast.control_link.drain import drain_state
 from tidecast.errors import ConfigError, NotFound, TidecastError, Timeout
 from tidecast.layout.recorder import MEANING, Code
 from tidecast.native.mapped import MappedFile
@@ -94,6 +95,10 @@ class Commands:
         """Counters of the node."""
         node = self._node
         return {"node": node.name, "at_ns": time.time_ns(), "counters": node.stats()}
+
+    def drain(self, _: Command) -> Any:
+        """What a drain moves, and what stays."""
+        return drain_state(self._node)
 
     def pause(self, command: Command) -> Any:
         """Pause or resume a topic or a queue."""
@@ -294,6 +299,7 @@ class Commands:
 OF_NODE = {
     "sample": Operation(Commands.sample),
     "counters": Operation(Commands.counters),
+    "drain": Operation(Commands.drain),
     "recorder": Operation(Commands.recorder),
     "browse": Operation(Commands.browse),
     "tail": Operation(Commands.tail),

@@ -9,7 +9,7 @@ import msgspec
 
 from tidecast.api.rpc import Calls
 from tidecast.errors import AuthError, ConfigError, NoResponders
-from tidecast.queues.leases.store import Reply, Request
+from tidecast.queues.leases.store import BATCH_MAX, Reply, Request
 
 ANSWER_S = 5.0
 Send = Callable[[dict[str, Any]], object]
@@ -30,10 +30,16 @@ class LinkLeases:
     def __init__(self, send: Send = _unlinked, answer_s: float = ANSWER_S) -> None:
         self._send, self._answer_s = send, answer_s
         self._calls = Calls("the control service")
+        self.batch_max = 1
+        """As the service announced it: one of a build before takes no batch."""
 
     def bind(self, send: Send) -> None:
         """Ask by ``send`` from now on."""
         self._send = send
+
+    def allow(self, batch_max: int) -> None:
+        """The service takes batches of so many requests."""
+        self.batch_max = min(max(batch_max, 1), BATCH_MAX)
 
     def handle(self, request: Request, now_ns: int = 0) -> Reply:
         """Answer one request; ``now_ns`` is not used. Raises Timeout, NoResponders, AuthError.

@@ -321,6 +321,7 @@ class ControlLink:
             # perhaps of another service: what it made before is not this one's
             self.state = ControlState(url=self.url, credential=str(message["credential"]))
             self._save()
+        self.leases.allow(int(message.get("lease_batch_max", 1)))
         self.connected.set()
 
     def refused(self, message: dict[str, Any]) -> None:

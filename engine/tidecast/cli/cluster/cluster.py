@@ -1,20 +1,26 @@
-"""`tidecast cluster`: the level that engines write, and raising it after an upgrade."""
+"""`tidecast cluster`: the level that engines write, and draining a node before an upgrade."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
+from tidecast.cli import Failure
 from tidecast.cli.api import control_option, send
 from tidecast.cli.common import data_dir_option, echo_json, json_option
+
+POLL_S = 0.5
 
 
 @click.group()
 def cluster() -> None:
-    """Levels of engines during a rolling upgrade. TIDECAST_KEY holds the secret of a key."""
+    """Levels and drains of engines in an upgrade. TIDECAST_KEY holds the secret of a key."""
 
 
 @cluster.command()
@@ -32,6 +38,7 @@ def status(as_json: bool, url: str | None, data_dir: Path) -> None:
         click.echo(
             f"{each['node']}  {each['state']}  {each['version'] or '-'}  writes {each['level']}, "
             f"reads {each['level_min']} to {each['level_max']}"
+            + ("  drained" if each["drained"] else "")
         )
         if each["refused"]:
             click.echo(f"  refused: {each['refused']}")
@@ -57,6 +64,92 @@ def upgrade(
         echo_json(plan)
         return
     click.echo(_words(plan))
+
+
+@cluster.command()
+@click.argument("node")
+@click.option("--dry-run", is_flag=True, help="Report what moves and what stays; change nothing.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, 86_400),
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait until the node is empty; 0: do not wait.",
+)
+@json_option
+@control_option
+@data_dir_option
+def drain(
+    node: str, dry_run: bool, timeout_s: float, as_json: bool, url: str | None, data_dir: Path
+) -> None:  # fmt: skip
+    """Hand the leased topics of NODE over to other engines, and wait until it is empty.
+
+    NODE takes no topic until `tidecast cluster undrain`, also after a restart. Things that no other
+    engine takes are listed with the reason. Exit code 1: NODE was not empty in time.
+    """
+
+    def ask() -> Any:
+        return json.loads(send("GET", f"/cluster/nodes/{quote(node, '')}/drain", url, data_dir))
+
+    if not dry_run:
+        _set_drained(node, True, url, data_dir)
+    found = ask()
+    if not dry_run and timeout_s:
+        found = _until_empty(ask, timeout_s, show=not as_json)
+    if as_json:
+        echo_json(found)
+    else:
+        _show_drain(found, dry_run=dry_run)
+    if not dry_run and timeout_s and not found["empty"]:
+        raise Failure(f"node {node} still has {len(found['keeps'])} leased topics")
+
+
+@cluster.command()
+@click.argument("node")
+@json_option
+@control_option
+@data_dir_option
+def undrain(node: str, as_json: bool, url: str | None, data_dir: Path) -> None:
+    """Let NODE take its share of the leased topics again."""
+    found = _set_drained(node, False, url, data_dir)
+    if as_json:
+        echo_json(found)
+        return
+    click.echo(f"node {node} takes its share of the leased topics again")
+
+
+def _set_drained(node: str, drained: bool, url: str | None, data_dir: Path) -> Any:
+    body = json.dumps({"spec": {"drained": drained}}).encode()
+    path = f"/nodes/{quote(node, '')}"
+    return json.loads(send("PATCH", path, url, data_dir, (body, "application/merge-patch+json")))
+
+
+def _until_empty(ask: Callable[[], Any], timeout_s: float, *, show: bool) -> Any:
+    """Ask until the node is empty, or all that it has stays; a line for each change."""
+    deadline, before = time.monotonic() + timeout_s, -1
+    while True:
+        found = ask()
+        if show and len(found["keeps"]) != before:
+            before = len(found["keeps"])
+            click.echo(f"{before} leased topics left, {len(found['moving'])} of them move")
+        stuck = found["drained"] and found["keeps"] and not found["moving"]
+        if found["empty"] or stuck or time.monotonic() >= deadline:
+            return found
+        time.sleep(POLL_S)
+
+
+def _show_drain(found: Any, *, dry_run: bool) -> None:
+    for each in found["stays"]:
+        click.echo(f"stays: {each['kind']} {each['name']}: {each['reason']}")
+    if found["stays_total"] > len(found["stays"]):
+        click.echo(f"stays: {found['stays_total'] - len(found['stays'])} more")
+    if dry_run:
+        click.echo(f"a drain hands {len(found['keeps'])} leased topics over")
+    elif found["empty"]:
+        click.echo(f"node {found['node']} is empty: it has no leased topic")
+    else:
+        click.echo(f"node {found['node']} has {len(found['keeps'])} leased topics")
 
 
 def _words(plan: dict[str, Any]) -> str:

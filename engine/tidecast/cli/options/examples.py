@@ -30,6 +30,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast cluster upgrade",
         "tidecast cluster upgrade --finalize --control https://control.example",
     ),
+    "cluster drain": (
+        "tidecast cluster drain db1 --dry-run",
+        "tidecast cluster drain db1 --timeout 60 --control https://control.example",
+    ),
+    "cluster undrain": (
+        "tidecast cluster undrain db1",
+        "tidecast cluster undrain db1 --control https://control.example",
+    ),
     "node rotate": (
         "tidecast node rotate db1",
         "tidecast node rotate db1 --control https://control.example",

@@ -14,10 +14,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidecast import events
 from tidecast.agents.guard import Guard
@@ -31,11 +32,43 @@ from tidecast.queues.leases.balancer import BALANCERS
 from tidecast.queues.leases.file import LeaseFile
 from tidecast.queues.leases.keeper import Fence, Flush, LeaseKeeper, Order, Start, Terms
 from tidecast.queues.leases.scope import ScopedLeases
-from tidecast.queues.leases.store import Acquire, LeaseStore, Listing, Release, Reply, Request
+from tidecast.queues.leases.store import (
+    Acquire,
+    Answers,
+    Batch,
+    LeaseStore,
+    Listing,
+    ListLeases,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Single,
+)
 
 PRESENCE = "@"
 ROUNDS_MAX = 4
 """Requests that follow from replies are sent in the same step, so often at most."""
+MOVES_MAX = 256
+"""The newest are kept, to be shown."""
+
+
+class Move(NamedTuple):
+    """Why a topic came to this node, or left it. ``kind``: taken, released, lost."""
+
+    at_ns: int
+    kind: str
+    topic: str
+    epoch: int
+    reason: str
+
+
+class Stay(NamedTuple):
+    """A thing that a drain leaves on this node. ``kind``: topic, publication, consumer."""
+
+    kind: str
+    name: str
+    reason: str
 
 
 class LeasedTopics(Protocol):
@@ -66,13 +99,17 @@ class Leases:
         self.terms = Terms(lease_ns, lease_ns // 3, lease_ns // 4, max(lease_ns // 10, 1))
         self._keeper: LeaseKeeper | None = None
         self._lock = threading.RLock()
-        self._shown_ns = -lease_ns
+        self._shown_ns = self._pointed_ns = self._asked_ns = -lease_ns
         self._serial = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._due_ns = 0
         self._released: list[Release] = []
         self._swept: dict[str, tuple[int, int]] = {}
+        self._before: dict[str, str] = {}
+        """Who held a topic last, by the listings."""
+        self._movable: frozenset[str] | None = None
+        self.moves: deque[Move] = deque(maxlen=MOVES_MAX)
 
     def _chosen(self, service: LeaseStore | None, queues: Path) -> LeaseStore:
         asked = self._settings.store
@@ -180,6 +217,44 @@ class Leases:
             self._ask(Release(self._next(), name, self.ctx.name, epoch))
         self._ask(Release(self._next(), PRESENCE + self.ctx.name, self.ctx.name, self._presence))
 
+    # --- drain ------------------------------------------------------------------------------------
+
+    @property
+    def drained(self) -> bool:
+        """Does this node hand its leased topics over, and take none?"""
+        return self.ctx.topology.node.drained
+
+    def look(self) -> None:
+        """`drained` has changed: ask at once. From any thread."""
+        with self._lock:
+            self._shown_ns = self.ctx.clock_ns() - self.terms.lease_ns
+            if self._keeper is not None:
+                self._movable = None
+                self._keeper.drain(frozenset() if self.drained else None, self.ctx.clock_ns())
+
+    def holds(self) -> dict[str, int]:
+        """Topics that this node has by a lease, with their epochs."""
+        return {n: t.owner for n, t in list(self._registry.topics.items()) if self._leased(n)}
+
+    def _leased(self, name: str) -> bool:
+        return self._keeper is not None and name in self._keeper.queues
+
+    def stays(self) -> list[Stay]:
+        """The leased topics that no other engine takes, with the reason."""
+        movable = self._movable
+        if not self.drained or movable is None:
+            return []
+        plan = self._settings.balancer
+        reason = (
+            "no engine that shares its queues, and is not drained, is up"
+            if plan == "leases"
+            else f"the balancer {plan} gives it to no engine that is up: check node.leases.owners"
+        )
+        return [Stay("topic", n, reason) for n in sorted(self.holds()) if n not in movable]
+
+    def _moved(self, kind: str, topic: str, epoch: int, reason: str) -> None:
+        self.moves.append(Move(self.ctx.wall_ns(), kind, topic, epoch, reason))
+
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -188,26 +263,51 @@ class Leases:
         if keeper is None:
             return
         self._sweep()
-        self._show()
-        while self._released:
-            self._ask(self._released.pop())
-        for _ in range(ROUNDS_MAX):
+        self._show_epochs()
+        for number in range(ROUNDS_MAX):
             with self._lock:
                 requests, orders = keeper.poll(self.ctx.clock_ns())
             for order in orders:
                 self.ctx.conductor.post(self._job(order))
-            if not requests:
+            renewing = any(isinstance(each, Renew) for each in requests)
+            own = self._own(renewing=renewing) if renewing or number == 0 else []
+            if not requests and not own:
                 return
-            for request in requests:
-                reply = self._ask(request)
-                if reply is None:
-                    with self._lock:
-                        keeper.unanswered(request, self.ctx.clock_ns())
-                    continue
-                with self._lock:
-                    if isinstance(reply, Listing):
-                        reply = self._meet(keeper, reply)
-                    keeper.reply(request, reply, self.ctx.clock_ns())
+            for request, reply in self._ask_all([*own, *requests]):
+                self._take_answer(keeper, request, reply)
+
+    def _take_answer(self, keeper: LeaseKeeper, request: Request, reply: Reply | None) -> None:
+        now = self.ctx.clock_ns()
+        if not isinstance(request, Batch | ListLeases) and request.serial < 0:
+            self._take_own(request, reply)
+            return
+        with self._lock:
+            if reply is None:
+                keeper.unanswered(request, now)
+            else:
+                known = self._meet(keeper, reply) if isinstance(reply, Listing) else reply
+                keeper.reply(request, known, now)
+
+    def _ask_all(self, requests: list[Request]) -> Iterator[tuple[Request, Reply | None]]:
+        """Ask the store, in batches: a node's renewals are one transaction, not one a topic."""
+        singles: list[Single] = []
+        for request in requests:
+            if isinstance(request, ListLeases):
+                yield request, self._ask(request)
+            elif not isinstance(request, Batch):
+                singles.append(request)
+        while singles:
+            some = singles[: max(self._store.batch_max, 1)]
+            singles = singles[len(some) :]
+            yield from zip(some, self._answers(some), strict=True)
+
+    def _answers(self, requests: list[Single]) -> Sequence[Reply | None]:
+        if len(requests) == 1:
+            return [self._ask(requests[0])]
+        reply = self._ask(Batch(self._next(), requests))
+        if isinstance(reply, Answers) and len(reply.replies) == len(requests):
+            return reply.replies
+        return [None] * len(requests)
 
     def _sweep(self) -> None:
         """What owners before had is no longer needed, once they must have noticed."""
@@ -231,34 +331,71 @@ class Leases:
         self._serial += 1
         return -self._serial
 
-    def _show(self) -> None:
-        """Be there: others count those who are, and readers find what is kept here."""
-        now = self.ctx.clock_ns()
-        if now - self._shown_ns < self.terms.renew_ns:
+    def _own(self, *, renewing: bool) -> list[Request]:
+        """Requests for the node itself: others count the nodes that are there and not drained.
+
+        ``renewing``: the node's presence goes along with its renewals.
+        """
+        now, name = self.ctx.clock_ns(), self.ctx.name
+        found: list[Request] = list(self._released)
+        self._released.clear()
+        if self.drained:
+            if self._presence:
+                found.append(Release(self._next(), PRESENCE + name, name, self._presence))
+        elif renewing or now - self._shown_ns >= self.terms.renew_ns:
+            self._asked_ns = now
+            lease_ns = self.terms.lease_ns
+            found.append(Acquire(self._next(), PRESENCE + name, name, lease_ns))
+        return found
+
+    def _take_own(self, request: Single, reply: Reply | None) -> None:
+        if reply is None or not request.queue.startswith(PRESENCE):
             return
-        name = self.ctx.name
-        reply = self._ask(Acquire(self._next(), PRESENCE + name, name, self.terms.lease_ns))
+        if isinstance(request, Acquire):
+            self._shown_ns, self._presence = self._asked_ns, getattr(reply, "epoch", 0)
+        else:
+            self._presence = 0
+
+    def _show_epochs(self) -> None:
+        """Readers find the queues that are kept here."""
+        now = self.ctx.clock_ns()
+        if now - self._pointed_ns < self.terms.renew_ns:
+            return
+        self._pointed_ns = now
         for topic in list(self._registry.topics.values()):
             if topic.owner and topic.owned:
                 with contextlib.suppress(OSError):  # one that slept may have pointed elsewhere
                     topic.owners.show(topic.owner)
-        if reply is not None:
-            self._shown_ns = now
-            self._presence = getattr(reply, "epoch", 0)
 
     def _meet(self, keeper: LeaseKeeper, listing: Listing) -> Listing:
         """Tell the keeper who is there, and what the balancer wants it to hold."""
         now, settings = self.ctx.clock_ns(), self._settings
-        there = {q[1:] for q in listing.owners if q.startswith(PRESENCE)} | {self.ctx.name}
+        there = {q[1:] for q in listing.owners if q.startswith(PRESENCE)} - {self.ctx.name}
         owners = {q: o for q, o in listing.owners.items() if not q.startswith(PRESENCE)}
         self._registry.set_owners(owners)
+        self._before |= {q: owner for q, owner in owners.items() if q in keeper.queues}
+        names = sorted(keeper.queues)
+        if self.drained:
+            self._movable = self._taken_by(there, names)
+            keeper.drain(self._movable, now)
+            return Listing(owners)
+        keeper.drain(None, now)
+        there.add(self.ctx.name)
         keeper.nodes(sorted(there), now)
         if settings.balancer != "leases":
-            names = sorted(keeper.queues)
             configured = settings.owners or sorted(there)
             shares = BALANCERS[settings.balancer](len(names), configured, there)
             keeper.plan([names[i] for i in shares.get(self.ctx.name, ())], now)
         return Listing(owners)
+
+    def _taken_by(self, others: set[str], names: list[str]) -> frozenset[str]:
+        """The topics that other nodes take once this one gives them back."""
+        settings = self._settings
+        if not others or settings.balancer == "leases":
+            return frozenset(names if others else ())
+        configured = settings.owners or sorted(others)
+        shares = BALANCERS[settings.balancer](len(names), configured, others)
+        return frozenset(names[i] for held in shares.values() for i in held)
 
     # --- the conductor's part ---------------------------------------------------------------------
 
@@ -266,8 +403,8 @@ class Leases:
         match order:
             case Start(name, epoch):
                 return lambda: self._take(name, epoch)
-            case Flush(name, epoch):
-                return lambda: self._hand_over(name, epoch)
+            case Flush(name, epoch, reason):
+                return lambda: self._hand_over(name, epoch, reason)
             case Fence(name, epoch, reason):
                 return lambda: self.lose(name, epoch, reason)
 
@@ -297,14 +434,18 @@ class Leases:
         self.ctx.note(rec.LOW, rec.Code.QUEUES_TAKEN, config.wire_id, queues, epoch)
         self._registry.notify(events.QueuesTaken(topic=name, queues=queues, epoch=epoch))
         self._topics.take_rings(name)
+        before = self._before.get(name, "")
+        after = f", node {before} had it before" if before not in ("", self.ctx.name) else ""
+        self._moved("taken", name, epoch, f"its lease was free{after}")
 
-    def _hand_over(self, name: str, epoch: int) -> None:
+    def _hand_over(self, name: str, epoch: int, reason: str) -> None:
         if name in self._registry.topics:
             wire_id = self.ctx.topic_by_name[name].wire_id
             self._topics.release_topic(name, flush=True)
             self._count(name, C.HANDED_OVER, 0)
             self.ctx.note(rec.LOW, rec.Code.QUEUES_RELEASED, wire_id, epoch)
             self._registry.notify(events.QueuesReleased(topic=name, epoch=epoch))
+            self._moved("released", name, epoch, reason)
         with self._lock:
             if self._keeper is not None:
                 self._keeper.flushed(name)
@@ -322,6 +463,7 @@ class Leases:
         self._registry.notify(
             events.QueuesLost(topic=name, epoch=epoch, newest=newest, reason=reason)
         )
+        self._moved("lost", name, epoch, reason)
         with self._lock:
             if self._keeper is not None and self._keeper.epoch_to_append(name, self.ctx.clock_ns()):
                 self._keeper.fenced(name, newest)

@@ -17,7 +17,7 @@ import msgspec
 
 from tidecast.disk import write_atomically
 from tidecast.errors import CorruptLog, StorageError
-from tidecast.queues.leases.store import LeaseTable, Reply, Request
+from tidecast.queues.leases.store import BATCH_MAX, LeaseTable, Reply, Request
 
 NAME, LOCK_NAME = "leases.json", "leases.lock"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -44,6 +44,8 @@ class _Saved(msgspec.Struct, frozen=True):
 
 class LeaseFile:
     """A `LeaseStore` in ``directory``."""
+
+    batch_max = BATCH_MAX
 
     def __init__(
         self, directory: Path, clock_ns: Callable[[], int] = host_clock_ns, boot: str | None = None

@@ -6,7 +6,7 @@ states of a queue and what changes them are a table, `TRANSITIONS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -15,6 +15,7 @@ from tidecast.protocol.state_table import StateTable
 from tidecast.queues.leases.balancer import targets
 from tidecast.queues.leases.store import (
     Acquire,
+    Batch,
     Granted,
     Listing,
     ListLeases,
@@ -22,6 +23,7 @@ from tidecast.queues.leases.store import (
     Renew,
     Reply,
     Request,
+    Single,
 )
 
 
@@ -55,6 +57,7 @@ class Flush:
 
     queue: str
     epoch: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,10 @@ class Event(Enum):
 
 
 _OWNED = (State.HELD, State.FLUSHING)
+GIVE_MAX = 32
+"""Queues that are handed over at the same time: those behind them are served meanwhile."""
+HUNGRY = 4
+"""A node that holds less than its share asks so many times as often for free queues."""
 
 
 @dataclass(slots=True)
@@ -102,7 +109,7 @@ class _Queue:
     until_ns: int = 0
     started: int = 0
     renew_ns: int = 0
-    asked: Request | None = None
+    asked: Single | None = None
     asked_ns: int = 0
 
 
@@ -128,6 +135,7 @@ class LeaseKeeper:
         self._listing_ns = 0
         self._orders: list[Order] = []
         self._plan: frozenset[str] | None = None
+        self._movable: frozenset[str] | None = None
 
     def nodes(self, nodes: Sequence[str], now_ns: int) -> None:
         """The nodes that share the queues now."""
@@ -145,6 +153,16 @@ class LeaseKeeper:
         wanted = None if queues is None else frozenset(queues)
         if wanted != self._plan:
             self._plan, self._list_ns = wanted, now_ns
+
+    def drain(self, movable: Collection[str] | None, now_ns: int) -> None:
+        """Take no queue, and hand over ``movable``: those that another node takes.
+
+        None: hold a share again.
+        """
+        wanted = None if movable is None else frozenset(movable)
+        if (wanted is None) != (self._movable is None):
+            self._list_ns = now_ns
+        self._movable = wanted
 
     def remove(self, queue: str) -> None:
         """A queue less: its topic was deleted. Its lease, if held, ends by itself."""
@@ -176,11 +194,19 @@ class LeaseKeeper:
         """How many it should hold."""
         if self._closing:
             return 0
+        if self._movable is not None:
+            return sum(e.at is State.HELD and e.name not in self._movable for e in self._all)
         if self._plan is not None:
             return len(self._plan)
         return targets(len(self._queues), self._nodes).get(self.owner, 0)
 
+    @property
+    def _all(self) -> Collection[_Queue]:
+        return self._queues.values()
+
     def _may_hold(self, queue: str) -> bool:
+        if self._movable is not None:
+            return not self._closing and queue not in self._movable
         return not self._closing and (self._plan is None or queue in self._plan)
 
     def shutdown(self) -> None:
@@ -209,8 +235,12 @@ class LeaseKeeper:
                 self._on(entry, Event.LOST, reason="the lease ran out")
         self._give(self.target)
         self._want(now_ns, send)
+        renewing = any(
+            entry.at in _OWNED and now_ns >= entry.renew_ns and not self._waits(entry, now_ns)
+            for entry in self._queues.values()
+        )
         for entry in self._queues.values():
-            request = self._due(entry, now_ns)
+            request = self._due(entry, now_ns, renewing=renewing)
             if request is not None:
                 entry.asked, entry.asked_ns = request, now_ns
                 send.append(request)
@@ -230,6 +260,8 @@ class LeaseKeeper:
 
     def reply(self, request: Request, reply: Reply, now_ns: int) -> None:
         """Take the answer to ``request``. Late and repeated ones do nothing."""
+        if isinstance(request, Batch):
+            raise TypeError("the answers of a batch are taken one by one")
         if not isinstance(request, ListLeases) and request.queue not in self._queues:
             return
         if isinstance(request, ListLeases):
@@ -275,9 +307,9 @@ class LeaseKeeper:
     def keep(self, entry: _Queue, _epoch: int, _reason: str) -> None:
         """The agent continues."""
 
-    def flush(self, entry: _Queue, _epoch: int, _reason: str) -> None:
+    def flush(self, entry: _Queue, _epoch: int, reason: str) -> None:
         """Order the agent's end."""
-        self._orders.append(Flush(entry.name, entry.epoch))
+        self._orders.append(Flush(entry.name, entry.epoch, reason))
 
     def fence(self, entry: _Queue, _epoch: int, reason: str) -> None:
         """Order the agent's end at once."""
@@ -290,9 +322,15 @@ class LeaseKeeper:
         """Begin to hand over what is above the target, oldest first."""
         held = [e for e in self._queues.values() if e.at is State.HELD]
         held.sort(key=lambda e: (self._may_hold(e.name), e.started))
-        surplus = max(len(held) - target, sum(not self._may_hold(e.name) for e in held))
-        for entry in held[: max(0, surplus)]:
-            self._on(entry, Event.SURPLUS)
+        surplus = max(len(held) - target, sum(not self._may_hold(e.name) for e in held), 0)
+        if self._closing:
+            reason = "the engine stops"
+        else:
+            reason = "the node is drained" if self._movable is not None else "others hold less"
+            moving = sum(e.at in (State.FLUSHING, State.RELEASING) for e in self._all)
+            surplus = min(surplus, max(GIVE_MAX - moving, 0))
+        for entry in held[:surplus]:
+            self._on(entry, Event.SURPLUS, reason=reason)
 
     def _want(self, now_ns: int, send: list[Request]) -> None:
         """Ask who holds what, when it is time or the last question was lost."""
@@ -304,6 +342,8 @@ class LeaseKeeper:
 
     def _choose(self, listing: Listing, now_ns: int) -> None:
         """Try for free queues up to the target, in an order of chance."""
+        if self._movable is not None:
+            return
         busy = sum(e.at in (State.HELD, State.ACQUIRING) for e in self._queues.values())
         free = [
             e
@@ -312,20 +352,25 @@ class LeaseKeeper:
             and self._may_hold(e.name)
             and listing.owners.get(e.name, self.owner) == self.owner
         ]
+        if busy < self.target and len(free) < self.target - busy:
+            self._list_ns = now_ns + self.terms.acquire_ns // HUNGRY  # others hand queues over
         self._chance.shuffle(free)
         for entry in free[: max(0, self.target - busy)]:
             entry.until_ns = now_ns + self.terms.lease_ns
             self._on(entry, Event.CHOSEN)
 
-    def _due(self, entry: _Queue, now_ns: int) -> Request | None:
-        waiting = entry.asked is not None and now_ns < entry.asked_ns + self.terms.request_ns
-        if waiting:
+    def _waits(self, entry: _Queue, now_ns: int) -> bool:
+        return entry.asked is not None and now_ns < entry.asked_ns + self.terms.request_ns
+
+    def _due(self, entry: _Queue, now_ns: int, *, renewing: bool) -> Single | None:
+        """``renewing``: some lease is due, so all are renewed, and stay due at the same time."""
+        if self._waits(entry, now_ns):
             return None
         head = (self._next(), entry.name, self.owner)
         match entry.at:
             case State.ACQUIRING:
                 return Acquire(*head, self.terms.lease_ns, entry.above)
-            case State.HELD | State.FLUSHING if now_ns >= entry.renew_ns:
+            case State.HELD | State.FLUSHING if renewing:
                 return Renew(*head, self.terms.lease_ns, entry.epoch)
             case State.RELEASING:
                 return Release(*head, entry.epoch)

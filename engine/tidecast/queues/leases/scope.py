@@ -15,7 +15,15 @@ import msgspec
 
 from tidecast.disk import make_directory, sync_directory, write_atomically
 from tidecast.errors import StorageError
-from tidecast.queues.leases.store import LeaseStore, Listing, ListLeases, Reply, Request
+from tidecast.queues.leases.store import (
+    Batch,
+    LeaseStore,
+    Listing,
+    ListLeases,
+    Reply,
+    Request,
+    Single,
+)
 
 ID_NAME = "directory.id"
 _ID_BYTES = 8
@@ -46,15 +54,26 @@ class ScopedLeases:
         self._store, self._directory = store, directory
         self._head = ""
 
+    @property
+    def batch_max(self) -> int:
+        """As the store's."""
+        return self._store.batch_max
+
     def handle(self, request: Request, now_ns: int) -> Reply:
         """Answer one request. Raises what the store does; StorageError: no id can be made."""
         if not self._head:
             self._head = f"{directory_id(self._directory)}/"
         head = self._head
-        if not isinstance(request, ListLeases):
-            request = msgspec.structs.replace(request, queue=head + request.queue)
+        if isinstance(request, Batch):
+            inside = [self._inside(each) for each in request.requests]
+            request = msgspec.structs.replace(request, requests=inside)
+        elif not isinstance(request, ListLeases):
+            request = self._inside(request)
         reply = self._store.handle(request, now_ns)
         if isinstance(reply, Listing):
             found = {q.removeprefix(head): o for q, o in reply.owners.items() if q.startswith(head)}
             return Listing(found)
         return reply
+
+    def _inside(self, request: Single) -> Single:
+        return msgspec.structs.replace(request, queue=self._head + request.queue)

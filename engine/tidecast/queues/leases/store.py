@@ -32,6 +32,8 @@ import msgspec
 
 EPOCH_MAX = (1 << 32) - 1
 """The log keeps an owner epoch in four bytes."""
+BATCH_MAX = 1000
+"""Requests in one `Batch`."""
 
 
 # --- what travels -------------------------------------------------------------------------------
@@ -70,6 +72,19 @@ class ListLeases(msgspec.Struct, frozen=True, tag=True):
     serial: int
 
 
+Single = Acquire | Renew | Release
+
+
+class Batch(msgspec.Struct, frozen=True, tag=True):
+    """Requests of one owner in one step of the store, each answered as if it came alone.
+
+    ``requests``: at most `BATCH_MAX`. A batch without an answer counts as so many requests without.
+    """
+
+    serial: int
+    requests: list[Single]
+
+
 class Granted(msgspec.Struct, frozen=True, tag=True):
     """The lease is the asker's, for the time it asked, counted from now at the store."""
 
@@ -93,8 +108,17 @@ class Listing(msgspec.Struct, frozen=True, tag=True):
     owners: dict[str, str]
 
 
-Request = Acquire | Renew | Release | ListLeases
-Reply = Granted | Refused | Released | Listing
+Answer = Granted | Refused | Released
+
+
+class Answers(msgspec.Struct, frozen=True, tag=True):
+    """To a `Batch`, in the order of its requests."""
+
+    replies: list[Answer]
+
+
+Request = Acquire | Renew | Release | ListLeases | Batch
+Reply = Granted | Refused | Released | Listing | Answers
 
 
 class LeaseStore(Protocol):
@@ -102,6 +126,10 @@ class LeaseStore(Protocol):
 
     ``now_ns`` is the store's clock, never an owner's; it must not go back.
     """
+
+    @property
+    def batch_max(self) -> int:
+        """Requests that a `Batch` may have; 1: it takes none."""
 
     def handle(self, request: Request, now_ns: int) -> Reply:
         """Answer one request."""
@@ -121,6 +149,7 @@ class LeaseTable:
     """The store in memory. Epochs start again with it, which `Acquire.above` makes good."""
 
     leases: dict[str, Lease] = field(default_factory=dict)
+    batch_max: int = BATCH_MAX
 
     def put(self, queue: str, owner: str, epoch: int, ends_ns: int) -> None:
         """A lease as it was kept elsewhere."""
@@ -135,6 +164,11 @@ class LeaseTable:
         if isinstance(request, ListLeases):
             held = {q: e.owner for q, e in self.leases.items() if e.owner and now_ns < e.ends_ns}
             return Listing(held)
+        if isinstance(request, Batch):
+            return Answers([self._answer(each, now_ns) for each in request.requests])
+        return self._answer(request, now_ns)
+
+    def _answer(self, request: Single, now_ns: int) -> Answer:
         lease = self.leases.setdefault(request.queue, Lease())
         free = not lease.owner or now_ns >= lease.ends_ns
         mine = lease.owner == request.owner
