@@ -110,6 +110,7 @@ ROUTES: dict[str, Route] = {
     "create_enrolment": Route("platform", "POST", "/enrolments", {"name": "made"}, 201, undo=True),
     "delete_enrolment": Route("platform", "DELETE", "/enrolments/spare", undo=True),
     "get_counters": Route("platform", "GET", "/nodes/n1/counters"),
+    "get_drain": Route("platform", "GET", "/cluster/nodes/n1/drain"),
     "get_recorder": Route("platform", "GET", "/nodes/n1/recorder"),
     "rotate_credential": Route("platform", "POST", "/nodes/n1/rotate"),
     "revoke_credential": Route("platform", "POST", "/nodes/n1/revoke", undo=True),
