@@ -68,6 +68,15 @@ ANSWERS: dict[str, Any] = {
     "publish": {"topic": "t", "node": "n1", "ack": "engine"},
     "counters": {"node": "n1", "at_ns": 1, "counters": {}},
     "recorder": {"node": "n1", "records": []},
+    "drain": {
+        "drained": False,
+        "empty": False,
+        "keeps": [],
+        "moving": [],
+        "stays": [],
+        "stays_total": 0,
+        "moves": [],
+    },
 }
 
 
