@@ -91,6 +91,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/simulation/test_durable_publish.py": _DURABLE,
     "tests/simulation/test_durable_remote.py": (*_DURABLE, *_LIVE),
     "tests/simulation/test_leases.py": _LEASES,
+    "tests/control/test_leases.py": (*_LEASES, "backend/tidecast_control/leases/"),
     "tests/simulation/test_many_receivers.py": _LIVE,
     "tests/simulation/test_power.py": _DURABLE,
     "tests/simulation/test_scale.py": _LIVE,
