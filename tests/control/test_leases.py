@@ -198,12 +198,15 @@ class FleetNode:
 
     def __init__(self, name: str, store: ServiceStore, now: list[int]) -> None:
         context: Any = SimpleNamespace(
-            name=name, clock_ns=lambda: now[0], wall_ns=lambda: now[0], topic_by_name={},
+            name=name,
+            clock_ns=lambda: now[0],
+            wall_ns=lambda: now[0],
+            topic_by_name={},
             data_dir=Path("/nowhere"),
             random_id=lambda _: int(name[1:]) + 1,
             topology=SimpleNamespace(node=NodeConfig(name=name)),
             conductor=SimpleNamespace(post=lambda job: job()),
-        )  # fmt: skip
+        )
         registry: Any = SimpleNamespace(ctx=context, topics={}, set_owners=lambda _owners: None)
         self.leases = Leases(registry, None, None)  # type: ignore[arg-type]
         self.leases._store = store
@@ -264,8 +267,9 @@ def test_a_node_is_drained_by_rest_and_stays_so(
         control.api.patch("/nodes/b", json=wanted)
         eventually(
             lambda: len([s for s in drain("b")["stays"] if "not drained" in s["reason"]]) == 4,
-            "no other engine takes them", timeout_s=60,
-        )  # fmt: skip
+            "no other engine takes them",
+            timeout_s=60,
+        )
         assert counts() == [0, 4], "nothing is left without an owner"
         for name in ("a", "b"):
             control.api.patch(f"/nodes/{name}", json={"spec": {"drained": False}})

@@ -120,10 +120,16 @@ def fetch_spark() -> Path:
     def build(made: Path) -> None:
         (made / "pom.xml").write_text(_POM)
         _ran(
-            [_tool("mvn"), "--batch-mode", "--quiet", "dependency:copy-dependencies",
-             "-DincludeScope=runtime", "-DoutputDirectory=lib"],
+            [
+                _tool("mvn"),
+                "--batch-mode",
+                "--quiet",
+                "dependency:copy-dependencies",
+                "-DincludeScope=runtime",
+                "-DoutputDirectory=lib",
+            ],
             made,
-        )  # fmt: skip
+        )
 
     return _built(_spark_place(), build)
 
@@ -165,9 +171,13 @@ def missing_spark() -> str:
 
 def _found(command: Sequence[str], **environment: str) -> Any:
     ran = subprocess.run(
-        command, capture_output=True, text=True, timeout=RUN_S, check=False,
+        command,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
         env=os.environ | environment,
-    )  # fmt: skip
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout.splitlines()[-1])
 
@@ -188,8 +198,12 @@ def kcat(address: str, *arguments: str, stdin: str = "", fails: bool = False) ->
     """What kcat writes."""
     ran = subprocess.run(
         ["kcat", "-b", address, *arguments],
-        input=stdin, capture_output=True, text=True, timeout=RUN_S, check=False,
-    )  # fmt: skip
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
     assert (ran.returncode != 0) == fails, ran.stderr
     return ran.stdout if not fails else ran.stdout + ran.stderr
 

@@ -27,18 +27,26 @@ def main(address: str, source: str, sink: str, directory: str) -> None:
 
     def read(reader: Any, topic: str) -> Any:
         return (
-            reader.format("kafka").option("kafka.bootstrap.servers", address)
-            .option("subscribe", topic).option("startingOffsets", "earliest")
-            .option("includeHeaders", "true").load()
-        )  # fmt: skip
+            reader.format("kafka")
+            .option("kafka.bootstrap.servers", address)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("includeHeaders", "true")
+            .load()
+        )
 
     def copy() -> list[int]:
         query = (
-            read(spark.readStream, source).select("key", "value", "headers", "partition")
-            .writeStream.format("kafka").option("kafka.bootstrap.servers", address)
-            .option("topic", sink).option("includeHeaders", "true")
-            .option("checkpointLocation", directory).trigger(availableNow=True).start()
-        )  # fmt: skip
+            read(spark.readStream, source)
+            .select("key", "value", "headers", "partition")
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", address)
+            .option("topic", sink)
+            .option("includeHeaders", "true")
+            .option("checkpointLocation", directory)
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
         return [int(each["numInputRows"]) for each in query.recentProgress]
 
@@ -47,12 +55,17 @@ def main(address: str, source: str, sink: str, directory: str) -> None:
         topic: [
             [row.partition, row.offset, row.key, row.value, row.header]
             for row in read(spark.read, topic)
-            .selectExpr("partition", "offset", "cast(key as string) key",
-                        "cast(value as string) value", "cast(headers[0].value as string) header")
+            .selectExpr(
+                "partition",
+                "offset",
+                "cast(key as string) key",
+                "cast(value as string) value",
+                "cast(headers[0].value as string) header",
+            )
             .collect()
         ]
         for topic in (source, sink)
-    }  # fmt: skip
+    }
     spark.stop()
     sys.stdout.write(json.dumps({"rows": rows, "found": found}) + "\n")
 

@@ -80,8 +80,9 @@ def test_kcat(served: Served, topic: str, codec: str) -> None:
     rows = [line.split() for line in told.splitlines()]
     assert {row[4] for row in rows} == {"n=7"}
     checked([[int(p), int(o), k, v, v[1:]] for p, o, k, v, _ in rows])
-    told = kcat(address, "-G", f"g-{topic}", "-X", "auto.offset.reset=earliest", "-e", "-q",
-                *form, topic)  # fmt: skip
+    told = kcat(
+        address, "-G", f"g-{topic}", "-X", "auto.offset.reset=earliest", "-e", "-q", *form, topic
+    )
     assert len(told.splitlines()) == N
     assert lag(served, topic, f"g-{topic}") == 0
     assert f'topic "{topic}" with {QUEUES} partitions' in kcat(address, "-L")
@@ -111,8 +112,12 @@ def test_scram_is_refused_with_what_is_allowed(served: Served, client: Run) -> N
 
 @needs_kcat
 def test_kcat_is_refused_scram_with_what_is_allowed(served: Served) -> None:
-    sasl = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256",
-            "sasl.username=a", "sasl.password=b")  # fmt: skip
+    sasl = (
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=SCRAM-SHA-256",
+        "sasl.username=a",
+        "sasl.password=b",
+    )
     options = [part for each in sasl for part in ("-X", each)]
     told = kcat(served.endpoint.address, *options, "-L", "-m", "5", fails=True)
     assert "supported mechanisms" in told, told
@@ -164,8 +169,15 @@ def test_spark_source_and_sink(served: Served, topic: str, tmp_path: Path) -> No
     for i in range(N):
         producer.produce(topic, f"v{i}", f"k{i % 9}", headers={"n": f"{i}"})
     assert producer.flush(20.0) == 0
-    command = [sys.executable, "-m", "tests.support.kafka_spark", served.endpoint.address, topic,
-               f"t{next(_names)}", str(tmp_path / "checkpoint")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.kafka_spark",
+        served.endpoint.address,
+        topic,
+        f"t{next(_names)}",
+        str(tmp_path / "checkpoint"),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
     found = json.loads(ran.stdout.splitlines()[-1])

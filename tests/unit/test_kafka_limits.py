@@ -192,9 +192,11 @@ class Owned:
         (found,) = (each for each in self.batches if each[0] <= token < each[0] + each[1])
         raw: Any = np.zeros(seg.BATCH_HEADER_BYTES, dtype=np.uint8)
         for value, at, form in zip(
-            found, (seg.BATCH_BASE_TOKEN_AT, seg.BATCH_COUNT_AT, seg.BATCH_OWNER_AT),
-            ("<q", "<I", "<I"), strict=True,
-        ):  # fmt: skip
+            found,
+            (seg.BATCH_BASE_TOKEN_AT, seg.BATCH_COUNT_AT, seg.BATCH_OWNER_AT),
+            ("<q", "<I", "<I"),
+            strict=True,
+        ):
             struct.pack_into(form, raw, at, value)
         return raw, raw.size
 

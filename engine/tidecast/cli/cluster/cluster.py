@@ -82,7 +82,7 @@ def upgrade(
 @data_dir_option
 def drain(
     node: str, dry_run: bool, timeout_s: float, as_json: bool, url: str | None, data_dir: Path
-) -> None:  # fmt: skip
+) -> None:
     """Hand the leased topics of NODE over to other engines, and wait until it is empty.
 
     NODE takes no topic until `tidecast cluster undrain`, also after a restart. Things that no other

@@ -5,7 +5,12 @@ from __future__ import annotations
 from tidecast.kafka.schemas.api import Api, api
 
 APIS: tuple[Api, ...] = (
-    api(24, "AddPartitionsToTxn", (0, 2), 3, """
+    api(
+        24,
+        "AddPartitionsToTxn",
+        (0, 2),
+        3,
+        """
         transactional_id: string
         producer_id: int64
         producer_epoch: int16
@@ -13,7 +18,8 @@ APIS: tuple[Api, ...] = (
           name: string
           partitions: []int32
         ]
-    """, """
+    """,
+        """
         throttle_time_ms: int32
         results: [
           name: string
@@ -22,14 +28,22 @@ APIS: tuple[Api, ...] = (
             partition_error_code: int16
           ]
         ]
-    """),
-    api(26, "EndTxn", (0, 2), 3, """
+    """,
+    ),
+    api(
+        26,
+        "EndTxn",
+        (0, 2),
+        3,
+        """
         transactional_id: string
         producer_id: int64
         producer_epoch: int16
         committed: bool
-    """, """
+    """,
+        """
         throttle_time_ms: int32
         error_code: int16
-    """),
-)  # fmt: skip
+    """,
+    ),
+)
