@@ -239,6 +239,20 @@ def test_filters_reach_the_engine(control: Running, engine: Engine, eventually: 
     assert changed.status_code == 422
 
 
+def test_a_message_that_is_acked_as_durable_is_on_disk(control: Running, engine: Engine) -> None:
+    for topic, mode in (("kept", "durable"), ("passing", "live")):
+        made = control.api.put(f"/topics/{topic}", json={"spec": {"mode": mode}})
+        assert made.status_code == 201
+    refused = control.api.post("/topics/passing/messages", json={"text": "x", "ack": "durable"})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == "/ack"
+    for ack in ("engine", "durable"):
+        done = control.api.post("/topics/kept/messages", json={"text": "x", "ack": ack})
+        assert (done.status_code, done.json()["ack"]) == (201, ack)
+    logs = engine.node.durable.topics["kept"].logs  # type: ignore[union-attr]
+    assert sum(log.durable_token for log in logs) == 2
+
+
 def test_a_message_is_published_with_a_delivery_time(control: Running, engine: Engine) -> None:
     for topic, mode in (("later", "durable"), ("live", "live")):
         made = control.api.put(f"/topics/{topic}", json={"spec": {"mode": mode}})

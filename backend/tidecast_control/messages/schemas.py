@@ -72,7 +72,9 @@ class PublishInput(Model):
     key: Short | None = None
     headers: dict[str, str] = Field({}, max_length=64)
     node: Short = Field("", description='By which engine; "" = any')
-    ack: Literal["none", "engine", "durable"] = "engine"
+    ack: Literal["none", "engine", "durable"] = Field(
+        "engine", description="`durable`: answered when it is on disk; durable topics only"
+    )
     deliver_at: Instant | None = Field(
         None,
         description="No subscription gets the record before; durable topics, 365 days ahead",

@@ -43,14 +43,14 @@ class Browse:
 
 
 async def _check_topic(db: Database, topic: str, body: PublishInput) -> None:
-    """Raise unless the topic is there, and is durable if the message has a delivery time."""
+    """Raise unless the topic is there, and is durable if the message needs that."""
 
     def check() -> None:
         with db.begin() as session:
             row = repository.find(session, "topic", topic)
             if row is None:
                 raise not_found("topic", topic)
-            field = next(iter(_delivery_time(body)), None)
+            field = "ack" if body.ack == "durable" else next(iter(_delivery_time(body)), None)
             if field is not None and row.spec["mode"] != "durable":
                 raise invalid(f"/{field}", f"topic {topic} is live", "a durable topic")
 
