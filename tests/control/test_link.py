@@ -396,7 +396,7 @@ def test_the_live_feed_resumes_by_sequence(control: Running, engine: Engine) -> 
             again = feed.read()
             assert again["kind"] == "delta"
             assert int(again["seq"]) > int(seen["seq"])
-            assert version(feed._data["nodes"]) == version(witness._data["nodes"])
+            assert version(feed._data["nodes"]) >= version(witness._data["nodes"])
     with control.live("nodes", after="1") as feed:
         assert feed.read()["kind"] == "gap"
         feed.next("nodes", "snapshot")
