@@ -253,6 +253,16 @@ def test_batches_resume_where_the_ring_was_full(ring: Ring) -> None:
     assert found == payloads
 
 
+def test_a_batch_counts_each_message_once(tmp_path: Path) -> None:
+    """Also one that needs fragments, and in the header, before a packet is the newest one."""
+    ring = Ring(tmp_path)
+    payloads = [b"a", b"x" * (2 * ROOM), b"b", b"y" * (3 * ROOM), b"c", b"d" * ROOM]
+    assert ring.batch(payloads) == (0, len(payloads))
+    assert int(ring.w[writer.W_MESSAGES]) == len(payloads)
+    assert int(ring.w[writer.W_BYTES]) == sum(map(len, payloads))
+    assert int(ring.word(lay.MESSAGES_AT)[0]) == len(payloads) - 1, "all but that of the newest"
+
+
 def test_a_message_for_another_receiver_has_its_own_packet(ring: Ring) -> None:
     ring.append(b"all")
     ring.append(b"one", receiver=9)

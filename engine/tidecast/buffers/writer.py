@@ -258,6 +258,7 @@ def append_batch(ring, bells, w, source, lengths, fixed, n, receiver, flush, don
     status = 0
     i, at = done[0], done[1]
     first, first_at = i, at  # what is written but not yet committed starts here
+    counted, counted_at = i, at  # in W_MESSAGES, which a packet names when it is opened
     while i < n:
         size = fixed if lengths.size == 0 else lengths[i]
         need = _MESSAGE_HEADER + size
@@ -266,13 +267,16 @@ def append_batch(ring, bells, w, source, lengths, fixed, n, receiver, flush, don
                 i, at = first, first_at
                 continue
             first, first_at = i, at
+            w[W_MESSAGES] += i - counted
+            w[W_BYTES] += at - counted_at
+            counted, counted_at = i, at
             status = _append_fragments(ring, w, source, at, size, empty, 0, 0, receiver)
             if status < 0:
                 break
             status = 0
             i += 1
             at += size
-            first, first_at = i, at
+            first, first_at, counted, counted_at = i, at, i, at
             continue
         used = w[W_USED]
         if used != 0 and (used + need > w[W_SLOT_BYTES] or w[W_RECEIVER] != receiver):
@@ -285,6 +289,9 @@ def append_batch(ring, bells, w, source, lengths, fixed, n, receiver, flush, don
             if not room(ring, w, 1):
                 status = FULL
                 break
+            w[W_MESSAGES] += i - counted
+            w[W_BYTES] += at - counted_at
+            counted, counted_at = i, at
             open_packet(ring, w, receiver)
             used = _HEADER
         to = w[W_SLOTS_AT] + (w[W_SEQ] & w[W_MASK]) * w[W_SLOT_BYTES] + used
@@ -297,8 +304,8 @@ def append_batch(ring, bells, w, source, lengths, fixed, n, receiver, flush, don
             is_visible = seal(ring, w) if flush and w[W_HAS_NETWORK] != 0 else commit(ring, w)
             if not is_visible:
                 i, at = first, first_at
-    w[W_MESSAGES] += i - done[0]
-    w[W_BYTES] += at - done[1]
+    w[W_MESSAGES] += i - counted
+    w[W_BYTES] += at - counted_at
     done[0], done[1] = i, at
     if status == FULL:
         w[W_FULL] += 1
