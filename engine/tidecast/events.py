@@ -175,6 +175,18 @@ class ForeignPlatform(Event, frozen=True):
     address: str
 
 
+class SetupNotUnderstood(Event, frozen=True):
+    """A publisher on another node uses a field of a level that this engine does not read.
+
+    Its session is refused: nothing of it is delivered here. Install the version of that node here.
+    """
+
+    topic: str
+    node: str
+    session: int
+    field: int
+
+
 class TopicConflict(Event, frozen=True):
     """A peer uses this topic id for another topic, or another packet size or reliability."""
 
@@ -677,7 +689,7 @@ class KafkaThrottled(Event, frozen=True):
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | ForeignPlatform
-    | TopicConflict
+    | SetupNotUnderstood | TopicConflict
     | WireKeyActive | WireKeyMissing | WireForgery
     | MessagesDropped | RepliesDropped | RequestRefused
     | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced

@@ -78,6 +78,7 @@ PACKET_FLAGS = {
     "PROBE": ("HEARTBEAT", "tail-loss probe"),
     "LEAVE": ("STATUS", "the receiver leaves; forget it"),
     "REPORT": ("HEARTBEAT", "not all is confirmed as consumed; answer with STATUS"),
+    "AREA": ("SETUP", "an area of further fields follows; see below"),
     "PRODUCER": ("SETUP", "a durable topic that another node keeps; the producer's block follows"),
     "LEFT": ("SETUP", "the publisher is gone: what its ring holds is repeated"),
 }
@@ -537,6 +538,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "message-header": lambda: record(packet.MESSAGE_HEADER),
     "message-flags": message_flags,
     "setup": lambda: record(packet.SETUP_BODY),
+    "area": lambda: record(packet.AREA_ENTRY),
     "status": lambda: record(packet.STATUS_BODY),
     "nak": lambda: record(packet.NAK_BODY),
     "lost": lambda: record(packet.LOST_BODY),

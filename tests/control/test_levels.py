@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy.orm import Session
 
 from tests.conftest import Eventually
 from tests.control.test_identities import HELLO, is_down, linked, token, until
@@ -20,9 +21,11 @@ from tidecast.config.topology import load_topology, with_identity
 from tidecast.control_link.link import ControlLink
 from tidecast.engine.process import Engine, make_node
 from tidecast.errors import ConfigError
-from tidecast.layout.levels import LEVEL_MAX, LEVELS, NEWEST
+from tidecast.layout.levels import LEVEL_MAX, LEVELS, LOWEST, NEWEST
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.nodes import levels as cluster_levels
 from tidecast_control.nodes import service as nodes
+from tidecast_control.nodes.models import ClusterRow
 from tidecast_control.settings import Settings
 
 ENGINE = "ws://localhost/api/v1/engine"
@@ -68,7 +71,7 @@ def test_an_engine_of_before_is_let_in_and_holds_the_next_level_back(raisable: S
     assert answer["type"] == "welcome"
     found = cluster(raisable)
     [engine] = found["engines"]
-    assert (engine["node"], engine["level_min"], engine["level_max"]) == ("n1", NEWEST, NEWEST)
+    assert (engine["node"], engine["level_min"], engine["level_max"]) == ("n1", LOWEST, NEWEST)
     assert engine["blocks"]
     assert "install tidecast >= 9.9.9" in found["blocked_by"][0]
     for query in ("", "?dry_run=true"):
@@ -124,7 +127,7 @@ def test_an_engine_below_the_level_is_refused_and_shown(raisable: Service) -> No
 
 @pytest.mark.parametrize(
     "said",
-    [{"levels": [2, 1]}, {"levels": "x"}, {"levels": [0] * 9999}, {"protocol": 77}],
+    [{"levels": [2, 1]}, {"levels": "x"}, {"levels": [0] * 9999}, {"protocol": 77, "levels": None}],
     ids=["reversed", "text", "many", "protocol"],
 )
 def test_levels_that_are_none_are_refused(service: Service, said: Any) -> None:
@@ -143,7 +146,7 @@ def test_a_refusal_of_a_node_that_has_not_registered_is_in_the_audit_once(
 ) -> None:
     secret = token(service)
     for _ in range(3):
-        assert answer_to(service, secret, protocol=77)["type"] == "refused"
+        assert answer_to(service, secret, protocol=77, levels=None)["type"] == "refused"
     service.ctx.denials.flush()
     entries = service.admin.get("/api/v1/audit?outcome=denied").json()["items"]
     [entry] = [each for each in entries if each["actor_kind"] == "engine"]
@@ -168,7 +171,7 @@ def test_a_real_engine_is_raised_from_the_shell_and_keeps_its_level(
     eventually: Eventually,
 ) -> None:  # fmt: skip
     path = short_dir / "topology.yaml"
-    path.write_text(json.dumps(topology(multicast())))
+    path.write_text(json.dumps(topology(multicast()) | {"level": NEWEST}))
 
     def shell(*line: str) -> Any:
         done = CliRunner().invoke(commands, [*line, "--json", "--control", control.url])
@@ -204,3 +207,63 @@ def test_a_real_engine_is_raised_from_the_shell_and_keeps_its_level(
     monkeypatch.setattr(levels, "OURS", Range(NEWEST, NEWEST))
     with pytest.raises(ConfigError, match="install a version that reads level"):
         make_node(with_identity(load_topology(path), short_dir), short_dir)
+
+
+@pytest.fixture
+def of_level_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster is at level 1 as the service starts: the build before began it."""
+
+    def begun(session: Session) -> None:
+        session.merge(ClusterRow(id=1, level=1))
+
+    monkeypatch.setattr(cluster_levels, "ensure", begun)
+
+
+@pytest.mark.parametrize(
+    "said", [{"levels": [1, 1]}, {"levels": None}], ids=["one level", "a bare number"]
+)
+def test_an_engine_of_level_1_is_refused_at_level_2(service: Service, said: Any) -> None:
+    answer = answer_to(service, token(service), version="0.1.0", **said)
+    assert (answer["type"], answer["code"]) == ("refused", "conflict")
+    assert "engine 0.1.0 reads level 1, the cluster is at level 2" in answer["detail"]
+    assert "install tidecast >= 0.2.0" in answer["detail"]
+    assert cluster(service)["engines"] == []
+
+
+def test_an_engine_of_level_2_writes_level_1_until_the_cluster_is_raised(
+    settings: Settings,
+    template: Any,
+    short_dir: Path,
+    of_level_1: None,
+    eventually: Eventually,
+) -> None:
+    path = short_dir / "topology.yaml"
+    path.write_text(json.dumps(topology(multicast())))
+
+    def link(node: Any, store: Any) -> ControlLink:
+        return ControlLink(node, store, control.url, token=control.enrol(), seed=1)
+
+    def row() -> Any:
+        [engine] = control.api.get("/cluster").json()["engines"] or [{"state": ""}]
+        return engine
+
+    with running(settings, template.login) as control:
+        assert control.api.get("/cluster").json()["level"] == 1
+        engine = Engine(
+            short_dir,
+            load_topology(path),
+            topology_file=path,
+            companions=(link,),
+            node_factory=make_node,
+        )
+        engine.start()
+        node: Any = engine.node
+        try:
+            eventually(lambda: row()["state"] == "up", "up")
+            assert (row()["level_min"], row()["level_max"], row()["level"]) == (1, 2, 1)
+            assert node.topology.level == 1
+            assert control.api.post("/cluster/finalize").status_code == 200
+            eventually(lambda: node.topology.level == 2, "the engine is told")
+            eventually(lambda: row()["level"] == 2, "the engine told it")
+        finally:
+            engine.stop()

@@ -37,7 +37,7 @@ COUNTERS = [
         "UNKNOWN_SESSION", "STALE_SESSION", "DUPLICATES", "OVERRUNS", "LOSSES", "LOST_FOR_GOOD",
         "GAP_TABLE_FULL", "NAKS_RECEIVED", "NAKS_TOO_LATE", "STATUS_RECEIVED", "RECEIVERS_REFUSED",
         "HEARTBEATS_RECEIVED", "SETUPS_RECEIVED", "LATE", "OPENED", "TAG_FAILED", "REPLAYED",
-        "UNKNOWN_KEY", "PLAIN_REFUSED",
+        "UNKNOWN_KEY", "PLAIN_REFUSED", "INVALID_AREA",
     )
 ]  # fmt: skip
 
@@ -78,6 +78,10 @@ def seeds() -> list[bytes]:
         packet_builder.setup(),
         packet_builder.setup(topic_name="nobody.wants"),
         packet_builder.setup(platform=bytes(8)),
+        packet_builder.area_setup((1, bytes(8)), (9, b"abc"), platform=bytes(8)),
+        packet_builder.area_setup(
+            (1, bytes(8)), lead=packet_builder.block(), flags=wire.FLAG_PRODUCER
+        ),
         packet_builder.durable_setup(packet_builder.block() + bytes(8), platform_len=8),
         packet_builder.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
         packet_builder.setup(receivers=0xFFFF, round_trip=0xFFFF, sampling=20),

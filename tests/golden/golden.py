@@ -119,23 +119,31 @@ def sent_packets() -> dict[str, str]:
     return found
 
 
-def durable_setup() -> dict[str, str]:
+def durable_setup(level: int = 1) -> bytes:
     """The SETUP of a publication whose topic another node keeps, once its session is open."""
     seen: list[Packet] = []
     settings: dict[str, Any] = {"mode": "durable", "owner": "alpha"}
     with Network(seed=1) as net:
-        net.node("alpha", topics=["orders"], node={"id": 258}, **settings)
-        b = net.node("beta", topics=["orders"], node={"id": 259}, **settings)
+        net.node("alpha", topics=["orders"], node={"id": 258}, level=level, **settings)
+        b = net.node("beta", topics=["orders"], node={"id": 259}, level=level, **settings)
         net.intercept(seen.append)
         Stream(b, "orders", producer="billing", first_seq=41).publisher.publish(b"", flush=True)
         net.settle()
     raw = [p.data for p in seen if p.type == wire.SETUP][-1]
     raw = raw[: wire.TIME_AT] + bytes(8) + raw[32 : wire.SETUP_AGE_AT] + bytes(8) + raw[48:]
-    raw = raw[: wire.SETUP_ROUND_TRIP_AT] + bytes(2) + raw[wire.SETUP_SAMPLING_AT :]
-    block = len(raw) - wire.PRODUCER_BYTES
+    return raw[: wire.SETUP_ROUND_TRIP_AT] + bytes(2) + raw[wire.SETUP_SAMPLING_AT :]
+
+
+def durable_setups() -> dict[str, str]:
+    """At level 1, and at level 2 with the area of further fields."""
+    first, second = durable_setup(), durable_setup(2)
+    block = len(first) - wire.PRODUCER_BYTES
+    area = block + wire.PRODUCER_BYTES
     return {
-        "packet_setup_durable": drawn(wire.SETUP_BODY, raw),
-        "producer_block": drawn(wire.PRODUCER_BODY, raw[block:]),
+        "packet_setup_durable": drawn(wire.SETUP_BODY, first),
+        "producer_block": drawn(wire.PRODUCER_BODY, first[block:]),
+        "packet_setup_area": drawn(wire.SETUP_BODY, second),
+        "area_entry": drawn(wire.AREA_ENTRY, second[area:]),
     }
 
 
@@ -269,7 +277,7 @@ def golden() -> dict[str, str]:
     """Everything: file name -> content."""
     return (
         control_packets() | sent_packets() | optional_fields() | shared_memory() | log_files()
-        | enumerations() | gateway_frames() | durable_setup() | member_files()
+        | enumerations() | gateway_frames() | durable_setups() | member_files()
     )  # fmt: skip
 
 

@@ -82,12 +82,19 @@ def durable_setup(producer: bytes, **fields: Any) -> bytes:
     return bytes(raw)
 
 
+def area_setup(*entries: tuple[int, bytes], lead: bytes = b"", **fields: Any) -> bytes:
+    """A SETUP with an area of further fields: (type, value). ``lead``: bytes of it before those."""
+    area = lead + b"".join(bytes((kind, len(value))) + value for kind, value in entries)
+    flags = fields.pop("flags", 0) | wire.FLAG_AREA
+    return setup(behind=area, flags=flags, **fields)
+
+
 def setup(
     node_name: str = "x", topic_name: str = "t", *, incarnation: int = 1, age_ns: int = 0,
     oldest: int = 0, slots: int = 64, packet_bytes: int = 1400, receivers: int = 0, flow: int = 0,
     reliability: int = 0, node_len: int | None = None, topic_len: int | None = None,
     round_trip: int = 0, sampling: int = 0, platform: bytes = b"",
-    platform_len: int | None = None, **fields: int,
+    platform_len: int | None = None, behind: bytes = b"", **fields: int,
 ) -> bytes:  # fmt: skip
     names = node_name.encode() + topic_name.encode()
     body = struct.pack(
@@ -96,5 +103,5 @@ def setup(
         len(topic_name) if topic_len is None else topic_len, round_trip, sampling,
         len(platform) if platform_len is None else platform_len,
     )  # fmt: skip
-    behind = names + platform
+    behind = names + behind + platform
     return header(wire.SETUP, wire.SETUP_NAMES_AT + len(behind), **fields) + body + behind

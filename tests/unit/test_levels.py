@@ -28,6 +28,7 @@ from tidecast.engine.admission import AdmissionServer
 from tidecast.errors import ConfigError, ConnectionLost
 from tidecast.layout import member, ring, segment
 from tidecast.layout.levels import LEVEL_MAX, LEVELS, LOWEST, NEWEST
+from tidecast.node.live.setup import LEVEL_OF_AREA
 
 OLD, NEW = LEVELS[NEWEST], "9.9.9"
 
@@ -52,6 +53,7 @@ def test_the_table_agrees_with_what_is_written() -> None:
     assert NEWEST - LOWEST <= 1, "a build reads its level and the one before"
     assert LEVELS[NEWEST].log == segment.SEGMENT_VERSION == segment.BATCH_VERSION
     assert LEVELS[NEWEST].ring == member.MEMBER_VERSION
+    assert (LEVELS[LEVEL_OF_AREA - 1].wire, LEVELS[LEVEL_OF_AREA].wire) == (1, 2)
     assert ring.MAGIC.to_bytes(8, "little") == b"TDCRING%d" % LEVELS[NEWEST].ring
     assert [levels.protocol_of(each) for each in ("socket", "gateway", "control")] == [1, 2, 1]
 

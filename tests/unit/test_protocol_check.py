@@ -18,7 +18,7 @@ from tidecast.protocol.check import check_packet
 from tidecast.protocol.packets import put_nak, put_name, put_status
 
 SHORT, VERSION = Counter.INVALID_SHORT, Counter.INVALID_VERSION
-TYPE, FIELD = Counter.INVALID_TYPE, Counter.INVALID_FIELD
+TYPE, FIELD, AREA = Counter.INVALID_TYPE, Counter.INVALID_FIELD, Counter.INVALID_AREA
 
 
 @kernel
@@ -44,6 +44,14 @@ SOUND = {
     "status": packets.status(consumed=4, contiguous=9),
     "setup": packets.setup(),
     "setup of long names": packets.setup("n" * 64, "t" * 200),
+    "setup of an empty area": packets.area_setup(),
+    "setup that names what was published": packets.area_setup((1, bytes(8)), platform=bytes(8)),
+    "setup of unknown fields": packets.area_setup((9, b""), (1, bytes(8)), (127, b"abc")),
+    "setup of a field that must be known": packets.area_setup((200, b"x")),
+    "setup of the longest area": packets.area_setup((9, bytes(126))),
+    "setup of a producer and an area": packets.area_setup(
+        (1, bytes(8)), lead=packets.block(), flags=wire.FLAG_PRODUCER, platform=bytes(8)
+    ),
     "setup of a platform": packets.setup(platform=bytes(8)),
     "setup of a platform of another length": packets.setup(platform=bytes(3)),
     "setup of a producer and a platform": packets.durable_setup(
@@ -106,6 +114,21 @@ BROKEN = {
     "setup whose platform is in the producer's block": (
         SHORT,
         packets.durable_setup(packets.block()[: wire.PRODUCER_BYTES_MIN], platform_len=8),
+    ),
+    "area that ends amid its entry's head": (AREA, packets.area_setup(lead=b"\x01")),
+    "area that ends amid a value": (AREA, packets.area_setup(lead=b"\x09\x04abc")),
+    "area of 129 bytes": (AREA, packets.area_setup((9, bytes(127)))),
+    "area with type 0": (AREA, packets.area_setup((0, b"x"))),
+    "area with a short number": (AREA, packets.area_setup((1, bytes(7)))),
+    "area with a long number": (AREA, packets.area_setup((1, bytes(9)))),
+    "area with a negative number": (AREA, packets.area_setup((1, b"\xff" * 8))),
+    "area with a number too high": (AREA, packets.area_setup((1, b"\x01" + b"\0" * 6 + b"\x40"))),
+    "area with a number twice": (AREA, packets.area_setup((1, bytes(8)), (1, bytes(8)))),
+    "area behind an older producer's block": (
+        AREA,
+        packets.area_setup(
+            lead=packets.block()[: wire.PRODUCER_BYTES_MIN], flags=wire.FLAG_PRODUCER
+        ),
     ),
     "setup of 0 slots": (FIELD, packets.setup(slots=0)),
     "setup of 65 slots": (FIELD, packets.setup(slots=65)),

@@ -214,6 +214,8 @@ class Counter(IntEnum):
     """Plain packets at a transport that requires sealed ones."""
     KEYLESS = 73
     """Packets held back: no key to seal them was ready."""
+    INVALID_AREA = 74
+    """SETUP packets whose area of further fields is malformed, or has one that must be known."""
 
 
 GAUGES = frozenset(

@@ -33,6 +33,9 @@ FLAG_LEAVE = 16
 FLAG_REPORT = 32
 """HEARTBEAT: not all is confirmed as consumed; answer with STATUS (an earlier one may be lost)."""
 
+FLAG_AREA = 1
+"""SETUP: an area of further fields follows, before the platform's id. From level 2 on."""
+
 FLAG_PRODUCER = 64
 """SETUP: the topic is durable and kept by another node; the producer's block follows the names."""
 
@@ -60,7 +63,7 @@ PACKET_HEADER = Layout(
             FLAGS_AT,
             1,
             "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32, PRODUCER 64, "
-            "LEFT 128",
+            "LEFT 128; of SETUP: AREA 1",
         ),
         Field("channel", CHANNEL_AT, 1, "control 0, ordinary 1, large 2"),
         Field("session", SESSION_AT, 4, "random id of the publication, never 0"),
@@ -138,8 +141,8 @@ SETUP_BODY = Layout(
         ),
     ),
 )
-"""Names follow: node, then topic, UTF-8; with PRODUCER the producer's block behind them; at the end
-the id of the sender's platform, if it has one.
+"""Names follow: node, then topic, UTF-8; with PRODUCER the producer's block behind them; with AREA
+the area of further fields; at the end the id of the sender's platform, if it has one.
 
 Older nodes send zeros as `round_trip`, `sampling` and `platform_len`, and do not read them."""
 
@@ -164,6 +167,23 @@ PRODUCER_BODY = Layout(
         Field("line", SETUP_LINE_AT, 4, "publisher's first session if it goes on with one, else 0"),
         Field("after", SETUP_AFTER_AT, 4, "newest epoch that it had"),
         Field("older_ns", SETUP_OLDER_AT, 8, "age of a dead engine's ring when it was taken over"),
+    ),
+)
+
+# --- area of further fields of SETUP: entries {type, length, value}, end to end -------------------
+AREA_TYPE_AT, AREA_LENGTH_AT, AREA_ENTRY_BYTES = 0, 1, 2
+AREA_BYTES_MAX = 128
+AREA_CRITICAL = 128
+"""A receiver that does not know a type from here on refuses the session; it skips lower ones."""
+AREA_PUBLISHED, AREA_PUBLISHED_BYTES = 1, 8
+"""Messages that the publisher's ring has held in all (u64); of a durable topic kept elsewhere."""
+
+AREA_ENTRY = Layout(
+    "entry of SETUP's area",
+    AREA_ENTRY_BYTES,
+    (
+        Field("type", AREA_TYPE_AT, 1, "1: published (u64); 0 is never used"),
+        Field("length", AREA_LENGTH_AT, 1, "bytes of the value that follows"),
     ),
 )
 

@@ -31,7 +31,7 @@ class SubscriptionCounter(IntEnum):
     FILTER_ERRORS = 8
     """Records about which a compiled filter raised; they were delivered."""
     LAG = 9
-    """Gauge: records behind the ends of the queues, outstanding ones too."""
+    """Gauge: records that are not acked, outstanding and arriving ones too."""
     OUTSTANDING = 10
     """Gauge: records at members."""
     WAITING = 11
@@ -44,3 +44,5 @@ class SubscriptionCounter(IntEnum):
     """Gauge: queues in which it is paused."""
     SCHEDULED = 15
     """Gauge: records that wait for their delivery time; WAITING counts them, too."""
+    ARRIVING = 16
+    """Gauge: messages that publishers on other nodes hold and no log has; LAG counts them, too."""

@@ -405,7 +405,14 @@ class Node:
 
     def set_level(self, level: int) -> None:
         """Write this level from now on. Raises ConfigError: this build does not read it."""
-        self.context.set_level(level)
+        with self.lock:
+            before = self.context.topology.level
+            self.context.set_level(level)
+            if level == before:
+                return
+            for publication in list(self.context.pubs.values()):  # what their SETUPs say changes
+                if publication.runtime is not None and publication.slot >= 0:
+                    agent_tables.announce(self.context, publication)
 
     @property
     def bells(self) -> np.ndarray:

@@ -6,9 +6,11 @@ from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
 from tidecast.native.jit import inlined
 from tidecast.native.memory import load_i64, load_u8, load_u16, load_u32
+from tidecast.protocol.area import area_begin, check_area
 
 _SHORT, _VERSION = int(Counter.INVALID_SHORT), int(Counter.INVALID_VERSION)
 _TYPE, _FIELD = int(Counter.INVALID_TYPE), int(Counter.INVALID_FIELD)
+_AREA = int(Counter.INVALID_AREA)
 _SEQ_MAX = 1 << 60
 
 
@@ -140,8 +142,16 @@ def _check_setup(buffer, at, length):
         or load_u8(buffer, at + wire.SETUP_SAMPLING_AT) > wire.SAMPLING_MAX
     ):
         return _FIELD
-    if load_u8(buffer, at + wire.FLAGS_AT) & wire.FLAG_PRODUCER:
+    flags = load_u8(buffer, at + wire.FLAGS_AT)
+    if flags & wire.FLAG_PRODUCER:
         if end < names_end + wire.PRODUCER_BYTES_MIN:
             return _SHORT
-        return _check_producer(buffer, at + names_end)
+        cause = _check_producer(buffer, at + names_end)
+        if cause != 0:
+            return cause
+    if flags & wire.FLAG_AREA:
+        begin = area_begin(buffer, at)
+        if at + end < begin:  # a block of older nodes is shorter
+            return _AREA
+        return check_area(buffer, begin, at + end)
     return 0

@@ -171,13 +171,14 @@ def _subscription(
         for cursor in subscription.cursors.values()
         if cursor.number in cursors
     ]
+    arriving = state.arriving(subscription)
     worst = sorted(mine, key=lambda each: -each[1].lag)[:CURSORS_MAX]
     row: Json = {
         "name": saved.name,
         "topic": saved.pattern,
         "state": "paused" if saved.paused else "active" if members else "idle",
         "members": len(members),
-        "lag_messages": sum(cursor.lag for _, cursor in mine),
+        "lag_messages": sum(cursor.lag for _, cursor in mine) + arriving,
         "lag_s": _oldest([cursor for _, cursor in mine]),
         "outstanding": sum(cursor.out for _, cursor in mine),
         "scheduled": sum(cursor.scheduled for _, cursor in mine),

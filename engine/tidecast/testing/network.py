@@ -266,6 +266,7 @@ class Network:
         node: dict[str, Any] | None = None,
         transport: dict[str, Any] | None = None,
         wire_keys: WireKeys | None = None,
+        level: int = 1,
         **topic_settings: Any,
     ) -> SimulatedNode:
         """Start a node with ``topics``, and ``durable`` topics, whose records lie in its directory.
@@ -274,8 +275,8 @@ class Network:
 
         ``node`` and ``transport``: further settings of `NodeConfig` and `TransportConfig`.
         ``wire_keys``: the node's `wire-keys.json`, for transports with ``secure``; this one is
-        named ``memory``. Topics that are not named are made on first use, as everywhere. Raises
-        ConfigError.
+        named ``memory``. ``level``: that of the node's cluster. Topics that are not named are made
+        on first use, as everywhere. Raises ConfigError.
         """
         with self._lock:
             node_id = next(self._ids)
@@ -290,7 +291,9 @@ class Network:
             settings |= transport or {}
             carrier = TransportConfig(name=TRANSPORT, kind="memory", **settings)
             identity = NodeConfig(**{"id": node_id, "name": name, **(node or {})})
-            topology = topology_from(Topology(node=identity, transports=[carrier], topics=made))
+            topology = topology_from(
+                Topology(node=identity, transports=[carrier], topics=made, level=level)
+            )
             data_dir = self._directory / str(node_id)
             if wire_keys is not None:
                 data_dir.mkdir(exist_ok=True)

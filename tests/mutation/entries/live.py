@@ -9,6 +9,8 @@ _READER = "engine/tidecast/buffers/reader.py"
 _LOSS = "engine/tidecast/protocol/loss.py"
 _FLOW = "engine/tidecast/protocol/flow_control.py"
 _CHECK = "engine/tidecast/protocol/check.py"
+_AREA = "engine/tidecast/protocol/area.py"
+_PEERS = "engine/tidecast/node/live/peers.py"
 _RECEIVING = "engine/tidecast/agents/live/receiving.py"
 _SENDING = "engine/tidecast/agents/live/sending.py"
 _RING = "tests/unit/test_packet_ring.py::"
@@ -22,6 +24,7 @@ _RING_RACES = "tests/unit/test_ring_races.py::"
 _CLIENT_SUBSCRIBE = "tests/unit/test_client_subscribe.py::"
 _FLOWS = "tests/simulation/test_flow.py::"
 _PROTOCOL_CHECK = "tests/unit/test_protocol_check.py::"
+_LEVELS = "tests/simulation/test_levels.py::"
 _REQUESTER = "engine/tidecast/client/requests/requester.py"
 _ARRIVALS = "engine/tidecast/client/remote/arrivals.py"
 _REQUESTS = "tests/unit/test_requests.py::"
@@ -291,6 +294,22 @@ MUTATIONS = (
         "    end = length\n",
         (_PROTOCOL_CHECK + "test_each_fault_has_its_cause",),
         "The platform of a SETUP lies in its names or in the producer's block.",
+    ),
+    Mutation(
+        "wire-area-value-unchecked",
+        _AREA,
+        "        if kind == 0 or value_at + n > end:",
+        "        if kind == 0:",
+        (_PROTOCOL_CHECK + "test_each_fault_has_its_cause",),
+        "A field of SETUP's area claims bytes beyond the area.",
+    ),
+    Mutation(
+        "wire-critical-field-skipped",
+        _PEERS,
+        "        if setup.critical:",
+        "        if setup.critical < 0:",
+        (_LEVELS + "test_a_session_with_a_field_that_must_be_known_is_refused",),
+        "A session is received without a field that a receiver must know.",
     ),
     Mutation(
         "request-to-an-ended-responder",

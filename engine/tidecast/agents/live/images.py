@@ -64,6 +64,7 @@ IMAGE = np.dtype(
         ("group", np.int64),  # receivers of the session, as its SETUP says
         ("sampling", np.int64),  # which of them send STATUS
         ("round_trip_ns", np.int64),  # the sender's, 0 = not known
+        ("published", np.int64),  # messages of the publisher's ring in all, -1 = not known
         ("timeout_ns", np.int64),
         ("silent", np.int64),  # 1: time-out was reported
         ("durable", np.int64),  # 1: the archiver reads it, and its publisher is told

@@ -74,6 +74,7 @@ PUBLICATION = np.dtype(
         ("credit_sent", np.int64),
         ("credit_ns", np.int64),
         ("block_at", np.int64),  # where the producer's block lies in its SETUP
+        ("published_at", np.int64),  # where the number of its messages lies there, 0: nowhere
         ("held_ns", np.int64),  # since when a receiver holds back half the ring, 0 = none does
         ("waits_ns", np.int64),  # the last cycle, if a limit held packets back in it, else 0
         ("waits_rate", np.int64),  # 1: it was the rate limit, 0: flow control

@@ -66,6 +66,7 @@ from tidecast.layout.counters import Counter as C
 from tidecast.layout.sealed import MODE_OFF
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32, store_i64
+from tidecast.protocol.area import critical_of
 from tidecast.protocol.check import check_packet
 from tidecast.protocol.packets import put_status
 from tidecast.protocol.sealing.receiver import O_MODE
@@ -212,6 +213,9 @@ def _to_image(S, i, kind, buffer, at, length, name, now_ns):
     else:
         if load_i64(buffer, at + wire.SETUP_INCARNATION_AT) != image.incarnation:
             S.counters[image.row, C.STALE_SESSION] += 1
+            return
+        if critical_of(buffer, at) != 0:
+            S.counters[image.row, C.INVALID_AREA] += 1
             return
         image.named = max(image.named, seq)
         image.heard_ns = now_ns

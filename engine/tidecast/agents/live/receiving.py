@@ -21,6 +21,7 @@ from tidecast.native.memory import (
     load_u16,
     store_i64,
 )
+from tidecast.protocol.area import field_of
 from tidecast.protocol.flow_control import reports
 from tidecast.protocol.loss import (
     BACKOFF_STEPS,
@@ -416,10 +417,12 @@ def address_of_publisher(S, image):
 
 @inlined
 def note_setup(image, buffer, at):
-    """Take from a SETUP how many receivers there are, and which of them report."""
+    """Take from a SETUP how many receivers there are, which report, and what was published."""
     image.sampling = load_u8(buffer, at + wire.SETUP_SAMPLING_AT)
     image.group = load_u16(buffer, at + wire.SETUP_RECEIVERS_AT) << image.sampling
     image.round_trip_ns = load_u16(buffer, at + wire.SETUP_ROUND_TRIP_AT) * wire.ROUND_TRIP_UNIT_NS
+    published_at = field_of(buffer, at, wire.AREA_PUBLISHED)
+    image.published = load_i64(buffer, published_at) if published_at >= 0 else -1
 
 
 @inlined

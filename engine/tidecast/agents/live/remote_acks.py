@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from tidecast.agents.live.images import M_NODE, RECEIVER
 from tidecast.agents.live.sending import counted
-from tidecast.buffers.slots import ring_bell
+from tidecast.buffers.slots import control_at, ring_bell
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter as C
 from tidecast.native.atomics import (
     exchange,
+    fence_acquire,
     fence_seq_cst,
     load_acquire,
     load_relaxed,
@@ -55,6 +56,36 @@ def put_producer(pub, ring, out):
     store_i64(out, at + wire.SETUP_FIRST_SEQ_AT, load_i64(ring, lay.FIRST_SEQ_AT))
     for i in range(0, lay.ACK_RECORD_BYTES, 8):
         store_i64(out, at + wire.SETUP_ACKED_PACKET_AT + i, load_i64(ring, record + i))
+
+
+@inlined
+def _ended_in(pub, ring, seq):
+    """Messages that end in a packet of a ring, whatever its writer made of it."""
+    word = load_acquire(ring, control_at(seq, pub.slots - 1))
+    if (word >> lay.SEQ_SHIFT) & lay.SEQ_MASK != seq & lay.SEQ_MASK:
+        return 0
+    at = pub.slots_at + (seq & (pub.slots - 1)) * pub.slot_bytes
+    end = at + min(word & lay.CONTROL_LENGTH_MASK, pub.slot_bytes)
+    at += _HEADER
+    n = 0
+    while at + wire.MESSAGE_HEADER_BYTES <= end:
+        head = load_u32(ring, at)
+        at += wire.MESSAGE_HEADER_BYTES + (head & wire.MESSAGE_LENGTH_MAX)
+        if at <= end and (head >> 24) & wire.END:
+            n += 1
+    return n
+
+
+@inlined
+def published(pub, ring):
+    """Messages that a ring has held in all."""
+    head = load_acquire(ring, lay.HEAD_AT)
+    count = load_i64(ring, lay.MESSAGES_AT)
+    newest = _ended_in(pub, ring, head - 1) if head > 0 else 0
+    fence_acquire()
+    if load_relaxed(ring, lay.HEAD_AT) != head:  # its writer continues: the packets before
+        newest, count = 0, load_i64(ring, lay.MESSAGES_AT)
+    return min(max(count + newest, 0), wire.MESSAGE_SEQ_MAX)
 
 
 @inlined

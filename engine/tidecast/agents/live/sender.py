@@ -37,7 +37,7 @@ from tidecast.agents.live.publications import (
     NAMES_KEPT_MAX,
     RESENDS_MAX,
 )
-from tidecast.agents.live.remote_acks import acked_up_to, on_ack, put_producer
+from tidecast.agents.live.remote_acks import acked_up_to, on_ack, published, put_producer
 from tidecast.agents.live.sending import PROBE_NS_MAX, counted, send_new_packets, send_repairs
 from tidecast.buffers.recorder import record
 from tidecast.layout import packet as wire
@@ -120,6 +120,8 @@ def _send_setup(S, p, pub, ring, now_ns):
     store_u16(out, wire.SETUP_ROUND_TRIP_AT, min(pub.rtt_ns // wire.ROUND_TRIP_UNIT_NS, 0xFFFF))
     store_u8(out, wire.SETUP_SAMPLING_AT, pub.sampling)
     put_producer(pub, ring, out)
+    if pub.published_at != 0:
+        store_i64(out, pub.published_at, published(pub, ring))
     send_run_to_all(S.tx, pub.channel, out, 0, out.size, 1, False)
     S.counters[pub.row, C.SETUPS_SENT] += 1
     waiting = now_ns < pub.hold_until_ns

@@ -100,6 +100,8 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
         out.print(f"{field}: {found[field]}")
     members = [m["client"] or f"client {m['client_id']}" for m in found["members"]]
     out.print(f"members: {', '.join(members) or 'none'}")
+    if found.get("arriving"):
+        out.print(f"arriving from other hosts: {found['arriving']}")
     _table(
         ("topic", "queue", "position", "end", "lag", "acked ahead", "lag s", "outstanding",
          "waiting", "scheduled", "reason"),

@@ -135,6 +135,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     dead_open: int
     """Dead letters that were not delivered again."""
+    arriving: int = 0
+    """Messages that publishers on other hosts hold and no log has yet; ``lag`` counts them, too."""
     scheduled: int = 0
     """Records that wait for their delivery time; ``waiting`` counts them, too."""
     cursors: list[Cursor] = []

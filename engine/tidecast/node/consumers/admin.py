@@ -52,7 +52,7 @@ def show(
 ) -> dict[str, Any]:
     """A subscription: settings, members, sums, and each of its cursors.
 
-    The lag counts all that this engine's publishers had published before.
+    The lag counts all that this engine's publishers had published before, and ``arriving``.
     """
     subs.await_appends()
     return _show(subs, pattern, name, cursors=cursors)
@@ -61,7 +61,7 @@ def show(
 def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool) -> dict[str, Any]:
     with subs.lock:
         subscription = subs.get(pattern, name)
-        saved = subscription.saved
+        saved, arriving = subscription.saved, subs.arriving(subscription)
         rows = [cursor_row(subs, cursor) for _, cursor in sorted(subscription.cursors.items())]
         found: dict[str, Any] = {
             "pattern": saved.pattern, "name": saved.name, "ack_wait_s": saved.ack_wait_s,
@@ -74,6 +74,8 @@ def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool)
         }  # fmt: skip
         for field in _SUMS:
             found[field] = sum(row[field] for row in rows)
+        found["arriving"] = arriving
+        found["lag"] += arriving
         found["dead_open"] = subs.state.dead_open(saved)
         found["lag_s"] = max((row["lag_s"] for row in rows), default=0.0)
         if cursors:

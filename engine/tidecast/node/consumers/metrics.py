@@ -92,7 +92,8 @@ class SubscriptionRows:
         )
         for k in np.flatnonzero(of("restored_left")).tolist():
             lag -= acked_ahead(puller, int(numbers[k]), int(next_tokens[k]), int(ends[k]))
-        values[S.LAG] = max(0, lag)
+        arriving = self._state.arriving(subscription)
+        values[S.ARRIVING], values[S.LAG] = arriving, max(0, lag) + arriving
 
 
 class AdapterRows:

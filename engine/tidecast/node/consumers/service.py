@@ -278,6 +278,10 @@ class DurableSubscriptions(Observer):
                 if not durable.look_for_unread():
                     return
 
+    def arriving(self, subscription: SubscriptionState) -> int:
+        """Messages that publishers on other nodes hold for a subscription's topics."""
+        return self.state.arriving(subscription)
+
     def coming(self, topic: str) -> bool:
         """Has something been published to a topic here that is not in its log?"""
         return topic in self.durable.unread_topics

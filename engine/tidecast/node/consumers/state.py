@@ -169,6 +169,11 @@ class ConsumersState:
         self.puller: Puller | None = None
         self._numbers = itertools.count()
 
+    def arriving(self, subscription: SubscriptionState) -> int:
+        """Messages that publishers on other nodes hold for a subscription's topics."""
+        topics = {topic for topic, _ in subscription.cursors}
+        return sum(self.durable.arriving(topic) for topic in topics)
+
     def set_puller(self, puller: Puller | None) -> None:
         """The puller has started, or has stopped (None)."""
         self.puller = puller

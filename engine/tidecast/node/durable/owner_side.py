@@ -313,11 +313,19 @@ class OwnerSide:
             joined = not image.gone and image.incarnation == setup.incarnation
             if block.epoch and not joined:
                 self._on(SessionEvent.RESUMED, Step(name, setup.session, source=source))
+        event = None
         if block.epoch == 0:
-            self._on(SessionEvent.ASKED, step)
+            event = SessionEvent.ASKED
         elif self.state_of(name, setup.session) is not SessionState.READ:
-            self._on(self._event_of(step, topic, block.epoch), step)
-        return self.state_of(name, setup.session) is SessionState.READ
+            event = self._event_of(step, topic, block.epoch)
+        if event is not None:
+            self._on(event, step)
+        state = self.state_of(name, setup.session)
+        waits = state in (SessionState.WAITING, SessionState.GRANTED)
+        held = max(0, setup.published - block.count) if setup.published >= 0 else None
+        waits |= event is SessionEvent.NO_ROOM
+        self._registry.note_announced(setup.session, name, held if waits else None)
+        return state is SessionState.READ
 
     def _event_of(self, step: Step, topic: DurableTopic, epoch: int) -> SessionEvent:
         """A SETUP with an epoch."""

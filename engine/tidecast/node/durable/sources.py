@@ -8,6 +8,7 @@ with the node's lock held.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,17 @@ from tidecast.node.state import Image
 from tidecast.protocol.dedup import Session
 
 FENCE_CYCLES_MAX = 10_000
+ANNOUNCED_S, ANNOUNCED_MAX = 3.0, 4096
+"""A session that waits and was not announced for so long holds nothing that is known of."""
 EVENTS_KEPT_MAX = 1000
+
+
+class Announced(NamedTuple):
+    """What a publisher on another node holds, whose session waits to begin or has no ring here."""
+
+    topic: str
+    messages: int
+    heard_s: float
 
 
 class SourceRegistry:
@@ -72,6 +83,8 @@ class SourceRegistry:
         """Counters of each queue."""
         self.unread_topics: set[str] = set()
         """See `look_for_unread`."""
+        self._announced: dict[int, Announced] = {}
+        """By session."""
         self._runtime: ArchiverRuntime | None = None
         self._tables: archiver_tables.ArchiverTables | None = None
 
@@ -267,6 +280,36 @@ class SourceRegistry:
             self.unread_topics = set(self.topics)
             raise
         return bool(self.unread_topics)
+
+    def note_announced(self, session: int, topic: str, messages: int | None) -> None:
+        """What a session that is not received holds; None: it is received, over, or not named."""
+        self._announced.pop(session, None)
+        if messages is None:
+            return
+        while len(self._announced) >= ANNOUNCED_MAX:
+            del self._announced[next(iter(self._announced))]
+        self._announced[session] = Announced(topic, messages, self.ctx.now_s())
+
+    def arriving(self, topic: str) -> int:
+        """Messages that publishers on other nodes hold for a topic, and that no log has yet.
+
+        By their newest SETUPs. Any thread: publishers that come or go meanwhile may be left out.
+        """
+        since_s = self.ctx.now_s() - ANNOUNCED_S
+        total = sum(
+            each.messages
+            for each in list(self._announced.values())
+            if each.topic == topic and each.heard_s >= since_s
+        )
+        for source in list(self.sources.values()):
+            image = self.ctx.images_by_id.get(source.image) if source.topic == topic else None
+            if image is None or image.slot < 0:
+                continue
+            record = image.runtime.rx_state.images[image.slot]
+            appended = int(self.runtime.state.sources[source.slot]["a_count"])
+            if int(record["session"]) == source.session:
+                total += max(0, int(record["published"]) - appended)
+        return total
 
     def drop(self, source: archiver_tables.Source, state: int) -> None:
         """A source is removed: its image goes, and if it is fenced its publisher is notified."""

@@ -25,7 +25,7 @@ from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.context import NodeContext
-from tidecast.node.live.setup import encode_setup
+from tidecast.node.live.setup import encode_setup, published_at
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Image, Publication
 from tidecast.protocol.flow_control import NO_LIMIT, RECEIVERS_MAX
@@ -132,12 +132,12 @@ def announce(ctx: NodeContext, publication: Publication, owner: int = 0) -> None
 
 def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
     """What the sender must know of a ring whose acks come over the network."""
+    names = setup[wire.SETUP_NODE_LEN_AT] + setup[wire.SETUP_TOPIC_LEN_AT]
     return {
         "remote": int(publication.remote >= 0),
         "consumer": publication.remote,
-        "block_at": wire.SETUP_NAMES_AT
-        + setup[wire.SETUP_NODE_LEN_AT]
-        + setup[wire.SETUP_TOPIC_LEN_AT],
+        "block_at": wire.SETUP_NAMES_AT + names,
+        "published_at": published_at(setup),
     }
 
 

@@ -313,11 +313,12 @@ class Images:
 
 
 def _group_of(setup: Setup) -> dict[str, int]:
-    """Fields of an image's record: how many receive its session, and which of them report."""
+    """Fields of an image's record that its SETUP names: the session's receivers, messages."""
     return {
         "group": setup.group,
         "sampling": setup.sampling,
         "round_trip_ns": setup.round_trip_ns,
+        "published": setup.published,
     }
 
 

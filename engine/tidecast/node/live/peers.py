@@ -73,6 +73,11 @@ class Peers:
         """Know the node that sent a SETUP. False: it is refused, and may try again in a second."""
         if setup.platform and runtime.config.platform not in ("", setup.platform):
             return self._refuse_stranger(runtime, setup)
+        if setup.critical:
+            unknown = events.SetupNotUnderstood(
+                topic=setup.topic, node=setup.node, session=setup.session, field=setup.critical
+            )
+            return self._refuse(setup, rec.Code.SETUP_REFUSED, unknown)
         known, now_ns = self.by_id.get(setup.source), self._ctx.clock_ns()
         host = host_of(runtime, setup.address_words)
         if setup.incarnation > self._ctx.wall_ns() + AHEAD_NS_MAX:

@@ -56,6 +56,14 @@ class Setup:
     """Low bits of a receiver's id that are zero if it reports."""
     platform: str = ""
     """Of the sender; "": it says none."""
+    published: int = -1
+    """Messages that the publisher's ring has held in all; -1: the sender writes level 1."""
+    critical: int = 0
+    """Type of a further field that this build must know, and does not; 0: none."""
+
+
+LEVEL_OF_AREA = 2
+"""The first level whose SETUPs have an area of further fields."""
 
 
 def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
@@ -68,6 +76,8 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
     names = raw[wire.SETUP_NAMES_AT :]
     end = len(names) - tag_n
     names, tag = (names[:end], names[end:]) if end >= node_n + topic_n else (names, b"")
+    behind = names[node_n + topic_n :]
+    fields = _area(behind, flags)
     return Setup(
         session,
         topic,
@@ -85,12 +95,28 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
         names[:node_n].decode(errors="replace"),
         names[node_n : node_n + topic_n].decode(errors="replace"),
         address_words,
-        _producer_block(names[node_n + topic_n :]) if flags & wire.FLAG_PRODUCER else None,
+        _producer_block(behind) if flags & wire.FLAG_PRODUCER else None,
         bool(flags & wire.FLAG_LEFT),
         round_trip * wire.ROUND_TRIP_UNIT_NS,
         sampling,
         tag.hex() if tag_n == wire.PLATFORM_BYTES else "",
+        int.from_bytes(fields[wire.AREA_PUBLISHED], "little")
+        if wire.AREA_PUBLISHED in fields
+        else -1,
+        next((kind for kind in fields if kind >= wire.AREA_CRITICAL), 0),
     )
+
+
+def _area(behind: bytes, flags: int) -> dict[int, bytes]:
+    """Values of further fields by type; ``behind``: the bytes between names and platform."""
+    found: dict[int, bytes] = {}
+    at = wire.PRODUCER_BYTES if flags & wire.FLAG_PRODUCER else 0
+    while flags & wire.FLAG_AREA and at < len(behind):
+        kind, n = behind[at : at + wire.AREA_ENTRY_BYTES]
+        at += wire.AREA_ENTRY_BYTES
+        found[kind] = behind[at : at + n]
+        at += n
+    return found
 
 
 def _producer_block(raw: bytes) -> ProducerBlock:
@@ -100,7 +126,7 @@ def _producer_block(raw: bytes) -> ProducerBlock:
 
 def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> bytes:
     """The SETUP that announces a publication; the sender fills in the fields that change."""
-    ring, flags, block = publication.mapped.array, 0, b""
+    ring, flags, block, area = publication.mapped.array, 0, b"", b""
     about = describe(ring)
     name, topic = ctx.name.encode()[:64], publication.topic.name.encode()
     body = bytearray(wire.SETUP_NAMES_AT)
@@ -110,8 +136,12 @@ def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> by
         older_ns = ctx.stamp_ns() - created_ns if publication.leftover else 0
         block = bytes(wire.SETUP_LINE_AT) + bytes(ring[lay.LINE_AT : lay.AFTER_AT + 4])
         block += older_ns.to_bytes(8, "little", signed=True)
+        if ctx.topology.level >= LEVEL_OF_AREA:
+            flags |= wire.FLAG_AREA
+            area = bytes((wire.AREA_PUBLISHED, wire.AREA_PUBLISHED_BYTES))
+            area += bytes(wire.AREA_PUBLISHED_BYTES)
     tag = bytes.fromhex(publication.runtime.config.platform) if publication.runtime else b""
-    length = wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block) + len(tag)
+    length = wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block) + len(area) + len(tag)
     pack_into(
         "<BBBBIHHHHqq", body, 0, wire.VERSION, wire.SETUP, flags, channel, publication.session,
         about.topic, length, wire.RECEIVER_ALL, ctx.id, 0, 0,
@@ -122,4 +152,12 @@ def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> by
         "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
     )
     pack_into("<B", body, wire.SETUP_PLATFORM_LEN_AT, len(tag))
-    return bytes(body) + name + topic + block + tag
+    return bytes(body) + name + topic + block + area + tag
+
+
+def published_at(setup: bytes) -> int:
+    """Where the number of published messages lies in a SETUP of `encode_setup`; 0: nowhere."""
+    if not setup[wire.FLAGS_AT] & wire.FLAG_AREA:
+        return 0
+    names = setup[wire.SETUP_NODE_LEN_AT] + setup[wire.SETUP_TOPIC_LEN_AT]
+    return wire.SETUP_NAMES_AT + names + wire.PRODUCER_BYTES + wire.AREA_ENTRY_BYTES
