@@ -37,7 +37,7 @@ PAYLOAD_BYTES_MAX = 64 * 1024
 RECORDS_MAX = 1000
 STREAMS_MAX = 32
 PUBLISH_S = 2.0
-"""For room, and for the disk, each."""
+"""Seconds that a command waits for room in the ring, and again for the disk."""
 
 Shown = Callable[[str], bool]
 """Whether messages published on a node are shown."""

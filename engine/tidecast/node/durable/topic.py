@@ -300,7 +300,7 @@ class DurableTopic:
         base = log.segments[-1].base_token
         raw = log.snapshot(base)
         known = self.producers.load(queue, raw, checksum)
-        grown = queue >= self.map.first  # what was sent before its growth is in its snapshots alone
+        grown = queue >= self.map.first  # its snapshots alone have its first marks
         if not known and (grown or base > log.earliest_token):
             known = base > log.earliest_token and self._learn_from_segments(log, queue)
             known = known or (log.earliest_token == 0 and not grown)
