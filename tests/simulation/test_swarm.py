@@ -328,3 +328,24 @@ def test_a_late_ack_settles_what_its_next_delivery_gives_up() -> None:
         Step("live_publish", 1, 18),
     ]
     assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_what_an_engine_asked_before_it_died_does_not_fence_its_publisher() -> None:
+    """The owner still had a claim, which waited for an older session, and granted it afterwards.
+
+    The publisher had continued at its node's next engine: it was fenced by its own first session.
+    """
+    settings = Settings(
+        seed=1842419607, drop=0.01, duplicate=0.02, reorder=0.0, delay_us=20.0, queues=3,
+        fsync="interval", flow="rate", live_history_bytes=1 << 20, producers=3, subscriptions=1,
+        members=3, max_in_flight=3, ack_wait_s=30.0, keys=3, nak_share=0.3, term_share=0.02,
+        retention_bytes=0, power=False,
+    )  # fmt: skip
+    steps = [
+        Step("reborn", 1, 1),
+        Step("take", 5, 10, 5),
+        Step("crash", 1, 699_508),
+        Step("run", 532_464),
+        Step("publish", 7, 22, 552),
+    ]
+    assert checker.check(run(Script(settings, steps))) == []

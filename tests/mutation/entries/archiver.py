@@ -15,6 +15,7 @@ _DURABLE_REMOTE = "tests/simulation/test_durable_remote.py::"
 _DURABLE_FENCING = "tests/simulation/test_durable_fencing.py::"
 _DURABLE_MOVES = "tests/simulation/test_durable_moves.py::"
 _DAMAGE = "tests/unit/test_damage.py::"
+_SWARM = "tests/simulation/test_swarm.py::"
 
 MUTATIONS = (
     Mutation(
@@ -218,5 +219,13 @@ MUTATIONS = (
         "    return list(_ENTRY.iter_unpack(body))",
         (_DAMAGE + "test_bits_that_turn_are_found_and_never_served",),
         "A damaged snapshot of producers is believed.",
+    ),
+    Mutation(
+        "grant-by-a-dead-engine",
+        "engine/tidecast/node/durable/session_order.py",
+        "        return heard_s >= self._fenced_s.get((claim.topic, claim.producer), -1.0)",
+        "        return heard_s >= 0.0",
+        (_SWARM + "test_what_an_engine_asked_before_it_died_does_not_fence_its_publisher",),
+        "A session that a dead engine asked for fences its publisher's next one.",
     ),
 )

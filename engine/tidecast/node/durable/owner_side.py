@@ -27,6 +27,7 @@ from tidecast.layout.packet import CHANNEL_LARGE
 from tidecast.native.mapped import MappedFile
 from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.session_order import (
+    ASKED_S,
     Claim,
     Grants,
     Opened,
@@ -50,8 +51,6 @@ SILENT_S = 1.0
 GONE_S = 2.0
 OPENED_S, OPENED_MAX = 60.0, 4096
 """A session that was opened and is not begun is forgotten after this long."""
-ASKED_S = 3.0
-"""A session that waits to begin and was not announced for so long is given up."""
 
 
 class SessionState(Enum):
@@ -151,6 +150,8 @@ class Openings:
         step = Step(topic.config.name, claim.session, asked.setup, asked.runtime)
         if self._grants.overtaken(topic, claim):
             return SessionEvent.OVERTAKEN, step
+        if not self._grants.heard_since(claim, asked.heard_s):
+            return None
         if not self._grants.ready(topic, claim, self._ctx.now_s() - asked.since_s):
             return None
         try:

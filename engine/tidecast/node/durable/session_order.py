@@ -41,6 +41,8 @@ topic's owner has just begun."""
 
 ASKED_MAX = 4096
 """Publishers whose session has not begun and that are remembered; the oldest is forgotten first."""
+ASKED_S = 3.0
+"""A publisher's node repeats its SETUP while it waits: one that was silent for so long does not."""
 HEARD_S = 3.0
 """A ring whose publisher is gone is awaited for as long as its node was heard of so recently."""
 
@@ -179,6 +181,8 @@ class Grants:
         self._registry, self._pending = registry, pending
         self._asked: dict[int, int] = {}
         """By a publisher's first session: the producer's newest epoch when it first asked."""
+        self._fenced_s: dict[tuple[str, int], float] = {}
+        """By topic and producer: when its newest session began here, for `ASKED_S`."""
 
     def overtaken(self, topic: DurableTopic, claim: Claim) -> bool:
         """Has a newer session of the producer begun, so that this one may never?
@@ -220,6 +224,14 @@ class Grants:
         while len(self._asked) >= ASKED_MAX:
             del self._asked[next(iter(self._asked))]
         self._asked[claim.of_line] = epoch
+
+    def heard_since(self, claim: Claim, heard_s: float) -> bool:
+        """Was a claim heard of at ``heard_s`` after the producer's newest session began?
+
+        An engine that died asks no more, and its publisher continues at another one: what was
+        asked before that must not fence it.
+        """
+        return heard_s >= self._fenced_s.get((claim.topic, claim.producer), -1.0)
 
     def ready(self, topic: DurableTopic, claim: Claim, waited_s: float) -> bool:
         """May a session begin that has waited so long?"""
@@ -307,7 +319,7 @@ class Grants:
         )
 
     def fence(self, topic: DurableTopic, producer: int, name: str) -> None:
-        """What older sessions have committed goes into the log; then they may append no more."""
+        """A session begins: what older ones have committed goes into the log, and they end."""
         older = [
             source
             for source in self._registry.sources.values()
@@ -321,6 +333,15 @@ class Grants:
             self._registry.remove(source.slot, topic, lay.ACK_FENCED)
             self._registry.drop(source, lay.ACK_FENCED)
             self.report_fenced(topic, producer, source.session, source.epoch, name)
+        self._note_fenced(topic.config.name, producer)
+
+    def _note_fenced(self, topic: str, producer: int) -> None:
+        self._fenced_s.pop((topic, producer), None)
+        self._fenced_s[topic, producer] = self._now_s
+        for each, at_s in list(self._fenced_s.items()):
+            if self._now_s - at_s <= ASKED_S:
+                break
+            del self._fenced_s[each]
 
     def whole(self, topic: DurableTopic) -> bool:
         """Nothing that was half appended is awaited: keys may be mapped to other queues."""
