@@ -29,6 +29,7 @@ from tidecast_control.kinds import KINDS
 from tidecast_control.kit.methods import routes_of
 from tidecast_control.kit.queries import ONLY_KNOWN_QUERIES
 from tidecast_control.kit.schemas import Problem
+from tidecast_control.leases.routes import router as leases
 from tidecast_control.live.routes import SCHEMAS as LIVE_SCHEMAS
 from tidecast_control.live.routes import router as live
 from tidecast_control.messages.routes import router as messages
@@ -64,8 +65,8 @@ def api_router() -> APIRouter:
         else:
             resource_routes(kind, api)  # a router in a router is looked into for every request
     for router in (
-        auth, nodes, wire_keys, queues, messages, operations, alerts, audit, apply, live, traffic,
-        history, pipelines, rate_limits, system_api,
+        auth, nodes, leases, wire_keys, queues, messages, operations, alerts, audit, apply, live,
+        traffic, history, pipelines, rate_limits, system_api,
     ):  # fmt: skip
         api.include_router(router)
     return api

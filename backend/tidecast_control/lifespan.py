@@ -25,6 +25,7 @@ from tidecast_control.faults import service as faults
 from tidecast_control.kit import repository
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.leases import moves
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
 from tidecast_control.nodes import levels
@@ -218,6 +219,7 @@ def _forget_rows(ctx: Context) -> None:
         repository.forget_keys(session, now - timedelta(hours=IDEMPOTENCY_HOURS))
         accounts.forget_sessions(session, now)
         audit.forget(session, ctx.settings.audit_days)
+        moves.forget(session)
         wire_keys.tend(session, ctx.settings.wire_keys_hours * 3600)
         alerts.forget(session, now - timedelta(days=ALERT_DAYS))
         alerts.forget_secrets(session)

@@ -111,6 +111,7 @@ ROUTES: dict[str, Route] = {
     "delete_enrolment": Route("platform", "DELETE", "/enrolments/spare", undo=True),
     "get_counters": Route("platform", "GET", "/nodes/n1/counters"),
     "get_drain": Route("platform", "GET", "/cluster/nodes/n1/drain"),
+    "list_moves": Route("platform", "GET", "/cluster/moves"),
     "get_recorder": Route("platform", "GET", "/nodes/n1/recorder"),
     "rotate_credential": Route("platform", "POST", "/nodes/n1/rotate"),
     "revoke_credential": Route("platform", "POST", "/nodes/n1/revoke", undo=True),

@@ -11,18 +11,21 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
-from sqlalchemy import select, text, update
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import Session, col
 
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.kit.schemas import Model
 from tidecast_control.leases.models import LeaseRow
+from tidecast_control.leases.moves import Moves
 
 EPOCH_MAX = (1 << 32) - 1
 LEASE_NS_MAX = 3_600_000_000_000
 BATCH_MAX = 1000
 """Requests in one batch; engines hear of it in the welcome."""
+REASON_MAX = 200
+TEXT = r"^[^\x00]*$"
 
 
 class LeaseRequest(Model):
@@ -30,11 +33,12 @@ class LeaseRequest(Model):
 
     type: Literal["Acquire", "Renew", "Release"]
     serial: int
-    queue: str = Field("", max_length=300)
-    owner: str = Field("", max_length=200)
+    queue: str = Field("", max_length=300, pattern=TEXT)
+    owner: str = Field("", max_length=200, pattern=TEXT)
     lease_ns: int = Field(0, ge=0, le=LEASE_NS_MAX)
     above: int = Field(0, ge=0, le=EPOCH_MAX)
     epoch: int = Field(0, ge=0, le=EPOCH_MAX)
+    reason: str = Field("", max_length=REASON_MAX, pattern=TEXT)
 
 
 class LeaseBatch(Model):
@@ -70,15 +74,22 @@ def handle(session: Session, node: str, raw: Any) -> dict[str, Any]:
         if each.owner != node:
             raise ProblemError("denied", f"{node} asks for a lease in the name of {each.owner}")
     rows, now = _locked(session, sorted({each.queue for each in asked}))
-    replies = [_answer(rows[each.queue], each, now) for each in asked]
+    free = [e.queue for e in asked if e.type == "Acquire" and not rows[e.queue].owner]
+    noted = Moves(session, free)
+    replies = [_answer(rows[each.queue], each, now, noted) for each in asked]
     session.add_all(rows.values())
     return {"type": "Answers", "replies": replies} if request.type == "Batch" else replies[0]
 
 
-def end(session: Session, owner: str) -> None:
+def end(session: Session, owner: str, reason: str) -> None:
     """Others may have what a node holds, at once. Epochs stay: its writes are fenced."""
-    held = update(LeaseRow).where(col(LeaseRow.owner) == owner)
-    session.execute(held.values(owner="", ends_at=_now(session)))
+    held = select(LeaseRow).where(col(LeaseRow.owner) == owner).order_by(col(LeaseRow.queue))
+    rows = list(session.execute(held.with_for_update()).scalars())
+    now, noted = _now(session), Moves(session, [])
+    for row in rows:
+        noted.left(row, reason, now)
+        row.owner, row.ends_at = "", now
+    session.add_all(rows)
 
 
 def _now(session: Session) -> datetime:
@@ -110,7 +121,7 @@ def _locked(session: Session, queues: Sequence[str]) -> tuple[dict[str, LeaseRow
     return rows, _now(session)
 
 
-def _answer(row: LeaseRow, request: LeaseRequest, now: datetime) -> dict[str, Any]:
+def _answer(row: LeaseRow, request: LeaseRequest, now: datetime, noted: Moves) -> dict[str, Any]:
     free = not row.owner or now >= row.ends_at
     mine = row.owner == request.owner
     refused = {"type": "Refused", "owner": row.owner, "epoch": row.epoch}
@@ -118,12 +129,15 @@ def _answer(row: LeaseRow, request: LeaseRequest, now: datetime) -> dict[str, An
         case "Acquire":
             if not (free or mine) or max(row.epoch, request.above) >= EPOCH_MAX:
                 return refused
-            row.owner, row.epoch = request.owner, max(row.epoch, request.above) + 1
+            epoch = max(row.epoch, request.above) + 1
+            noted.taken(row, request.owner, epoch, now)
+            row.owner, row.epoch = request.owner, epoch
         case "Renew":
             if free or not mine or row.epoch != request.epoch:
                 return refused | {"owner": "" if free else row.owner}
         case _:
             if mine and row.epoch == request.epoch:
+                noted.left(row, request.reason, now)
                 row.owner = ""
             return {"type": "Released"}
     row.ends_at = now + timedelta(microseconds=request.lease_ns / 1000)

@@ -218,7 +218,11 @@ class Hub:
         pump = asyncio.create_task(self._pump(engine))
         receiving: asyncio.Task[None] | None = None
         try:
-            welcome = {"credential": credential, "lease_batch_max": leases.BATCH_MAX}
+            welcome = {
+                "credential": credential,
+                "lease_batch_max": leases.BATCH_MAX,
+                "lease_reasons": True,
+            }
             await engine.send({"type": "welcome", **welcome})
             if self.interval_ms:
                 await engine.send({"type": "watch", "interval_ms": self.interval_ms})

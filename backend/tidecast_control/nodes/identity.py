@@ -148,7 +148,7 @@ def changed(session: Session, name: str, spec: Mapping[str, Any] | None) -> None
         if state is not None:
             session.delete(state)
     if spec is None or spec.get("quarantined"):
-        leases.end(session, name)
+        leases.end(session, name, "its node is quarantined" if spec else "its node was deleted")
         wire_keys.rotate_all(session)
 
 
@@ -159,7 +159,7 @@ def revoke(session: Session, name: str, actor: Actor, *, dry_run: bool) -> Plan:
     if known and not dry_run:
         state.credential = state.credential_next = ""
         session.add(state)
-        leases.end(session, name)
+        leases.end(session, name, "the credential of its node was revoked")
         wire_keys.rotate_all(session)
         resources_repository.announce(
             session, resources_repository.next_version(session), "node", name, None

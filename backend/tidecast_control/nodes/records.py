@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
+from tidecast_control.kit.problems import ProblemError
 from tidecast_control.nodes.schemas import (
     DrainMove,
     DrainStay,
@@ -13,6 +17,22 @@ from tidecast_control.nodes.schemas import (
     RecorderPage,
     RecorderRecord,
 )
+
+ShownT = TypeVar("ShownT")
+
+
+def shown(node: str, command: str, show: Callable[[], ShownT]) -> ShownT:
+    """What ``show`` makes of an engine's answer. Raises `node_failed`: it has not what is shown."""
+    try:
+        return show()
+    except KeyError as missing:
+        detail = f"{missing} is missing"
+    except ValidationError as wrong:
+        at = ".".join(str(each) for each in wrong.errors()[0]["loc"])
+        detail = f"{at}: {wrong.errors()[0]['msg']}"
+    except (TypeError, ValueError, AttributeError, OverflowError, OSError) as problem:
+        detail = str(problem)
+    raise ProblemError("node_failed", f"{node}: its answer to {command}: {detail[:200]}")
 
 
 def shown_record(raw: dict[str, Any]) -> RecorderRecord:

@@ -46,7 +46,7 @@ async def get_counters(
     del actor
     await run_in_threadpool(service.must_exist, ctx.db, name)
     value = await ctx.hub.ask(name, "counters", {})
-    return records.shown_counters(value)
+    return records.shown(name, "counters", lambda: records.shown_counters(value))
 
 
 @router.get(
@@ -63,7 +63,7 @@ async def get_recorder(
     del actor
     await run_in_threadpool(service.must_exist, ctx.db, name)
     value = await ctx.hub.ask(name, "recorder", {"limit": limit, "section": section})
-    return records.shown_page(value)
+    return records.shown(name, "recorder", lambda: records.shown_page(value))
 
 
 @router.post(
@@ -104,7 +104,8 @@ async def get_drain(
     del actor
     spec = await run_in_threadpool(service.spec_of, ctx.db, name)
     value = await ctx.hub.ask(name, "drain", {})
-    return records.shown_drain(name, value, wanted=bool(spec.get("drained")))
+    wanted = bool(spec.get("drained"))
+    return records.shown(name, "drain", lambda: records.shown_drain(name, value, wanted=wanted))
 
 
 @router.get("/cluster", tags=["nodes"], responses=problem_responses())

@@ -32,14 +32,17 @@ class LinkLeases:
         self._calls = Calls("the control service")
         self.batch_max = 1
         """As the service announced it: one of a build before takes no batch."""
+        self.reasons = False
+        """The service takes the reason of a release: one of a build before refuses the field."""
 
     def bind(self, send: Send) -> None:
         """Ask by ``send`` from now on."""
         self._send = send
 
-    def allow(self, batch_max: int) -> None:
-        """The service takes batches of so many requests."""
+    def allow(self, batch_max: int, *, reasons: bool) -> None:
+        """The service takes batches of so many requests, and the reasons of releases."""
         self.batch_max = min(max(batch_max, 1), BATCH_MAX)
+        self.reasons = reasons
 
     def handle(self, request: Request, now_ns: int = 0) -> Reply:
         """Answer one request; ``now_ns`` is not used. Raises Timeout, NoResponders, AuthError.
@@ -48,6 +51,9 @@ class LinkLeases:
         """
         del now_ns
         plain = msgspec.to_builtins(request)
+        if not self.reasons:
+            for each in (plain, *plain.get("requests", ())):
+                each.pop("reason", None)
 
         def send(number: int) -> None:
             if self._send({"type": "lease", "id": number, "request": plain}) is False:

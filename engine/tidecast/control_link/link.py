@@ -321,7 +321,8 @@ class ControlLink:
             # perhaps of another service: what it made before is not this one's
             self.state = ControlState(url=self.url, credential=str(message["credential"]))
             self._save()
-        self.leases.allow(int(message.get("lease_batch_max", 1)))
+        batch_max = int(message.get("lease_batch_max", 1))
+        self.leases.allow(batch_max, reasons=bool(message.get("lease_reasons")))
         self.connected.set()
 
     def refused(self, message: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -103,6 +103,32 @@ def drain(
         _show_drain(found, dry_run=dry_run)
     if not dry_run and timeout_s and not found["empty"]:
         raise Failure(f"node {node} still has {len(found['keeps'])} leased topics")
+
+
+@cluster.command()
+@click.option("--topic", default="", help="Moves of this topic alone.")
+@click.option("--node", default="", help="Moves from or to this node alone.")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@json_option
+@control_option
+@data_dir_option
+def moves(
+    topic: str, node: str, limit: int, as_json: bool, url: str | None, data_dir: Path
+) -> None:
+    """Show which leased topic went from which engine to which, and why; newest first."""
+    wanted = {"limit": limit} | {k: v for k, v in (("topic", topic), ("node", node)) if v}
+    found = json.loads(send("GET", f"/cluster/moves?{urlencode(wanted)}", url, data_dir))
+    if as_json:
+        echo_json(found)
+        return
+    for each in found["items"]:
+        away = "" if each["away_s"] is None else f"  {each['away_s']:.3f} s without an owner"
+        click.echo(
+            f"{each['at'][:19]}  {each['topic']}  {each['from_node'] or '-'} -> "
+            f"{each['to_node'] or '(no node yet)'}  {each['reason']}{away}"
+        )
+    if not found["items"]:
+        click.echo("no leased topic has moved in the last 30 days")
 
 
 @cluster.command()

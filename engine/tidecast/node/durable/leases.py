@@ -30,7 +30,7 @@ from tidecast.log.takeover import Owners
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.queues.leases.balancer import BALANCERS
 from tidecast.queues.leases.file import LeaseFile
-from tidecast.queues.leases.keeper import Fence, Flush, LeaseKeeper, Order, Start, Terms
+from tidecast.queues.leases.keeper import STOPS, Fence, Flush, LeaseKeeper, Order, Start, Terms
 from tidecast.queues.leases.scope import ScopedLeases
 from tidecast.queues.leases.store import (
     Acquire,
@@ -158,7 +158,10 @@ class Leases:
                 epoch = self._keeper.epoch_to_append(name, self.ctx.clock_ns())
                 self._keeper.remove(name)
                 if epoch:  # asked for in the thread of its own: the store may be slow
-                    self._released.append(Release(self._next(), name, self.ctx.name, epoch))
+                    release = Release(
+                        self._next(), name, self.ctx.name, epoch, "its topic was deleted"
+                    )
+                    self._released.append(release)
 
     def owners_of(self, name: str) -> Owners:
         """Who owns a topic's queues, on disk."""
@@ -214,7 +217,7 @@ class Leases:
         if self._keeper is None:
             return
         for name, epoch in held.items():
-            self._ask(Release(self._next(), name, self.ctx.name, epoch))
+            self._ask(Release(self._next(), name, self.ctx.name, epoch, STOPS))
         self._ask(Release(self._next(), PRESENCE + self.ctx.name, self.ctx.name, self._presence))
 
     # --- drain ------------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ class Event(Enum):
 _OWNED = (State.HELD, State.FLUSHING)
 GIVE_MAX = 32
 """Queues that are handed over at the same time: those behind them are served meanwhile."""
+STOPS = "the engine stops"
 HUNGRY = 4
 """A node that holds less than its share asks so many times as often for free queues."""
 
@@ -111,6 +112,7 @@ class _Queue:
     renew_ns: int = 0
     asked: Single | None = None
     asked_ns: int = 0
+    reason: str = ""
 
 
 class LeaseKeeper:
@@ -309,6 +311,7 @@ class LeaseKeeper:
 
     def flush(self, entry: _Queue, _epoch: int, reason: str) -> None:
         """Order the agent's end."""
+        entry.reason = reason
         self._orders.append(Flush(entry.name, entry.epoch, reason))
 
     def fence(self, entry: _Queue, _epoch: int, reason: str) -> None:
@@ -324,7 +327,7 @@ class LeaseKeeper:
         held.sort(key=lambda e: (self._may_hold(e.name), e.started))
         surplus = max(len(held) - target, sum(not self._may_hold(e.name) for e in held), 0)
         if self._closing:
-            reason = "the engine stops"
+            reason = STOPS
         else:
             reason = "the node is drained" if self._movable is not None else "others hold less"
             moving = sum(e.at in (State.FLUSHING, State.RELEASING) for e in self._all)
@@ -373,7 +376,7 @@ class LeaseKeeper:
             case State.HELD | State.FLUSHING if renewing:
                 return Renew(*head, self.terms.lease_ns, entry.epoch)
             case State.RELEASING:
-                return Release(*head, entry.epoch)
+                return Release(*head, entry.epoch, entry.reason)
         return None
 
     def _next(self) -> int:

@@ -34,6 +34,8 @@ EPOCH_MAX = (1 << 32) - 1
 """The log keeps an owner epoch in four bytes."""
 BATCH_MAX = 1000
 """Requests in one `Batch`."""
+REASON_MAX = 200
+"""Characters of the reason of a `Release`."""
 
 
 # --- what travels -------------------------------------------------------------------------------
@@ -57,13 +59,17 @@ class Renew(msgspec.Struct, frozen=True, tag=True):
     epoch: int
 
 
-class Release(msgspec.Struct, frozen=True, tag=True):
-    """Give a lease back. What was released, or lost long ago, may be released again."""
+class Release(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Give a lease back. What was released, or lost long ago, may be released again.
+
+    ``reason``: why, for people; at most `REASON_MAX` characters. Stores may ignore it.
+    """
 
     serial: int
     queue: str
     owner: str
     epoch: int
+    reason: str = ""
 
 
 class ListLeases(msgspec.Struct, frozen=True, tag=True):
