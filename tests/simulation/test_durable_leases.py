@@ -16,6 +16,7 @@ import pytest
 from tests.support.durable import rows_of
 
 from tidecast.agents.archiver import state as ast
+from tidecast.client.blocking import Connection
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import (
     ConfigError,
@@ -27,6 +28,7 @@ from tidecast.errors import (
     Timeout,
 )
 from tidecast.events import (
+    ConsumerExpelled,
     DeliveryPaused,
     DiskBack,
     PublisherWaits,
@@ -203,6 +205,104 @@ def test_pauses_are_reported_by_the_engine_that_has_the_queues(tmp_path: Path) -
         b.engine.consumers.perform("pause_queue", {"topic": "orders", "queue": 1, "paused": False})
         moved(one, b, a)
         assert paused(a) == paused(b) == []
+
+
+def apart(one: Cluster) -> tuple[SimulatedNode, SimulatedNode]:
+    """Node ``a`` keeps `orders.late`, node ``b`` keeps `orders.new`."""
+    topics = [msgspec.structs.replace(TOPIC, name=f"orders.{each}") for each in ("late", "new")]
+    a = one.node("a", *topics)
+    one.net.run(10e6, until=lambda: len(a.engine.durable.topics) == 2)
+    b = one.node("b", *topics)
+    given(one, {"orders.late": a, "orders.new": b})
+    return a, b
+
+
+def given(one: Cluster, keepers: dict[str, SimulatedNode]) -> None:
+    for node in one.net.nodes:
+        keeper = node.engine.durable.leases._keeper
+        assert keeper is not None
+        keeper.plan([name for name, of in keepers.items() if of is node], one.net.clock())
+    assert one.net.run(
+        60e6, until=lambda: all(n in of.engine.durable.topics for n, of in keepers.items())
+    )
+
+
+def known(node: SimulatedNode) -> list[tuple[str, str]]:
+    return [(s["pattern"], s["name"]) for s in node.engine.consumers.perform("list", {})]
+
+
+def ended(client: Connection) -> list[str]:
+    client.pump()
+    return [e.reason for e in client.events() if isinstance(e, ConsumerExpelled)]
+
+
+ALL = {"pattern": "orders.*", "name": "all"}
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_subscription_to_a_pattern_is_deleted_at_all_engines(
+    tmp_path: Path, joined: bool
+) -> None:
+    with cluster(tmp_path) as one:
+        a, b = apart(one)
+        consumer = None
+        for node in (a, b):
+            client = node.connect()
+            consumer = client.consumer("orders.*", "all")
+            if not (joined and node is b):
+                consumer.close()
+        one.net.run(1e6)
+        assert known(a) == known(b) == [("orders.*", "all")]
+        a.engine.consumers.perform("delete", ALL)
+        assert known(a) == []
+        one.net.run(1e6)
+        assert known(b) == []
+        assert ended(client) == (["the subscription was deleted"] if joined else [])
+        given(one, {"orders.new": a, "orders.late": b})
+        one.net.run(5e6)
+        assert known(a) == known(b) == []
+        assert not list(one.directory.rglob("*.sub"))
+
+
+def test_a_subscription_does_not_come_back_with_queues_of_an_engine_that_was_down(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path) as one:
+        a, b = apart(one)
+        for node in (a, b):
+            node.connect().consumer("orders.*", "all").close()
+        one.net.run(1e6)
+        one.net.kill(b)
+        a.engine.consumers.perform("delete", ALL)
+        a.engine.consumers.perform("create", ALL | {"start": "latest"})
+        given(one, {"orders.late": a, "orders.new": a})
+        one.net.run(1e6)
+        assert known(a) == [("orders.*", "all")], "the newer one stays"
+        [mine] = a.engine.consumers.subscriptions.values()
+        assert mine.saved.generation == 1
+        assert len(mine.cursors) == 4
+        again = one.node("b", *a.topology.topics)
+        one.net.run(5e6)
+        assert known(again) == []
+        a.engine.consumers.perform("delete", ALL)
+        given(one, {"orders.late": a, "orders.new": again})
+        one.net.run(1e6)
+        assert known(a) == known(again) == []
+
+
+def test_one_that_stands_by_ends_with_its_subscription(tmp_path: Path) -> None:
+    with cluster(tmp_path) as one:
+        a, b = one.node("a"), one.node("b")
+        one.until_kept(a)
+        a.connect().consumer("orders", "billing").close()
+        client = b.connect()
+        client.consumer("orders", "billing")
+        a.engine.consumers.perform("delete", {"pattern": "orders", "name": "billing"})
+        one.net.run(1e6)
+        assert ended(client) == ["the subscription was deleted"]
+        moved(one, a, b)
+        one.net.run(1e6)
+        assert known(b) == []
 
 
 def begun(one: Cluster, at: str) -> tuple[SimulatedNode, SimulatedNode, Any]:

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from tidecast.disk import make_directory, write_atomically
+from tidecast.disk import make_directory, sync_directory, write_atomically
 from tidecast.errors import StorageError
 from tidecast.log.files import checksum
 
@@ -65,6 +65,8 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     """Topic of its dead letters, by queue: records of letters before it count in the cursors."""
     dead_open: int = 0
     """Dead letters that were stored and not sent again since."""
+    generation: int = 0
+    """How often a subscription of this pattern and name had been deleted before, see `Deleted`."""
 
     def __post_init__(self) -> None:
         if self.renamed is not msgspec.UNSET:
@@ -144,6 +146,62 @@ class SubscriptionStore:
             return path if read_subscription(path) is None else None
         bad = path.with_suffix(".bad")
         return bad if bad.exists() else None
+
+
+class Deleted:
+    """How often subscriptions were deleted: for engines that share queues, and own some in turn.
+
+    One of them deletes a subscription. The others, and the files that lie with the queues of
+    others, have one of an older generation: it is over. A new one of that name has the newer
+    generation. An empty file for each pattern and name: its suffix is the generation.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._generations: dict[tuple[str, str], int] = {}
+        self._changed = False
+
+    def look(self) -> None:
+        """Read what other engines have deleted since."""
+        with contextlib.suppress(OSError):
+            for path in self.directory.iterdir():
+                suffix = path.suffix[1:]
+                if suffix.isascii() and suffix.isdecimal():
+                    self._note(key_of(path), int(suffix))
+
+    def _note(self, key: tuple[str, str], generation: int) -> None:
+        if generation > self._generations.get(key, 0):
+            self._generations[key], self._changed = generation, True
+
+    def has_changed(self) -> bool:
+        """Was any deleted since this was asked last?"""
+        self.look()
+        changed, self._changed = self._changed, False
+        return changed
+
+    def generation(self, pattern: str, name: str) -> int:
+        """Of a subscription that begins now."""
+        self.look()
+        return self._generations.get((pattern, name), 0)
+
+    def is_over(self, saved: SavedSubscription) -> bool:
+        """Was it deleted since it began?"""
+        return saved.generation < self._generations.get((saved.pattern, saved.name), 0)
+
+    def note(self, pattern: str, name: str, generation: int) -> None:
+        """A subscription is deleted, for all engines. Raises StorageError."""
+        known = self.generation(pattern, name)
+        following = max(known, generation) + 1
+        stem = f"{quote(pattern, safe='')}@{quote(name, safe='')}"
+        path = self.directory / f"{stem}.{following}"
+        try:
+            make_directory(self.directory)
+            path.touch(mode=0o600)
+            sync_directory(self.directory)
+        except OSError as problem:
+            raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
+        (self.directory / f"{stem}.{known}").unlink(missing_ok=True)
+        self._note((pattern, name), following)
 
 
 def key_of(path: Path) -> tuple[str, str]:

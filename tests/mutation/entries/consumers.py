@@ -317,4 +317,36 @@ MUTATIONS = (
         (_SCHEDULED + "test_a_gateway_refuses_times_that_no_client_writes",),
         "A remote client schedules records for any time.",
     ),
+    Mutation(
+        "consume-deleted-comes-with-queues",
+        "engine/tidecast/node/consumers/storage.py",
+        "        if state.deleted.is_over(saved):\n            here.store.remove",
+        "        if saved.generation < 0:\n            here.store.remove",
+        (
+            _LEASES
+            + "test_a_subscription_does_not_come_back_with_queues_of_an_engine_that_was_down",
+        ),
+        "A subscription that was deleted comes back with queues that an engine left.",
+    ),
+    Mutation(
+        "consume-deleted-elsewhere-stays",
+        "engine/tidecast/node/consumers/service.py",
+        "                if self.state.deleted.is_over(subscription.saved):\n"
+        "                    self._forget(subscription)",
+        "                if subscription.saved.generation < 0:\n"
+        "                    self._forget(subscription)",
+        (_LEASES + "test_a_subscription_to_a_pattern_is_deleted_at_all_engines",),
+        "An engine serves a subscription that another engine has deleted.",
+    ),
+    Mutation(
+        "consume-new-one-is-deleted",
+        "engine/tidecast/node/consumers/storage.py",
+        "        generation=state.deleted.generation(pattern, name),",
+        "        generation=0,",
+        (
+            _LEASES
+            + "test_a_subscription_does_not_come_back_with_queues_of_an_engine_that_was_down",
+        ),
+        "A subscription that has the name of a deleted one ends like that one.",
+    ),
 )

@@ -111,8 +111,12 @@ class DurableSubscriptions(Observer):
         durable.on_closed.append(self.topic_closed)
         durable.positions.append(self.position)
         found, bad = self.state.store.load()
+        self.state.deleted.look()
         for saved in found:
-            self._admit(saved)
+            if self.state.deleted.is_over(saved):
+                places.remove(self.state, saved.pattern, saved.name)
+            else:
+                self._admit(saved)
         places.note_damaged(self.state, bad)
 
     def _running(self) -> Puller:
@@ -311,6 +315,7 @@ class DurableSubscriptions(Observer):
         if options.start == "latest":
             self.await_appends()
         with self.lock:
+            self._end_deleted()
             places.check_sound(self.state, pattern, name)
             self.filters.check(options.filter_digest)
             subscription = self.subscriptions.get((pattern, name))
@@ -348,11 +353,12 @@ class DurableSubscriptions(Observer):
         if pattern not in self.topics and not is_pattern(pattern):
             places.check_readable(self.state, pattern, options.start)
         with self.lock:
+            self._end_deleted()
             places.check_sound(self.state, pattern, name)
             if (pattern, name) in self.subscriptions:
                 raise Conflict(f"subscription {name} of {pattern} exists already")
             places.check_new(self.state, pattern, options)
-            saved = places.new_subscription(pattern, name, options, self.state.ctx.wall_ns())
+            saved = places.new_subscription(self.state, pattern, name, options)
             subscription = self._admit(saved, options)
             try:
                 self.save_now(subscription)
@@ -371,11 +377,26 @@ class DurableSubscriptions(Observer):
         return subscription
 
     def delete(self, pattern: str, name: str) -> None:
-        """End a subscription for good; its members are notified that it ended."""
+        """End a subscription for good; its members are notified that it ended.
+
+        Also at the engines that share our queues, and for queues that lie with them. Raises
+        NotFound, StorageError.
+        """
         with self.lock:
-            if places.forget_damaged(self.state, pattern, name):
-                return
-            self._forget(self.get(pattern, name))
+            if (pattern, name) in self.state.unsound:
+                places.note_deleted(self.state, pattern, name, 0)
+                if places.forget_damaged(self.state, pattern, name):
+                    return
+            subscription = self.get(pattern, name)
+            places.note_deleted(self.state, pattern, name, subscription.saved.generation)
+            self._forget(subscription)
+
+    def _end_deleted(self) -> None:
+        """End what other engines that share our queues have deleted. With the lock held."""
+        if self.state.deleted.has_changed():
+            for subscription in list(self.subscriptions.values()):
+                if self.state.deleted.is_over(subscription.saved):
+                    self._forget(subscription)
 
     def _forget(self, subscription: SubscriptionState) -> None:
         self.drop(subscription, "the subscription was deleted")
@@ -566,6 +587,8 @@ class DurableSubscriptions(Observer):
         if now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + int(SAVE_INTERVAL_S * 1e9)
             self._open_gates()
+            with self.lock:
+                self._end_deleted()
             self.save_all()
             self.attached.look_after()
             with self.lock:

@@ -26,7 +26,7 @@ from tidecast.queues.attached import AdapterSource, AttachedQueue
 from tidecast.queues.cache.cursors import FETCHING, NOBODY, PAUSED, REASONS, SHARES
 from tidecast.queues.mapper import QueueMap
 from tidecast.queues.sources import LogSource
-from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
+from tidecast.queues.subscription_store import Deleted, SavedSubscription, SubscriptionStore
 
 PAUSED_SUBSCRIPTION, PAUSED_QUEUE, PAUSED_TOPIC, PAUSED_GROWTH = 1, 2, 4, 8
 GONE_KEPT_MAX = 64
@@ -158,6 +158,8 @@ class ConsumersState:
         self.ctx, self.durable, self.leases = ctx, durable, leases
         self.lock = threading.RLock()
         self.store = SubscriptionStore(ctx.data_dir / "subscriptions")
+        self.deleted = Deleted(leases.directory / "subscriptions-deleted")
+        """By any engine that shares our queues."""
         self.topics: dict[str, TopicState] = {}
         self.subscriptions: dict[tuple[str, str], SubscriptionState] = {}
         self.unsound: dict[tuple[str, str], Path] = {}

@@ -18,7 +18,7 @@ import msgspec
 from tidecast import events
 from tidecast.api.link import ConsumerOptions
 from tidecast.config.leases import SHARED
-from tidecast.config.topology import matches
+from tidecast.config.topology import is_pattern, matches
 from tidecast.disk import sync_directory, write_atomically
 from tidecast.errors import ConfigError, CorruptLog, NotFound, StorageError
 from tidecast.layout import recorder as rec
@@ -129,11 +129,12 @@ def _forget_pauses(state: ConsumersState, topic: str) -> None:
 
 
 def new_subscription(
-    pattern: str, name: str, options: ConsumerOptions, now_ns: int
+    state: ConsumersState, pattern: str, name: str, options: ConsumerOptions
 ) -> SavedSubscription:
-    """A subscription as it begins. ``now_ns``: time of day."""
+    """A subscription as it begins."""
     return SavedSubscription(
-        pattern=pattern, name=name, created_ns=now_ns,
+        pattern=pattern, name=name, created_ns=state.ctx.wall_ns(),
+        generation=state.deleted.generation(pattern, name),
         ack_wait_s=or_default(options.ack_wait_s, ACK_WAIT_S),
         max_deliver=or_default(options.max_deliver, MAX_DELIVER),
         dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
@@ -201,6 +202,13 @@ def is_shared(ctx: NodeContext, pattern: str) -> bool:
     return config is not None and config.owner == SHARED
 
 
+def _may_be_elsewhere(ctx: NodeContext, pattern: str) -> bool:
+    """May other engines have a subscription, or files of it, for queues that engines share?"""
+    return is_shared(ctx, pattern) or (
+        is_pattern(pattern) and any(each.owner == SHARED for each in ctx.topic_by_name.values())
+    )
+
+
 def stands_by(state: ConsumersState, subscription: SubscriptionState) -> bool:
     """Another engine has the queues of a subscription to one topic."""
     pattern = subscription.saved.pattern
@@ -226,6 +234,15 @@ def put(state: ConsumersState, saved: SavedSubscription) -> None:
     else:
         rest = [cursor for cursor in saved.cursors if cursor.topic not in shared]
         state.store.save(msgspec.structs.replace(saved, cursors=rest))
+
+
+def note_deleted(state: ConsumersState, pattern: str, name: str, generation: int) -> None:
+    """A subscription is deleted here: other engines that share our queues see it, too.
+
+    Raises StorageError: then it is not deleted.
+    """
+    if _may_be_elsewhere(state.ctx, pattern):
+        state.deleted.note(pattern, name, generation)
 
 
 def remove(state: ConsumersState, pattern: str, name: str) -> None:
@@ -300,9 +317,12 @@ def taken(
     found, bad = here.store.load()
     lost = note_damaged(state, bad)
     fresh = []
+    state.deleted.look()
     for saved in found:
         mine = state.subscriptions.get((saved.pattern, saved.name))
-        if mine is None:
+        if state.deleted.is_over(saved):
+            here.store.remove(saved.pattern, saved.name)
+        elif mine is None:
             fresh.append(saved)
         else:
             mine.replace(_merged(mine.saved, saved, here.config.name))
@@ -362,9 +382,9 @@ def stand_by(
     if damaged is not None:
         raise _damaged(pattern, name, damaged)
     saved = read_subscription(store.path(pattern, name))
-    if saved is None:
+    if saved is None or state.deleted.is_over(saved):
         check_may_create(pattern, name, options)
-        saved = new_subscription(pattern, name, options, state.ctx.wall_ns())
+        saved = new_subscription(state, pattern, name, options)
         cursors = [
             SavedCursor(
                 pattern, queue, _start(QueueFiles(leases.directory, pattern, queue), options)
