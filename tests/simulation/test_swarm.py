@@ -15,6 +15,8 @@ from tests.swarm.world import run
 BEGUN = swarm_history.Begun(30_000_000_000)
 FIRST = swarm_history.Published(1, "p0", 1, b"k", b"p0:1:")
 SECOND = swarm_history.Published(2, "p0", 2, b"k", b"p0:2:")
+LATER = swarm_history.Published(2, "p0", 2, b"k", b"p0:2:", 200_000_000, 2)
+NEXT = swarm_history.Published(300_000_000, "p0", 3, b"k", b"p0:3:", 0, 300_000_000)
 GOOD: swarm_history.History = [
     BEGUN,
     FIRST,
@@ -48,6 +50,13 @@ REFUSED = [  # by the second member, after it timed out at the first
     *GOOD[:5],
     swarm_history.Delivered(4, "s0", "s0.m1", 0, 0, 2, b"k", b"p0:1:", 0),
     swarm_history.Settled(4, "s0", "s0.m1", 0, 0, "nak", 0),
+]
+EARLY = swarm_history.Delivered(5, "s0", "s0.m0", 0, 1, 1, b"k", b"p0:2:", 0, 199_000_000)
+PASSED: swarm_history.History = [
+    LATER,
+    NEXT,
+    swarm_history.Delivered(300_000_001, "s0", "s0.m0", 0, 2, 1, b"k", b"p0:3:", 0, 300_000_001),
+    swarm_history.Delivered(300_000_002, "s0", "s0.m0", 0, 1, 1, b"k", b"p0:2:", 0, 300_000_002),
 ]
 VIOLATIONS: list[tuple[str, swarm_history.History]] = [
     ("ends", [*GOOD, swarm_history.Stuck("consumers")]),
@@ -93,6 +102,9 @@ VIOLATIONS: list[tuple[str, swarm_history.History]] = [
         "handlers_see_key_order",
         [*REFUSED, swarm_history.Settled(4, "s0", "s0.m0", 0, 0, "term", 0), BEHIND],
     ),
+    ("never_before_its_time", [LATER, EARLY]),
+    ("never_before_its_time", [swarm_history.ClockSet(1, 10**9, 0), LATER, EARLY]),
+    ("keys_wait_for_what_is_due", PASSED),
     ("positions_never_go_back", [*GOOD, swarm_history.Position(9, "s0", 0, 1, 0, 0, 0)]),
     ("acked_does_not_come_again", [*GOOD, AGAIN]),
     ("acked_does_not_come_again", [*GOOD, swarm_history.Crashed(1_000_000_000, "a"), AGAIN]),
@@ -136,6 +148,21 @@ def test_each_check_has_a_violation() -> None:
 )
 def test_what_was_reported_or_promised_is_no_violation(excused: swarm_history.History) -> None:
     assert checker.check(excused) == []
+
+
+def test_what_was_delivered_by_the_clock_or_passed_in_time_is_no_violation() -> None:
+    later: swarm_history.History = [LATER, swarm_history.ClockSet(3, 200_000_000, 0), EARLY]
+    assert list(checker.never_before_its_time(later)) == []
+    assert list(checker.handlers_see_key_order(PASSED)) == []
+    for early in (LATER.due_ns, LATER.due_ns + checker.DUE_NS_LATE):
+        passed: swarm_history.History = [LATER, NEXT._replace(wall_ns=early), *PASSED[2:]]
+        assert list(checker.keys_wait_for_what_is_due(passed)) == []
+    moved: swarm_history.History = [
+        *PASSED[:2],
+        swarm_history.ClockSet(300_000_000, 0, 300_000_000),
+        *PASSED[2:],
+    ]
+    assert list(checker.keys_wait_for_what_is_due(moved)) == []
 
 
 def test_a_seed_draws_the_same_script_and_scripts_outlive_a_file() -> None:

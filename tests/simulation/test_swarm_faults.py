@@ -16,6 +16,7 @@ from tests.swarm.script import draw
 from tests.swarm.seeds import complaints
 
 from tidecast.agents.puller import entries
+from tidecast.agents.puller.runtime import Puller
 from tidecast.client.consumer.message import DurableMessage
 from tidecast.client.core.image import Image, ReadPosition
 from tidecast.client.core.subscription import SubscriptionCore
@@ -123,6 +124,26 @@ def gaps_swallowed() -> Any:
     return mock.patch.object(SubscriptionCore, "_on_gap", return_value=None)
 
 
+def clock_of_puller(seconds: float) -> Any:
+    """The puller's time of day is ahead, or behind."""
+    made = Puller.__init__
+
+    def skewed(puller: Puller, *, wall_ns: Callable[[], int], **options: Any) -> None:
+        made(puller, wall_ns=lambda: wall_ns() + int(seconds * 1e9), **options)
+
+    return mock.patch.object(Puller, "__init__", skewed)
+
+
+def times_too_early() -> Any:
+    """Records are delivered before their delivery time."""
+    return clock_of_puller(1.0)
+
+
+def times_too_late() -> Any:
+    """Records are held back long after their delivery time."""
+    return clock_of_puller(-1.0)
+
+
 FAULTS: list[tuple[Fault, str, int]] = [
     (producers_forgotten, "stored_once", 1),
     (producers_forgotten, "log_keeps_key_order", 1),
@@ -137,6 +158,8 @@ FAULTS: list[tuple[Fault, str, int]] = [
     (segments_left_out, "tokens_are_contiguous", 7),
     (positions_lost, "acked_does_not_come_again", 24),
     (places_forgotten, "live_order", 1),
+    (times_too_early, "never_before_its_time", 1),
+    (times_too_late, "keys_wait_for_what_is_due", 1),
 ]
 """A fault, the check that complains, and the first seed whose world found it."""
 

@@ -14,10 +14,12 @@ from tests.swarm.script import NODES
 
 OWNER = NODES[0]
 
-REDELIVERED_NS_MAX = 250_000_000
+REDELIVERED_NS_MAX = 105_000_000
 """Positions are saved every 100 ms: what was acked longer before a crash does not come again."""
 ACK_WAIT_NS_LONG = 30_000_000_000
 """No delivery times out within the steps of a world."""
+DUE_NS_LATE = 50_000_000
+"""The engine finds out so much later that a record is due."""
 ACKED = ("ack", "late")
 HANDLED = (*ACKED, "term")
 
@@ -146,12 +148,14 @@ def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
     """A handler sees the records of a key in order, and none behind one that was refused.
 
     An ack of any member settles a record, also after its delivery timed out and another member
-    refused the record. A `term` then counts for nothing.
+    refused the record. A `term` then counts for nothing. Later records may pass one that has a
+    delivery time (see `keys_wait_for_what_is_due`).
     """
     newest: dict[tuple[str, int, bytes, int], int] = {}
     seen: set[tuple[str, int, int, int]] = set()
     refused: dict[tuple[str, int, bytes, int], dict[int, str]] = defaultdict(dict)
     keys: dict[tuple[str, int, int], bytes] = {}
+    due = _due(history)
     done: set[tuple[str, int, int, int]] = set()
     for entry in history:
         if isinstance(entry, swarm_history.Settled) and entry.how in HANDLED:
@@ -170,7 +174,8 @@ def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
                     f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token} was "
                     f"delivered to {entry.member} before {earlier[0]}, which was refused"
                 )
-            if place not in seen and entry.token < newest.get(cursor, -1):
+            in_order = entry.payload not in due
+            if in_order and place not in seen and entry.token < newest.get(cursor, -1):
                 yield (
                     f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token} came "
                     f"first behind {newest[cursor]} ({entry.member}, attempt {entry.attempt})"
@@ -182,6 +187,63 @@ def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
                 continue  # its first delivery timed out, and was acked all the same
             key = keys[entry.subscription, entry.queue, entry.token]
             refused[entry.subscription, entry.queue, key, entry.round][entry.token] = entry.member
+
+
+def _due(history: swarm_history.History) -> dict[bytes, swarm_history.Published]:
+    """Messages with a delivery time, by payload."""
+    return {e.payload: e for e in _all(history, swarm_history.Published) if e.due_ns}
+
+
+def never_before_its_time(history: swarm_history.History) -> Iterator[str]:
+    """A record is delivered when the clock has reached its delivery time.
+
+    By the clock now or as it was before it was set, since the record was published: it lies in the
+    member's ring since then.
+    """
+    due = _due(history)
+    reached: dict[bytes, int] = {}
+    for entry in history:
+        if isinstance(entry, swarm_history.Published) and entry.due_ns:
+            reached[entry.payload] = entry.wall_ns
+        elif isinstance(entry, swarm_history.ClockSet):
+            reached = {name: max(ns, entry.before_ns) for name, ns in reached.items()}
+        elif isinstance(entry, swarm_history.Delivered) and entry.payload in due:
+            at_ns = max(entry.wall_ns, reached[entry.payload])
+            early_ns = due[entry.payload].due_ns - at_ns
+            if early_ns > 0:
+                yield (
+                    f"{entry.subscription}: {entry.queue}/{entry.token} was delivered "
+                    f"{early_ns / 1e6:.3f} ms before its time"
+                )
+
+
+def keys_wait_for_what_is_due(history: swarm_history.History) -> Iterator[str]:
+    """A record that is published when an earlier one of its key is due comes behind it.
+
+    In one queue, and unless the clock was set since the earlier one was published: the engine finds
+    that out within some seconds.
+    """
+    published = {e.payload: e for e in _all(history, swarm_history.Published)}
+    due = _due(history)
+    set_at = [e.at_ns for e in _all(history, swarm_history.ClockSet)]
+    behind: dict[tuple[str, int, bytes, int], dict[int, swarm_history.Delivered]] = defaultdict(
+        dict
+    )
+    for entry in _all(history, swarm_history.Delivered):
+        first = behind[entry.subscription, entry.queue, entry.key, entry.round]
+        if entry.token in first:
+            continue
+        first[entry.token] = entry
+        mine = due.get(entry.payload)
+        if mine is None or any(mine.at_ns <= at_ns <= entry.at_ns for at_ns in set_at):
+            continue
+        for token, other in first.items():
+            since_ns = published[other.payload].wall_ns - mine.due_ns
+            if token > entry.token and since_ns > DUE_NS_LATE:
+                yield (
+                    f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token}, which "
+                    f"was due, came behind {token}, which was published after its time"
+                )
 
 
 def positions_never_go_back(history: swarm_history.History) -> Iterator[str]:
@@ -304,6 +366,8 @@ CHECKS: tuple[Check, ...] = (
     delivered_is_stored,
     all_is_handled,
     handlers_see_key_order,
+    never_before_its_time,
+    keys_wait_for_what_is_due,
     positions_never_go_back,
     acked_does_not_come_again,
     dead_letters_are_earned,

@@ -19,6 +19,10 @@ class Published(NamedTuple):
     seq: int
     key: bytes
     payload: bytes
+    due_ns: int = 0
+    """Delivery time by the world's clock; 0: at once."""
+    wall_ns: int = 0
+    """The world's clock when it was published."""
 
 
 class Acked(NamedTuple):
@@ -42,6 +46,8 @@ class Delivered(NamedTuple):
     payload: bytes
     round: int
     """Rounds of a subscription end with a seek."""
+    wall_ns: int = 0
+    """The world's clock."""
 
 
 class Settled(NamedTuple):
@@ -82,6 +88,14 @@ class Crashed(NamedTuple):
 
     at_ns: int
     node: str
+
+
+class ClockSet(NamedTuple):
+    """The world's clock was set."""
+
+    at_ns: int
+    before_ns: int
+    after_ns: int
 
 
 class Frozen(NamedTuple):
@@ -177,8 +191,8 @@ class Stuck(NamedTuple):
 
 
 Entry = (
-    Begun | Published | Acked | Delivered | Settled | Position | Gone | Crashed | Frozen | Stored
-    | Deleted | LivePublished | LiveUnsent | LiveGot | LiveGap | LiveSince | Disposed | DeadLetter
-    | Stuck
+    Begun | Published | Acked | Delivered | Settled | Position | Gone | Crashed | ClockSet | Frozen
+    | Stored | Deleted | LivePublished | LiveUnsent | LiveGot | LiveGap | LiveSince | Disposed
+    | DeadLetter | Stuck
 )  # fmt: skip
 History = list[Entry]

@@ -42,6 +42,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """0: nothing is deleted."""
     power: bool
     """The owner's machine may lose its power; no live clients are on it then."""
+    scheduled_share: float = 0.0
+    """Of the durable messages: they have a delivery time."""
+    ahead_us: int = 0
+    """How far ahead these times are, at most."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -85,6 +89,10 @@ CLOCK_STEPS_S = (-3600, -60, -2, 1, 30, 3600)
 """Steps of the wall clock: of an operator, and of a time service."""
 
 
+AHEAD_US = (20_000, 500_000, 5_000_000, 600_000_000)
+"""Delivery times: within a step, a few steps, a world, and long after it."""
+
+
 def draw(seed: int) -> Script:
     """The script of a seed: the same one each time."""
     chance = random.Random(seed)
@@ -114,7 +122,17 @@ def draw(seed: int) -> Script:
         kinds, weights = [*kinds, "power_lost"], [*weights, 2]
     chosen = chance.choices(kinds, weights, k=chance.randint(STEPS_MIN, STEPS_MAX))
     steps = [_step(chance, kind) for kind in chosen]
-    return Script(settings, _with_clock_steps(seed, steps))
+    return Script(_with_delivery_times(seed, settings), _with_clock_steps(seed, steps))
+
+
+def _with_delivery_times(seed: int, settings: Settings) -> Settings:
+    """Drawn apart, as the steps of the clock."""
+    chance = random.Random(f"scheduled {seed}")
+    return msgspec.structs.replace(
+        settings,
+        scheduled_share=chance.choice([0.0, 0.05, 0.3, 0.8]),
+        ahead_us=chance.choice(AHEAD_US),
+    )
 
 
 def _with_clock_steps(seed: int, steps: list[Step]) -> list[Step]:

@@ -38,6 +38,8 @@ OWNER_ID = "1"
 HEALED_US = 40_000_000.0
 QUIET_US = 2_000_000.0
 """The end: nobody receives anything for so long, repairs, time-outs and probes are over."""
+AWAITED_NS = 8_000_000_000
+"""The end waits so long for a delivery time; to a later one the clock is set."""
 ENOSPC, EIO = 28, 5
 STEP_US = 5_000.0
 DAY_NS = 1_800_000_000_000_000_000
@@ -53,9 +55,9 @@ class Link(SimulatedLink):
         attach_again(self, node.engine)
 
 
-def put(publisher: Any, payload: bytes, key: bytes | None) -> bool:
+def put(publisher: Any, payload: bytes, key: bytes | None, due_ns: int | None = None) -> bool:
     """Publish one message in a packet of its own if there is room. Never waits."""
-    message = publisher.prepare(payload, key, None, None, None, None, True)
+    message = publisher.prepare(payload, key, None, None, None, None, True, due_ns)
     return bool(publisher.attempt(message))
 
 
@@ -93,8 +95,8 @@ class Producer:
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.name = world, f"p{number}"
-        self.sent: list[tuple[bytes, bytes]] = []
-        """(key, payload) by sequence, from 1 on."""
+        self.sent: list[tuple[bytes, bytes, int]] = []
+        """(key, payload, delivery time) by sequence, from 1 on."""
         self.done = 0
         """Handed to `publish` in this life."""
         self.acked = 0
@@ -108,21 +110,33 @@ class Producer:
         )
         self.done = first - 1
 
-    def message(self, chance: random.Random, size: int) -> tuple[bytes, bytes]:
+    def message(self, chance: random.Random, size: int) -> tuple[bytes, bytes, int]:
         """The next message: its payload says who published it and its sequence."""
         seq = len(self.sent) + 1
         key = b"k%d" % chance.randrange(self.world.settings.keys)
-        return key, b"%s:%d:" % (self.name.encode(), seq) + b"." * size
+        return key, b"%s:%d:" % (self.name.encode(), seq) + b"." * size, self._due_ns(seq)
 
-    def push(self, key: bytes, payload: bytes) -> bool:
+    def _due_ns(self, seq: int) -> int:
+        """The delivery time of a message, 0: none. Drawn apart from the rest of the world."""
+        world = self.world
+        chance = random.Random(f"{world.settings.seed} {self.name} {seq}")
+        if chance.random() >= world.settings.scheduled_share:
+            return 0
+        return world.net.wall_ns() + chance.randrange(world.settings.ahead_us) * 1000
+
+    def push(self, key: bytes, payload: bytes, due_ns: int) -> bool:
         """Publish one message if there is room; a new one goes into the history."""
-        if not put(self.publisher, payload, key):
+        if not put(self.publisher, payload, key, due_ns or None):
             return False
         self.done += 1
         if self.done > len(self.sent):
-            self.sent.append((key, payload))
-            note = history.Published(self.world.now, self.name, self.done, key, payload)
-            self.world.history.append(note)
+            world = self.world
+            self.sent.append((key, payload, due_ns))
+            world.last_due_ns = max(world.last_due_ns, due_ns)
+            note = history.Published(
+                world.now, self.name, self.done, key, payload, due_ns, world.net.wall_ns()
+            )
+            world.history.append(note)
         return True
 
     def catch_up(self) -> None:
@@ -183,6 +197,7 @@ class Member:
                 message.key,
                 message.data,
                 world.rounds[self.subscription],
+                world.net.wall_ns(),
             )
         )
         seed = f"{world.settings.seed}{self.subscription}{token}{message.attempts}".encode()
@@ -304,6 +319,8 @@ class World:
         self.clients: list[Client] = []
         self.sessions: dict[int, str] = {}
         self.lives = 0
+        self.last_due_ns = 0
+        """The last delivery time that a producer drew."""
         self.frozen: set[str] = set()
         self.net = Network(
             settings.seed,
@@ -525,7 +542,11 @@ class World:
 
     def do_clock(self, seconds: int, _b: int, _c: int) -> None:
         """The wall clock is set, forwards or backwards."""
-        self.net.set_time_of_day(self.net.wall_ns() + seconds * 10**9)
+        self._set_clock(self.net.wall_ns() + seconds * 10**9)
+
+    def _set_clock(self, wall_ns: int) -> None:
+        self.history.append(history.ClockSet(self.now, self.net.wall_ns(), wall_ns))
+        self.net.set_time_of_day(wall_ns)
 
     def do_grow(self, more: int, _b: int, _c: int) -> None:
         """More queues."""
@@ -608,6 +629,8 @@ class World:
             self.history.append(
                 history.Stuck("producers: not all that was published became durable")
             )
+        if self.last_due_ns > self.net.wall_ns() + AWAITED_NS:
+            self._set_clock(self.last_due_ns)
         until_ns = self.now + int(HEALED_US * 1e3)
         while self.now < until_ns and not self._consumed():
             step_us = self._settle_a_while(step_us)
