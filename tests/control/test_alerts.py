@@ -25,6 +25,7 @@ from tidecast_control.alerts.webhooks import ATTEMPTS_MAX, NOT_PUBLIC, WebhookSe
 from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.live.world import World
 from tidecast_control.nodes.models import NodeStateRow
+from tidecast_control.supervisor import Turn
 
 NOW = utc_now()
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
@@ -73,6 +74,16 @@ def hook() -> Iterator[Hook]:
     made = Hook()
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def only_calls_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service's own sender looks each second, and took calls that a test was about to make."""
+
+    async def run(_sender: WebhookSender, _turn: Turn) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(WebhookSender, "run", run)
 
 
 def _world(fill: float, *nodes: str) -> World:
