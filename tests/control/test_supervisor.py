@@ -173,6 +173,27 @@ def test_a_flood_of_denials_is_a_few_rows(service: Service) -> None:
     assert rows["items"][0]["action"] == "other denials"
 
 
+def test_repeats_of_a_denial_name_their_reasons(service: Service) -> None:
+    denials = Denials(service.ctx.db, lambda: 0.0)
+    details = ["no token", "no token", *["key k was revoked"] * 3]
+    for detail in details:
+        denials.note(_denial(detail=detail))
+    for n in range(KINDS_MAX + 20):
+        denials.note(_denial(network=str(n), code="forbidden", detail=f"no right {n}"))
+    denials.flush(windows_end=True)
+    rows = service.admin.get("/api/v1/audit?outcome=denied&limit=500").json()["items"]
+    others = next(row["detail"] for row in rows if row["action"] == "other denials")
+    assert others.startswith("denied: beyond 500 kinds (21 times more within 60 s: ")
+    assert "1 x forbidden: no right 506" in others
+    assert "13 x other reasons" in others
+    repeated = [row["detail"] for row in rows if "4 times more" in row["detail"]]
+    assert len(repeated) == 1
+    assert repeated[0] == (
+        "unauthenticated: no token (4 times more within 60 s: "
+        "3 x unauthenticated: key k was revoked; 1 x unauthenticated: no token)"
+    )
+
+
 def test_anonymous_requests_flood_no_audit(service: Service) -> None:
     client = service.client()
     for n in range(50):

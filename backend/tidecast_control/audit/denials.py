@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,7 +25,10 @@ from tidecast_control.supervisor import Turn
 FLUSH_S, WINDOW_S = 1.0, 60.0
 KINDS_MAX = 500
 """Kinds of denials that are counted apart in a minute; the others are counted together."""
-OTHERS = "other denials"
+REASONS_MAX = 8
+"""Reasons of one kind that are counted apart; the others are counted together."""
+REASON_CHARS_MAX = 100
+OTHERS, OTHER_REASONS = "other denials", "other reasons"
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,14 @@ class Denial:
         """What makes two denials alike."""
         return (self.actor, self.actor_kind, self.route, self.status, self.code, self.network)
 
-    def row(self, repeats: int = 0) -> AuditRow:
-        """As it is stored."""
-        words = f"{self.code}: {self.detail}"
-        if repeats:
-            words += f" ({repeats} times more within {WINDOW_S:.0f} s)"
+    @property
+    def reason(self) -> str:
+        """Why it was refused."""
+        return f"{self.code}: {self.detail}"
+
+    def row(self, repeats: str = "") -> AuditRow:
+        """As it is stored. ``repeats``: how often it came again, and why."""
+        words = f"{self.reason}{repeats}"
         return AuditRow(
             at=utc_now(), actor=self.actor, actor_kind=self.actor_kind, action=self.action,
             kind="", name="", outcome="denied", status=self.status, detail=words[:1000],
@@ -65,7 +72,23 @@ class Denial:
 class _Kind:
     first: Denial
     begun_s: float
-    repeats: int = 0
+    repeats: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+
+    def repeat(self, denial: Denial) -> None:
+        """Count a denial that came after the first one."""
+        reason = denial.reason
+        if len(reason) > REASON_CHARS_MAX:
+            reason = f"{reason[: REASON_CHARS_MAX - 1]}…"
+        if reason not in self.repeats and len(self.repeats) >= REASONS_MAX:
+            reason = OTHER_REASONS
+        self.repeats[reason] += 1
+
+    def row(self) -> AuditRow:
+        """The row of all that came after the first one."""
+        reasons = "; ".join(f"{n} x {reason}" for reason, n in self.repeats.most_common())
+        times = self.repeats.total()
+        return self.first.row(f" ({times} times more within {WINDOW_S:.0f} s: {reasons})")
 
 
 class Denials:
@@ -86,7 +109,7 @@ class Denials:
             if kind is None and len(self._kinds) >= KINDS_MAX:
                 kind = self._kinds.setdefault(OTHERS, _Kind(_others(denial), self._clock_s()))
             if kind is not None:
-                kind.repeats += 1
+                kind.repeat(denial)
                 return
             self._kinds[denial.key] = _Kind(denial, self._clock_s())
             self._keep(denial.row())
@@ -117,7 +140,7 @@ class Denials:
                 if windows_end or now_s - kind.begun_s >= WINDOW_S:
                     del self._kinds[key]
                     if kind.repeats:
-                        self._keep(kind.first.row(kind.repeats))
+                        self._keep(kind.row())
             rows, self._rows = self._rows, []
         if not rows:
             return
