@@ -31,6 +31,7 @@ _CONSUMING = (
     *_BASE,
     f"{ENGINE}agents/puller/",
     f"{ENGINE}node/consumers/",
+    f"{ENGINE}node/scheduling/",
     f"{ENGINE}queues/",
     f"{ENGINE}client/consumer/",
 )

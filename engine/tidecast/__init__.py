@@ -40,7 +40,16 @@ if TYPE_CHECKING:
     )
     from tidecast.app import App
     from tidecast.client.admin.aio import Subscriptions, Topics
-    from tidecast.client.admin.types import Cursor, Member, Moved, Peeked, SubscriptionInfo
+    from tidecast.client.admin.types import (
+        Cancelled,
+        CancelledOf,
+        Cursor,
+        Member,
+        Moved,
+        Peeked,
+        Scheduled,
+        SubscriptionInfo,
+    )
     from tidecast.client.aio import (
         Connection,
         Publisher,
@@ -103,7 +112,9 @@ else:
         ),
         "app": "App",
         "client.admin.aio": "Subscriptions Topics",
-        "client.admin.types": "Cursor Member Moved Peeked SubscriptionInfo",
+        "client.admin.types": (
+            "Cancelled CancelledOf Cursor Member Moved Peeked Scheduled SubscriptionInfo"
+        ),
         "client.aio": "Connection Publisher Replies Responder Responding Subscription",
         "client.columns.batch": "BatchHeaders BatchOptions Keys Messages Timestamps",
         "client.compiled": "compile_handler",
@@ -152,17 +163,17 @@ else:
 
 __all__ = [
     "Ack", "AckWhen", "App", "ArrowArray", "ArrowStream", "AuthError", "BackPressure", "Batch",
-    "BatchHeaders", "BatchOptions", "BatchResult", "ChannelName", "Closed", "Codec", "CodecError",
-    "ConfigError", "Conflict", "ConnectOptions", "Connecting", "Connection", "ConnectionLost",
-    "Consumer", "Control", "Cursor", "DurableBatch", "DurableMessage", "Earliest",
-    "EngineNotRunning", "Event", "Fenced", "Filter", "ForkedProcess", "GapError", "Headers",
-    "Health", "ImageStats", "Json", "Keys", "Latest", "Link", "LogBatch", "LogRecord", "Member",
-    "Message", "Messages", "Moved", "MsgPack", "NoResponders", "NodeMode", "NotFound", "OnError",
-    "OnFull", "OnGap", "Opening", "Outcome", "PayloadTooLarge", "Peeked", "PublishOptions",
-    "Publisher", "PublisherStats", "RateLimited", "Raw", "Records", "Refused", "Replies", "Request",
-    "RequestFailed", "RequestTimeout", "Responder", "ResponderLost", "Responding", "SequenceGap",
-    "SharedMemoryError", "Start", "StartWord", "StorageError", "Subscription", "SubscriptionInfo",
-    "Subscriptions", "TidecastError", "Time", "Timeout", "Timestamps", "Tokens", "TopicConfig",
-    "Topics", "app", "codecs", "compile_handler", "connect", "errors", "events", "rest", "sync",
-    "testing",
+    "BatchHeaders", "BatchOptions", "BatchResult", "Cancelled", "CancelledOf", "ChannelName",
+    "Closed", "Codec", "CodecError", "ConfigError", "Conflict", "ConnectOptions", "Connecting",
+    "Connection", "ConnectionLost", "Consumer", "Control", "Cursor", "DurableBatch",
+    "DurableMessage", "Earliest", "EngineNotRunning", "Event", "Fenced", "Filter", "ForkedProcess",
+    "GapError", "Headers", "Health", "ImageStats", "Json", "Keys", "Latest", "Link", "LogBatch",
+    "LogRecord", "Member", "Message", "Messages", "Moved", "MsgPack", "NoResponders", "NodeMode",
+    "NotFound", "OnError", "OnFull", "OnGap", "Opening", "Outcome", "PayloadTooLarge", "Peeked",
+    "PublishOptions", "Publisher", "PublisherStats", "RateLimited", "Raw", "Records", "Refused",
+    "Replies", "Request", "RequestFailed", "RequestTimeout", "Responder", "ResponderLost",
+    "Responding", "Scheduled", "SequenceGap", "SharedMemoryError", "Start", "StartWord",
+    "StorageError", "Subscription", "SubscriptionInfo", "Subscriptions", "TidecastError", "Time",
+    "Timeout", "Timestamps", "Tokens", "TopicConfig", "Topics", "app", "codecs", "compile_handler",
+    "connect", "errors", "events", "rest", "sync", "testing",
 ]  # fmt: skip

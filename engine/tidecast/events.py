@@ -546,6 +546,15 @@ class SubscriptionMoved(Event, frozen=True):
     forgotten: int
 
 
+class RecordsCancelled(Event, frozen=True):
+    """Records of a queue were cancelled before their delivery time: they are never delivered."""
+
+    topic: str
+    queue: int
+    subscription: str
+    records: int
+
+
 class DeadLetterNotStored(Event, frozen=True):
     """A record that is given up cannot be stored in the dead-letter topic; that is tried again."""
 
@@ -698,7 +707,7 @@ AnyEvent = (
     | PublisherWaits | ProducerHole
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | FileDamaged | DeadLetterNotStored | PositionsNotSaved | DeliveryPaused
-    | SubscriptionMoved
+    | SubscriptionMoved | RecordsCancelled
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
     | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded
     | AdapterWaits | AdapterOpened

@@ -344,6 +344,28 @@ def test_the_next_keeper_delivers_scheduled_records_at_their_time(tmp_path: Path
         assert one.net.wall_ns() >= due
 
 
+def test_the_next_keeper_knows_what_was_cancelled(tmp_path: Path) -> None:
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        client = a.connect()
+        client.consumer("orders", "billing")
+        client.subscriptions.create("orders", "away")
+        due = one.net.wall_ns() + 120 * 10**9
+        for key in ("k", "other"):
+            client.publish("orders", key.encode(), key=key, deliver_at=due, ack="durable")
+        assert client.topics.cancel_scheduled("orders", key="k").cancelled == 2
+        b = one.node("b")
+        one.net.kill(a)
+        one.until_kept(b)
+        for name in ("billing", "away"):
+            consumer = b.connect().consumer("orders", name)
+            message = consumer.next(timeout=130.0)
+            assert (bytes(message.data), message.attempts) == (b"other", 1)
+            message.ack()
+            assert len(consumer.fetch(1, max_wait=5.0)) == 0
+
+
 def test_a_killed_keeper_is_followed_within_a_lease_and_a_look(tmp_path: Path) -> None:
     with cluster(tmp_path) as one:
         a, b, publisher = begun(one, at="b")

@@ -255,3 +255,27 @@ def test_a_record_waits_for_its_time_although_its_engine_was_killed(lab: Lab) ->
         message.ack()
         info = consumer.info()
         assert info["scheduled"] == 1
+
+
+def test_a_cancelled_record_is_never_delivered_although_its_engine_was_killed(lab: Lab) -> None:
+    """kill -9 right behind the answer: with a consumer, and for a subscription without any."""
+    topic = {"name": "orders", "mode": "durable"}
+    platform = lab.platform(topology({"name": "ipc", "kind": "ipc"}, topics=[topic]))
+    with platform.connect() as client, client.consumer("orders", "billing"):
+        client.subscriptions.create("orders", "away")
+        due = time.time_ns() + 6_000_000_000
+        client.publish("orders", b"cancelled", key="a", deliver_at=due)
+        client.publish("orders", b"kept", key="b", deliver_at=due, ack="durable")
+        done = client.topics.cancel_scheduled("orders", key="a")
+        platform.kill()
+        assert done.cancelled == 2
+    platform.start()
+    with platform.connect() as client:
+        for name in ("billing", "away"):
+            with client.consumer("orders", name) as consumer:
+                message = consumer.next(timeout=30.0)
+                assert (message.data, message.deliver_at, message.attempts) == (b"kept", due, 1)
+                assert time.time_ns() >= due
+                message.ack()
+                assert not consumer.fetch(1, max_wait=0.5)
+                assert consumer.info()["lag"] == 0

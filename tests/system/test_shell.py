@@ -173,6 +173,37 @@ def test_messages_are_delivered_at_a_time(shell: Shell, remote: bool) -> None:
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])
+def test_scheduled_records_are_listed_and_cancelled(shell: Shell, remote: bool) -> None:
+    topic = f"planned{int(remote)}"
+    shell.durable(topic)
+    shell.run("subscription", "create", topic, "x")
+    none = shell.run("queue", "scheduled", topic, remote=remote).stdout
+    assert "no scheduled records" in none
+    for key in ("ada", "bob", "cy"):
+        shell.run("pub", topic, "--message", key, "--key", key, "--deliver-in", "1h")
+    shell.run("pub", topic, "--message", "now", "--ack", "durable")
+    rows = json.loads(shell.run("queue", "scheduled", topic, "--json", remote=remote).stdout)
+    assert sorted(row["size"] for row in rows) == [2, 3, 3]
+    table = shell.run("queue", "scheduled", topic, "--key", "bob", remote=remote).stdout
+    assert "bob" in table
+    assert "ada" not in table
+    planned = shell.run("queue", "cancel", topic, "--all", "--dry-run", remote=remote).stdout
+    assert f"x of {topic}: 3 would be cancelled" in planned
+    done = shell.run("queue", "cancel", topic, "--key", "ada", remote=remote).stdout
+    assert f"x of {topic}: 1 cancelled" in done
+    place = f"{rows[0]['queue']}:{rows[0]['token']}"
+    options = ("--record", place, "--record", place, "--json")
+    found = json.loads(shell.run("queue", "cancel", topic, *options, remote=remote).stdout)
+    assert (found["records"], len(found["subscriptions"])) == (1, 1)
+    both = shell.run("queue", "cancel", topic, "--all", "--key", "a", code=2).stderr
+    assert "choose records by --record" in both
+    wrong = shell.run("queue", "cancel", topic, "--record", "17", code=2).stderr
+    assert "write QUEUE:OFFSET, as in 0:17" in wrong
+    missing = shell.run("queue", "cancel", topic, "--record", "0:99", code=1, remote=remote).stderr
+    assert "offset 99 of queue 0: allowed 0 to" in missing
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])
 def test_a_new_topic_is_reported_with_its_near_name(shell: Shell, remote: bool) -> None:
     shell.run("topic", "create", "prices", "--if-missing")
     name = "prizes.remote" if remote else "prizes"

@@ -135,7 +135,9 @@ ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
         (ONE, {("manage", "t")}),
         (ONE | {"to": "elsewhere"}, {("manage", "t"), ("publish", "elsewhere")}),
     ],
-    "read_log": [({"topic": "t"}, {("read_payloads", "t")}), ({}, {("read_payloads", ">")})],
+    **{action: [({"topic": "t"}, {("read_payloads", "t")}), ({}, {("read_payloads", ">")})]
+       for action in ("read_log", "scheduled")},
+    "cancel_scheduled": [({"topic": "t"}, {("manage", "t")}), ({}, EVERYTHING)],
     **{action: [({"topic": "t"}, {("manage", "t")}), ({}, EVERYTHING)]
        for action in ("mirror_marks", "append_run")},
     "batches": [({"topic": "t", "queue": 0}, {("subscribe", "t")}), ({}, {("subscribe", ">")})],

@@ -95,6 +95,7 @@ def _puller() -> None:
 
 
 def _puller_entries() -> None:
+    from tidecast.agents.puller import cancelling
     from tidecast.agents.puller import entries as puller_entries
     from tidecast.buffers import member_ring
     from tidecast.queues.cache import blocks, window
@@ -126,6 +127,9 @@ def _puller_entries() -> None:
     ):
         _compile(each, words, 0, 0)
     _compile(scheduled.deliver_at_of, raw)
+    numbers = np.zeros(1, dtype=np.int64)
+    _compile(cancelling.cancel_passed, words, 0, numbers, 0, True, numbers)
+    _compile(cancelling.scheduled_of, words, 0, numbers)
     _compile(puller_entries.end_fetch, words, 0, 0, 0, 0, 0, True)
     _compile(puller_entries.jump_gap, words, 0, 0, 0, rows)
     _compile(puller_entries.share_cursor, words, 0, np.zeros(1, dtype=np.uint16))

@@ -46,3 +46,5 @@ class SubscriptionCounter(IntEnum):
     """Gauge: records that wait for their delivery time; WAITING counts them, too."""
     ARRIVING = 16
     """Gauge: messages that publishers on other nodes hold and no log has; LAG counts them, too."""
+    CANCELLED = 17
+    """Records that were cancelled before their delivery time; SETTLED counts them, too."""

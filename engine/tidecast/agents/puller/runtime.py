@@ -263,6 +263,17 @@ class Puller(BlockMemory):
         rows[:, 0] = np.maximum(rows[:, 0], token)
         return rows
 
+    def restore(self, cursor: int, rows: np.ndarray) -> None:
+        """Replace the rows of a saved position about tokens that a cursor has yet to come to."""
+        kept, record = self._windows[cursor], self.state.cursors[cursor]
+        self._windows[cursor] = (*kept[:2], rows, *kept[3:])
+        record["restored_address"] = address(rows)
+        record["restored_n"] = record["restored_left"] = len(rows)
+
+    def wall_ns(self) -> int:
+        """Time of day: delivery times are compared with it."""
+        return self._wall_ns()
+
     def untaken(self, members: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Which of what was delivered to these members, there in their rings, they never took."""
         taken = self.state.members["taken"][members]

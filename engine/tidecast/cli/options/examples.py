@@ -69,6 +69,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "queue verify": ("tidecast queue verify", "tidecast queue verify orders --queue 0 --json"),
     "queue orphans": ("tidecast queue orphans", "tidecast queue orphans --remove --yes --json"),
     "queue pause": ("tidecast queue pause orders", "tidecast queue pause orders 2"),
+    "queue scheduled": (
+        "tidecast queue scheduled orders",
+        "tidecast queue scheduled orders --key ada --subscription billing --json",
+    ),
+    "queue cancel": (
+        "tidecast queue cancel orders --key ada --dry-run",
+        "tidecast queue cancel orders --record 0:17 --record 1:4 --subscription billing",
+    ),
     "queue resume": ("tidecast queue resume orders", "tidecast queue resume orders 2"),
     "run": (
         "tidecast run billing:app --health 127.0.0.1:8080",

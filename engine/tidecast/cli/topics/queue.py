@@ -22,6 +22,7 @@ from tidecast.cli.common import (
     token_option,
 )
 from tidecast.cli.options.names import TopicName
+from tidecast.cli.topics.scheduled import cancel, scheduled
 
 if TYPE_CHECKING:
     from tidecast.errors import NotFound
@@ -57,7 +58,11 @@ def _when(ns: int) -> str:
 
 @click.group()
 def queue() -> None:
-    """List, inspect and verify the queues of durable topics; pause and resume them."""
+    """List, inspect and verify the queues of durable topics; pause them, cancel what waits."""
+
+
+queue.add_command(scheduled)
+queue.add_command(cancel)
 
 
 def _pausing(name: str, about: str, *, paused: bool) -> None:

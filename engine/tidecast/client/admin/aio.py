@@ -23,6 +23,8 @@ class Topics:
     delete = in_thread(blocking.Topics.delete)
     pause = in_thread(blocking.Topics.pause)
     resume = in_thread(blocking.Topics.resume)
+    scheduled = in_thread(blocking.Topics.scheduled)
+    cancel_scheduled = in_thread(blocking.Topics.cancel_scheduled)
 
 
 class Subscriptions:

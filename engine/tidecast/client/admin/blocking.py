@@ -9,12 +9,15 @@ import msgspec
 from tidecast.api.renamed import with_new_name
 from tidecast.api.start import Earliest, Start
 from tidecast.client.admin.types import (
+    Cancelled,
     Moves,
     PeekedRecords,
+    ScheduledRecords,
     SubscriptionInfo,
     SubscriptionInfos,
     TopicConfigs,
     TopicSettings,
+    sum_of,
 )
 from tidecast.client.consumer.core import start_options
 from tidecast.config.check import build, raise_problems
@@ -23,7 +26,11 @@ from tidecast.config.topology import TopicConfig
 from tidecast.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tidecast.client.core.connection import ConnectionCore
+
+SCHEDULED_PAGE = 1000
 
 
 class Topics:
@@ -116,6 +123,79 @@ class Topics:
     def resume(self, name: str, queue: int | None = None) -> None:
         """Deliver again. Raises NotFound."""
         self._pause(name, queue, paused=False)
+
+    def scheduled(
+        self,
+        name: str,
+        *,
+        subscription: str | None = None,
+        key: str | bytes | None = None,
+        where: str | None = None,
+        limit: int = 1000,
+    ) -> ScheduledRecords:
+        """Records of a durable topic that wait for their delivery time, by queue and offset.
+
+        ``subscription``: those that wait for this one; ``key``: of this key; ``where``: for which
+        this filter holds. At most ``limit``. Through a gateway it needs the right
+        ``read_payloads``. Raises NotFound, ConfigError.
+        """
+        self._connection.flush_to_rings()  # what this client published before counts
+        rows: list[Any] = []
+        after: Any = None
+        while len(rows) < limit:
+            page = self._ask(
+                "scheduled",
+                topic=name,
+                subscription=subscription,
+                key=key,
+                where=where,
+                limit=min(limit - len(rows), SCHEDULED_PAGE),
+                after=after,
+            )
+            rows += page["records"]
+            after = page["next"]
+            if after is None:
+                break
+        return msgspec.convert(rows, ScheduledRecords)
+
+    def cancel_scheduled(
+        self,
+        name: str,
+        *,
+        records: Iterable[tuple[int, int]] | None = None,
+        key: str | bytes | None = None,
+        where: str | None = None,
+        everything: bool = False,
+        subscription: str | None = None,
+        dry_run: bool = False,
+    ) -> Cancelled:
+        """Cancel records before their delivery time: no consumer gets them.
+
+        ``records``: queue and offset of each, at most 10,000; or those of ``key``, or for which
+        the filter ``where`` holds; or ``everything``. ``subscription``: for this one alone; else
+        for all that the topic has now. A record whose time has come is not cancelled: see
+        ``too_late``. The positions are saved when this returns. ``dry_run``: only count. Raises
+        NotFound, ConfigError, Conflict, StorageError.
+        """
+        places = None if records is None else [list(each) for each in records]
+        self._connection.flush_to_rings()  # what this client published before counts
+        pages: list[Cancelled] = []
+        after: Any = None
+        while not pages or after is not None:
+            page = self._ask(
+                "cancel_scheduled",
+                topic=name,
+                records=places,
+                key=key,
+                where=where,
+                everything=everything,
+                subscription=subscription,
+                dry_run=dry_run,
+                after=after,
+            )
+            pages.append(msgspec.convert(page, Cancelled))
+            after = page["next"]
+        return sum_of(pages)
 
     def _pause(self, name: str, queue: int | None, *, paused: bool) -> None:
         if queue is None:

@@ -105,6 +105,8 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     filtered: int
     scheduled: int = 0
     """Records that wait for their delivery time; ``waiting`` counts them, too."""
+    cancelled: int = 0
+    """Records that were cancelled before their delivery time; ``settled`` counts them, too."""
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +141,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that publishers on other hosts hold and no log has yet; ``lag`` counts them, too."""
     scheduled: int = 0
     """Records that wait for their delivery time; ``waiting`` counts them, too."""
+    cancelled: int = 0
+    """Records that were cancelled before their delivery time; ``settled`` counts them, too."""
     cursors: list[Cursor] = []
     """Only of `get`."""
 
@@ -172,7 +176,77 @@ class Peeked(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
 
 
+class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that waits for its delivery time."""
+
+    topic: str
+    queue: int
+    offset: int = msgspec.field(name="token")
+    deliver_at_ns: int
+    """Its delivery time, since 1970."""
+    subscriptions: list[tuple[str, str]]
+    """Topic or pattern, and name, of each subscription that waits for it."""
+    time_ns: int
+    """Its timestamp, since 1970."""
+    key: bytes | None
+    headers: dict[str, Any]
+    size: int
+    """Bytes of the payload."""
+    payload: bytes
+
+
+class CancelledOf(msgspec.Struct, frozen=True, kw_only=True):
+    """What one subscription cancelled, in records."""
+
+    pattern: str
+    name: str
+    cancelled: int
+    too_late: int
+    """Their time had come, or they were delivered before."""
+    acked: int
+    """Acked or cancelled before."""
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Topics.cancel_scheduled` did."""
+
+    dry_run: bool
+    records: int
+    """Records that were meant."""
+    subscriptions: list[CancelledOf]
+
+    @property
+    def cancelled(self) -> int:
+        """Cancelled deliveries: a record counts for each subscription that waited for it."""
+        return sum(each.cancelled for each in self.subscriptions)
+
+    @property
+    def too_late(self) -> int:
+        """Deliveries whose time had come."""
+        return sum(each.too_late for each in self.subscriptions)
+
+
+def sum_of(pages: list[Cancelled]) -> Cancelled:
+    """Several answers as one."""
+    rows: dict[tuple[str, str], CancelledOf] = {}
+    for each in (row for page in pages for row in page.subscriptions):
+        before = rows.get((each.pattern, each.name))
+        rows[each.pattern, each.name] = CancelledOf(
+            pattern=each.pattern,
+            name=each.name,
+            cancelled=each.cancelled + (before.cancelled if before else 0),
+            too_late=each.too_late + (before.too_late if before else 0),
+            acked=each.acked + (before.acked if before else 0),
+        )
+    return Cancelled(
+        dry_run=pages[0].dry_run,
+        records=sum(page.records for page in pages),
+        subscriptions=[rows[key] for key in sorted(rows)],
+    )
+
+
 TopicConfigs = list[TopicConfig]
+ScheduledRecords = list[Scheduled]
 SubscriptionInfos = list[SubscriptionInfo]
 Moves = list[Moved]
 PeekedRecords = list[Peeked]

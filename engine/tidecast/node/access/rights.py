@@ -28,10 +28,11 @@ OF_WHAT_IS_COVERED = frozenset({"list", "topics", "queues"})
 """The answer holds only what the key covers, see `shown`."""
 TOPIC_ACTIONS = frozenset({"create_topic", "edit_topic", "delete_topic"})
 """See `tidecast.node.administration`."""
-READS = frozenset({"read_log"})
+READS = frozenset({"read_log", "scheduled"})
 MIRRORS = frozenset({"mirror_marks", "append_run"})
 """A mirror chooses queues and keeps headers of the engine: that takes `manage`."""
-OF_A_TOPIC = frozenset({"batches", "pause_queue", "pause_topic"}) | READS | MIRRORS | TOPIC_ACTIONS
+QUEUE_CHANGES = frozenset({"pause_queue", "pause_topic", "cancel_scheduled"})
+OF_A_TOPIC = frozenset({"batches"}) | QUEUE_CHANGES | READS | MIRRORS | TOPIC_ACTIONS
 CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 
 

@@ -31,6 +31,7 @@ from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.node.consumers.state import PAUSED_BY, CursorState, QueueState, TopicState, reason_of
 from tidecast.node.consumers.storage import report_paused, save_paused, stands_by
 from tidecast.node.mirroring import appends
+from tidecast.node.scheduling import scheduled
 from tidecast.queues.records import decoded
 
 PEEK_MAX = 1000
@@ -85,10 +86,10 @@ def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool)
 
 _SUMS = (
     "lag", "acked_ahead", "outstanding", "waiting", "delivered", "settled", "redelivered", "naks",
-    "timeouts", "dead", "scheduled",
+    "timeouts", "dead", "scheduled", "cancelled",
 )  # fmt: skip
 _FIGURES = ("delivered", "settled", "redelivered", "naks", "timeouts", "dead", "filtered",
-            "scheduled")  # fmt: skip
+            "scheduled", "cancelled")  # fmt: skip
 
 
 def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any]:
@@ -353,5 +354,6 @@ ACTIONS: dict[str, Callable[..., Any]] = {
     "list": list_all, "show": show, "cursors": cursors, OLD_CURSORS: cursors, "peek": peek,
     "create": create, "delete": delete, "pause": pause, "resume": resume, "seek": seek,
     "pause_queue": pause_queue, "pause_topic": pause_topic, "redrive": redrive,
+    "scheduled": scheduled.listed, "cancel_scheduled": scheduled.cancel,
     "mirror_marks": appends.mirror_marks, "append_run": appends.append_run,
 }  # fmt: skip

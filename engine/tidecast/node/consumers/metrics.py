@@ -29,6 +29,7 @@ SUMS = {
     S.REDELIVERED: "redelivered", S.NAKS: "naks", S.TIMEOUTS: "timeouts", S.DEAD: "dead",
     S.FILTERED: "filtered", S.FILTER_ERRORS: "filter_errors", S.OUTSTANDING: "out",
     S.WAITING: "again_n", S.SCHEDULED: "scheduled",
+    S.CANCELLED: "cancelled",
 }  # fmt: skip
 
 

@@ -93,6 +93,7 @@ CURSOR = in_lines(
         ("filtered", np.int64),
         ("held", np.int64),
         ("scheduled", np.int64),  # entries that wait for their delivery time
+        ("cancelled", np.int64),  # records that were cancelled before their delivery time
     ]
 )
 CURSOR_BYTES = CURSOR.itemsize

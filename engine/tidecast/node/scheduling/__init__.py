@@ -1,0 +1,1 @@
+"""Records with a delivery time: which of them wait for which subscriptions, and cancelling them."""
