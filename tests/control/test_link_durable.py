@@ -283,3 +283,72 @@ def test_a_message_is_published_with_a_delivery_time(control: Running, engine: E
             assert soon.timestamp() - 1 <= message.deliver_at / 1e9 <= time.time()
             message.ack()
     client.close()
+
+
+def test_scheduled_messages_are_listed_and_cancelled(
+    control: Running, engine: Engine, eventually: Eventually
+) -> None:
+    """As an operation: planned, done, audited; what has no such place, or is live, is refused."""
+    for name, spec in (("planned", {"mode": "durable"}), ("now", {})):
+        assert control.api.put(f"/topics/{name}", json={"spec": spec}).status_code == 201
+    assert control.api.put("/subscriptions/s", json={"spec": {"topic": "planned"}}).is_success
+    client = connect_inside(engine.node, "shop")  # type: ignore[arg-type]
+    eventually(
+        lambda: [one.name for one in client.subscriptions.list("planned")] == ["s"],
+        "the subscription",
+        timeout_s=30,
+    )
+    for key in ("ada", "bob", "cy"):
+        client.publish("planned", key.encode(), key=key, deliver_in=3600, ack="durable")
+    at = "/topics/planned/scheduled"
+    page = control.api.get(at).json()
+    assert (page["complete"], page["missing"], page["withheld"]) == (True, [], False)
+    assert [each["key"] for each in page["messages"]] == ["ada", "bob", "cy"]
+    first = page["messages"][0]
+    assert first["subscriptions"] == ["s"]
+    assert first["payload"]["text"] == "ada"
+    assert int(first["deliver_at_ns"]) > time.time_ns()
+    cut = control.api.get(at, params={"limit": 2}).json()
+    assert (len(cut["messages"]), cut["complete"]) == (2, False)
+    assert [m["key"] for m in control.api.get(at, params={"key": "cy"}).json()["messages"]] == [
+        "cy"
+    ]
+
+    def cancel(body: dict[str, Any], *, dry_run: bool = False) -> Any:
+        return control.api.post(f"{at}/cancel", params={"dry_run": dry_run}, json=body)
+
+    planned = cancel({"everything": True}, dry_run=True).json()
+    [row] = planned["results"][0]["value"]["subscriptions"]
+    assert (row["name"], row["cancelled"], row["too_late"]) == ("s", "3", "0")
+    assert planned["cli"] == "tidecast queue cancel planned --all --dry-run"
+    place = {"queue": first["queue"], "token": first["token"]}
+    done = cancel({"messages": [place]}).json()
+    [row] = done["results"][0]["value"]["subscriptions"]
+    assert (row["cancelled"], done["state"], done["action"]) == ("1", "done", "cancel_scheduled")
+    [row] = cancel({"key": "bob", "subscription": "s"}).json()["results"][0]["value"][
+        "subscriptions"
+    ]
+    assert row["cancelled"] == "1"
+    assert [m["key"] for m in control.api.get(at).json()["messages"]] == ["cy"]
+    assert client.subscriptions.get("planned", "s").cancelled == 2
+    audited = control.api.get("/audit", params={"limit": 5}).json()["items"]
+    assert [each["action"] for each in audited[:2]] == ["cancel_scheduled"] * 2
+    for body, status, text in (
+        ({}, 422, "give `messages`"),
+        ({"everything": True, "key": "x"}, 422, "give `messages`"),
+        ({"messages": [{"queue": 0, "token": "999"}]}, 422, "offset 999 of queue 0: allowed 0"),
+        ({"messages": [{"queue": 9, "token": "0"}]}, 422, "queue 9: planned has queues 0 to"),
+        ({"where": "price > 3"}, 422, "'price' at character 1"),
+        ({"everything": True, "subscription": "x"}, 404, "no subscription x"),
+    ):
+        refused = cancel(body)
+        assert (refused.status_code, text in refused.text) == (status, True), refused.text
+    assert control.api.get("/topics/now/scheduled").status_code == 409
+    assert (
+        control.api.post("/topics/now/scheduled/cancel", json={"everything": True}).status_code
+        == 409
+    )
+    assert control.api.get("/topics/none/scheduled").status_code == 404
+    client.close()
+    for path in ("subscriptions/s", "topics/planned", "topics/now"):
+        assert control.api.delete(f"/{path}").is_success

@@ -80,3 +80,27 @@ def test_a_pause_of_a_topic_or_queue_is_a_command(kind: str, name: str, number: 
     command, took = parsed(cli_of(Wanted("pause", kind, name, {}, False), ""))
     assert command == "queue pause"
     assert (took["topic"], took["number"]) == ("orders.eu", number)
+
+
+@pytest.mark.parametrize(
+    ("request_", "params"),
+    [
+        ({"everything": True, "subscription": ""}, {"everything": True}),
+        (
+            {"key": "a b", "where": "size > 3", "subscription": "x"},
+            {"key": "a b", "where": "size > 3", "subscription": "x"},
+        ),
+        (
+            {"messages": [{"queue": 0, "token": "17"}, {"queue": 3, "token": "0"}]},
+            {"records": ((0, 17), (3, 0))},
+        ),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_command_of_a_cancel(
+    request_: dict[str, Any], params: dict[str, Any], dry_run: bool
+) -> None:
+    wanted = Wanted("cancel_scheduled", "topic", "orders", request_, dry_run)
+    name, took = parsed(cli_of(wanted))
+    assert (name, took["topic"], took["dry_run"]) == ("queue cancel", "orders", dry_run)
+    assert {key: took[key] for key in params} == params

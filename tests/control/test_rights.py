@@ -65,6 +65,10 @@ KEYS: dict[str, Any] = {
 MESSAGE = {"topic": "t", "node": "n1", "session": "1", "size": 1, "payload": "eA=="}
 ANSWERS: dict[str, Any] = {
     "browse": {"messages": [MESSAGE], "scanned": 1, "complete": True},
+    "scheduled": {
+        "records": [MESSAGE | {"deliver_at_ns": 1, "subscriptions": []}],
+        "next": None,
+    },
     "publish": {"topic": "t", "node": "n1", "ack": "engine"},
     "counters": {"node": "n1", "at_ns": 1, "counters": {}},
     "recorder": {"node": "n1", "records": []},

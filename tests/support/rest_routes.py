@@ -132,6 +132,7 @@ ROUTES: dict[str, Route] = {
     "get_effective_rates": Route("seen", "GET", "/effective-rates/{s}.a"),
     "get_history": Route("seen", "GET", "/history?scope=topic&name={s}.a&metric=in_per_s"),
     "browse_messages": Route("seen", "GET", "/topics/{s}.a/messages"),
+    "list_scheduled": Route("seen", "GET", "/topics/{s}.a/scheduled"),
     "publish_message": Route("publish", "POST", "/topics/{s}.a/messages", {"text": "x"}, 201),
     "list_pipeline_runs": Route("seen", "GET", "/pipelines/{s}-p/runs", hidden=404),
     "get_pipeline_log": Route("seen", "GET", "/pipelines/{s}-p/runs/{run}/log", hidden=404),
@@ -144,6 +145,9 @@ ROUTES: dict[str, Route] = {
     "purge_queue": Route("topic", "POST", "/queues/{s}.a:0/purge?confirm={s}.a:0"),
     "purge_topic": Route("topic", "POST", "/topics/{s}.a/purge?confirm={s}.a"),
     "seek_subscription": Route("topic", "POST", "/subscriptions/{s}-s/seek", {"at": "latest"}),
+    "cancel_scheduled": Route(
+        "topic", "POST", "/topics/{s}.a/scheduled/cancel", {"everything": True}
+    ),
     "redrive_subscription": Route("topic", "POST", "/subscriptions/{s}-s/redrive", {"to": "{s}.a"}),
     **{
         f"{action}_{kind}": Route("topic", "POST", f"/{path}/{name}/{action}")

@@ -94,7 +94,7 @@ async def search(hub: Hub, kept: Kept, args: Json, place: Place | None) -> Found
         node = place.node
         args = args | {"queue": place.queue, "older": place.older, "start": "earliest"}
     args = {key: value for key, value in args.items() if value is not None}
-    asked = [node] if node else _keepers(hub, kept)
+    asked = [node] if node else keepers(hub, kept)
     if not asked:
         raise ProblemError("no_node", "no engine is connected", None, 5.0)
 
@@ -128,7 +128,7 @@ async def search(hub: Hub, kept: Kept, args: Json, place: Place | None) -> Found
     return _page(good, missing, Place(str(args["topic"]), older, queue, node, {}), args["limit"])
 
 
-def _keepers(hub: Hub, kept: Kept) -> list[str]:
+def keepers(hub: Hub, kept: Kept) -> list[str]:
     """The engines to ask: the one that owns the queues, else all."""
     connected = hub.connected()
     if kept.durable and kept.owner in connected:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 
+from tidecast.queues.filters.where import TEXT_CHARS_MAX
 from tidecast_control.api.http import (
     Ctx,
     DryRun,
@@ -19,12 +20,14 @@ from tidecast_control.kit import rights
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.queries import CURSOR
 from tidecast_control.kit.schemas import NAME_PATTERN
+from tidecast_control.messages import scheduled as listed
 from tidecast_control.messages import service
-from tidecast_control.messages.schemas import BrowsePage, Published, PublishInput
+from tidecast_control.messages.schemas import BrowsePage, Published, PublishInput, ScheduledPage
 
 router = APIRouter(tags=["messages"])
 TopicName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 Digits = r"^\d{1,19}$"
+NO_ZERO = r"^[^\x00]*$"
 
 
 @router.get("/topics/{name}/messages", responses=problem_responses(404, 501, 502, 503, 504))
@@ -57,6 +60,28 @@ async def browse_messages(
     """
     wanted = service.Browse(name, start, queue, token, time_ns, limit, wait_ms, q, node, cursor)
     return await service.browse(ctx.db, ctx.hub, wanted, actor)
+
+
+@router.get("/topics/{name}/scheduled", responses=problem_responses(404, 409, 501, 502, 503, 504))
+async def list_scheduled(
+    ctx: Ctx,
+    name: TopicName,
+    actor: Annotated[Actor, needs("topics:read")],
+    subscription: Annotated[
+        str, Query(max_length=200, pattern=NO_ZERO, description="That wait for it")
+    ] = "",
+    key: Annotated[str, Query(max_length=200, pattern=NO_ZERO)] = "",
+    where: Annotated[
+        str, Query(max_length=TEXT_CHARS_MAX, pattern=NO_ZERO, description="A filter")
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> ScheduledPage:
+    """Messages that wait for their delivery time, soonest first.
+
+    Payloads are withheld without the right. `POST /topics/{name}/scheduled/cancel` cancels them.
+    """
+    chosen = {"subscription": subscription, "key": key, "where": where, "limit": limit}
+    return await listed.scheduled(ctx.db, ctx.hub, name, chosen, actor)
 
 
 @router.post(

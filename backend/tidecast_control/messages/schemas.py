@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tidecast.client.core.metadata import DELAY_S_MAX
+from tidecast.queues.filters.where import TEXT_CHARS_MAX
 from tidecast_control.kit.schemas import Count, Instant, Int64, Model, Short, View
 
 PAYLOAD_BYTES_MAX = 1 << 20
@@ -61,6 +62,50 @@ class BrowsePage(View):
     next_token: str | None = Field(None, description="When one queue was read: where to go on")
     missing: list[NotSearched] = Field([], description="What could not be looked at, and why")
     withheld: bool = False
+
+
+class ScheduledMessage(MessageView):
+    """A message that waits for its delivery time."""
+
+    deliver_at: datetime
+    deliver_at_ns: Int64
+    subscriptions: list[str] = Field(description="Those that wait for it")
+
+
+class ScheduledPage(View):
+    """Messages that wait for their delivery time, soonest first."""
+
+    topic: str
+    messages: list[ScheduledMessage]
+    complete: bool = Field(description="These are all")
+    missing: list[NotSearched] = Field([], description="What could not be looked at, and why")
+    withheld: bool = False
+
+
+class PlaceOfMessage(Model):
+    """Where a durable message is."""
+
+    queue: int = Field(ge=0, le=1023)
+    token: Annotated[str, Field(pattern=r"^\d{1,18}$")]
+
+
+class CancelRequest(Model):
+    """Which scheduled messages: some by place, or by key and filter, or everything."""
+
+    messages: list[PlaceOfMessage] | None = Field(None, min_length=1, max_length=1000)
+    key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    where: Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)] | None = Field(
+        None, description='A filter: `headers["kind"] == "reminder" and size < 1000`'
+    )
+    everything: bool = False
+    subscription: Short = Field("", description='For this one alone; "" = for all of the topic')
+
+    @model_validator(mode="after")
+    def _some(self) -> CancelRequest:
+        chosen = self.key is not None or self.where is not None
+        if (self.messages is not None) + chosen + self.everything != 1:
+            raise ValueError("give `messages`, or `key` and `where`, or `everything`")
+        return self
 
 
 class PublishInput(Model):

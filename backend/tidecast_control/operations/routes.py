@@ -13,6 +13,7 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import invalid
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Page
+from tidecast_control.messages.schemas import CancelRequest
 from tidecast_control.operations import service
 from tidecast_control.operations.schemas import Operation
 from tidecast_control.queues.routes import QueueName
@@ -115,6 +116,25 @@ async def redrive_subscription(
     """Publish a subscription's dead letters again; `dry_run` says how many."""
     request = body.model_dump(mode="json", exclude_none=True)
     wanted = service.Wanted("redrive", "subscription", name, request, dry_run)
+    return await _run(ctx, wanted, actor, key)
+
+
+@router.post("/topics/{name}/scheduled/cancel", responses=ANSWERS)
+async def cancel_scheduled(
+    ctx: Ctx,
+    name: Target,
+    body: CancelRequest,
+    actor: Annotated[Actor, needs("operations:write")],
+    key: IdempotencyKey = None,
+    dry_run: DryRun = False,
+) -> Operation:
+    """Cancel messages before their delivery time: no consumer gets them.
+
+    The answer says for each subscription how many it has `cancelled`, and how many are `too_late`
+    because their time has come. Repeat the request while `next` is not null.
+    """
+    request = body.model_dump(mode="json", exclude_none=True)
+    wanted = service.Wanted("cancel_scheduled", "topic", name, request, dry_run)
     return await _run(ctx, wanted, actor, key)
 
 

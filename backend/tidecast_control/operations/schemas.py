@@ -24,7 +24,9 @@ class Operation(View):
     """One operation. With `dry_run=true` the engines only say what would happen."""
 
     id: str
-    action: Literal["pause", "resume", "purge", "seek", "redrive", "recorder", "drain"]
+    action: Literal[
+        "pause", "resume", "purge", "seek", "redrive", "cancel_scheduled", "recorder", "drain"
+    ]
     kind: str
     name: str
     state: Literal["done", "failed", "partial"]

@@ -74,8 +74,10 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
     nodes = hub.connected()
     if not nodes:
         raise ProblemError("no_node", "no engine is connected", None, 5.0)
-    args = {"kind": wanted.kind, "name": wanted.name, "dry_run": wanted.dry_run}
+    args: dict[str, Any] = {"kind": wanted.kind, "name": wanted.name, "dry_run": wanted.dry_run}
     args |= {**wanted.request, **place}
+    if "messages" in args:
+        args["records"] = [[one["queue"], int(one["token"])] for one in args.pop("messages")]
     answers = await asyncio.gather(
         *(hub.ask(node, wanted.action, args) for node in nodes), return_exceptions=True
     )
@@ -162,6 +164,8 @@ def cli_of(wanted: Wanted, topic: str = "") -> str:
     if wanted.kind in ("topic", "queue") and wanted.action in ("pause", "resume"):
         which = wanted.name.rsplit(":", 1) if wanted.kind == "queue" else [wanted.name]
         return shlex.join(["tidecast", "queue", wanted.action, *which])
+    if wanted.action == "cancel_scheduled":
+        return _cli_of_cancel(wanted)
     if wanted.kind != "subscription":
         return ""
     request = wanted.request
@@ -175,6 +179,18 @@ def cli_of(wanted: Wanted, topic: str = "") -> str:
         words += ["--limit", str(request["count_max"])]
         given = ("key", "reason", "where", "to")
         words += [w for key in given if request.get(key) for w in (f"--{key}", request[key])]
+    return shlex.join(words + (["--dry-run"] if wanted.dry_run else []))
+
+
+def _cli_of_cancel(wanted: Wanted) -> str:
+    request = wanted.request
+    words = ["tidecast", "queue", "cancel", wanted.name]
+    for one in request.get("messages", ()):
+        words += ["--record", f"{one['queue']}:{one['token']}"]
+    given = ("key", "where", "subscription")
+    words += [w for key in given if request.get(key) for w in (f"--{key}", request[key])]
+    if request.get("everything"):
+        words += ["--all", *(() if wanted.dry_run else ("--yes",))]
     return shlex.join(words + (["--dry-run"] if wanted.dry_run else []))
 
 

@@ -183,13 +183,24 @@ def _first(log: QueueLog, args: Json) -> int:
 
 
 def _message(node: Node, topic: DurableTopic, log: QueueLog, token: int, record: Json) -> Json:
+    return _parts(node, record | {"topic": topic.config.name, "queue": log.queue, "token": token})
+
+
+def scheduled_message(node: Node, record: Json) -> Json:
+    """A record that waits for its delivery time, as `node.scheduling` lists it."""
+    names = [name for _, name in record["subscriptions"]]
+    about = {"deliver_at_ns": record["deliver_at_ns"], "subscriptions": names}
+    return _parts(node, record) | about
+
+
+def _parts(node: Node, record: Json) -> Json:
     key = record["key"]
     return {
-        "topic": topic.config.name,
+        "topic": record["topic"],
         "node": node.name,
         "session": 0,
-        "queue": log.queue,
-        "token": token,
+        "queue": record["queue"],
+        "token": record["token"],
         "at_ns": record["time_ns"],
         "key": key.decode("utf-8", "backslashreplace") if key else None,
         "headers": {

@@ -20,11 +20,13 @@ from tidecast.buffers.recorder import Record, read_records
 from tidecast.client.blocking import Subscription
 from tidecast.client.core.message import Message
 from tidecast.control_link import browse
+from tidecast.control_link.browse import scheduled_message
 from tidecast.control_link.drain import drain_state
 from tidecast.errors import ConfigError, NotFound, TidecastError, Timeout
 from tidecast.layout.recorder import MEANING, Code
 from tidecast.native.mapped import MappedFile
 from tidecast.node.consumers.redrive import redrive_pages
+from tidecast.node.scheduling.scheduled import cancel_pages
 from tidecast.telemetry.views import connect_inside, sample
 
 if TYPE_CHECKING:
@@ -132,6 +134,22 @@ class Commands:
         chosen = {k: str(args[k]) for k in given if args.get(k)} | {"dry_run": command.dry_run}
         limit = args.get("count_max", 1000)
         return redrive_pages(self._node.consumers, command.which | chosen, limit)
+
+    def scheduled(self, command: Command) -> dict[str, Any]:
+        """Records of a topic that wait for their delivery time."""
+        chosen = _chosen(command.args) | {"limit": int(command.args["limit"])}
+        found = self._node.consumers.perform("scheduled", chosen)
+        return found | {"records": [scheduled_message(self._node, r) for r in found["records"]]}
+
+    def cancel_scheduled(self, command: Command) -> dict[str, Any]:
+        """Cancel records of a topic before their delivery time, page by page."""
+        args = command.args
+        chosen = _chosen(args) | {
+            "records": args.get("records"),
+            "everything": bool(args.get("everything")),
+            "dry_run": command.dry_run,
+        }
+        return cancel_pages(self._node.consumers, chosen)
 
     def purge(self, command: Command) -> Any:
         """Delete the records of a topic or a queue."""
@@ -311,6 +329,7 @@ OF_NODE = {
     "tail": Operation(Commands.tail),
     "publish": Operation(Commands.publish),
     "schedule": Operation(Commands.publish),
+    "scheduled": Operation(Commands.scheduled),
 }
 _PAUSE, _PURGE = Operation(Commands.pause), Operation(Commands.purge)
 _PAUSE_SUBSCRIPTION = Operation(Commands.pause_subscription)
@@ -321,6 +340,7 @@ COMMANDS = Operations(
         ("pause", "queue"): _PAUSE,
         ("resume", "topic"): _PAUSE,
         ("resume", "queue"): _PAUSE,
+        ("cancel_scheduled", "topic"): Operation(Commands.cancel_scheduled),
         ("purge", "topic"): _PURGE,
         ("purge", "queue"): _PURGE,
         ("pause", "subscription"): _PAUSE_SUBSCRIPTION,
@@ -330,6 +350,12 @@ COMMANDS = Operations(
     },
     Commands.unknown,
 )
+
+
+def _chosen(args: dict[str, Any]) -> dict[str, Any]:
+    """Which records of a topic are meant."""
+    given = ("subscription", "key", "where")
+    return {"topic": str(args["topic"])} | {k: str(args[k]) for k in given if args.get(k)}
 
 
 def _seek_arguments(args: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ before the answer: an engine that is killed behind it does not deliver what was 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from tidecast.node.scheduling.waiting import (
 )
 from tidecast.queues.records import decoded
 
-LISTED_MAX, CANCELLED_MAX = 1000, 10_000
+LISTED_MAX, CANCELLED_MAX, PAGES_MAX = 1000, 10_000, 10
 
 
 def listed(
@@ -94,7 +94,8 @@ def cancel(
         found, scanned, following = _named(subs, there, records, limit), len(records), None
     else:
         page = page_of(subs, there, choice, limit, after)
-        found, scanned, following = [each for each, _ in page.found], page.scanned, page.next
+        found = [_meant(one, waiting) for one, waiting in page.found]
+        scanned, following = page.scanned, page.next
     with subs.lock:
         there = waiters(subs, topic, subscription)  # they may have moved meanwhile
         rows = _cancel(subs, there, found, dry_run=dry_run)
@@ -107,9 +108,24 @@ def cancel(
     }
 
 
+class Meant(NamedTuple):
+    """A record to cancel, without its bytes."""
+
+    queue: int
+    token: int
+    due_ns: int
+    subscriptions: frozenset[tuple[str, str]]
+    """Keys of those that it is for."""
+
+
+def _meant(one: Found, there: list[Waiter]) -> Meant:
+    keys = frozenset(each.subscription.key for each in there)
+    return Meant(one.queue, one.token, one.due_ns, keys)
+
+
 def _named(
     subs: DurableSubscriptions, there: Waiters, records: list[list[int]], limit: int
-) -> list[Found]:
+) -> list[Meant]:
     """The records with these places. Raises ConfigError, NotFound for those that do not exist."""
     assert subs.puller is not None
     if len(records) > limit:
@@ -129,19 +145,20 @@ def _named(
                 f"{log.next_token - 1}"
             )
         by_queue.setdefault(queue, set()).add(token)
-    found: list[Found] = []
+    found: list[Meant] = []
     for queue, tokens in sorted(by_queue.items()):
-        there_now = dict(read_records(subs.puller, queues[queue], sorted(tokens)))
-        for token in sorted(tokens):
-            raw = there_now.get(token)
-            if raw is None:
-                raise NotFound(f"records: offset {token} of queue {queue}: it is deleted")
-            due_ns = due_of(raw)
-            if due_ns == 0:
+        for token, raw in read_records(subs.puller, queues[queue], sorted(tokens)):
+            one = Found(queue, token, due_of(raw), raw)
+            if one.due_ns == 0:
                 raise ConfigError(
                     f"records: offset {token} of queue {queue}: it has no delivery time"
                 )
-            found.append(Found(queue, token, due_ns, raw))
+            parts = decoded(raw)
+            mine = [each for each in there.by_queue[queue] if each.keeps(raw, parts)]
+            found.append(_meant(one, mine))
+            tokens.discard(token)
+        if tokens:
+            raise NotFound(f"records: offset {min(tokens)} of queue {queue}: it is deleted")
     return found
 
 
@@ -153,7 +170,7 @@ def _place(place: Any) -> tuple[int, int]:
 
 
 def _cancel(
-    subs: DurableSubscriptions, there: Waiters, found: list[Found], *, dry_run: bool
+    subs: DurableSubscriptions, there: Waiters, found: list[Meant], *, dry_run: bool
 ) -> list[dict[str, Any]]:
     """Let each subscription cancel, and save it. With the lock held. A row a subscription."""
     outcomes: dict[tuple[str, str], Outcome] = {}
@@ -186,7 +203,7 @@ def _cancel(
     ]
 
 
-def _check_room(subs: DurableSubscriptions, there: Waiters, found: list[Found]) -> None:
+def _check_room(subs: DurableSubscriptions, there: Waiters, found: list[Meant]) -> None:
     """Raise Conflict before anything is changed."""
     puller = subs.puller
     assert puller is not None
@@ -197,10 +214,10 @@ def _check_room(subs: DurableSubscriptions, there: Waiters, found: list[Found]) 
 
 
 def _cancel_here(
-    subs: DurableSubscriptions, waiter: Waiter, found: list[Found], *, dry_run: bool
+    subs: DurableSubscriptions, waiter: Waiter, found: list[Meant], *, dry_run: bool
 ) -> Outcome:
     assert subs.puller is not None
-    mine = [one for one in found if waiter.keeps(one.raw, decoded(one.raw))]
+    mine = [one for one in found if waiter.subscription.key in one.subscriptions]
     tokens = np.array([one.token for one in mine], dtype=np.int64)
     due_ns = np.array([one.due_ns for one in mine], dtype=np.int64)
     puller = subs.puller
@@ -232,3 +249,22 @@ def _save(
         raise Conflict(
             f"topic {topic}: another engine has taken the queues: cancel the records there"
         )
+
+
+def cancel_pages(subs: DurableSubscriptions, arguments: dict[str, Any]) -> dict[str, Any]:
+    """`cancel` with ``arguments``, PAGES_MAX pages at most; ``next``: None when it did all."""
+    whole = cancel(subs, **arguments)
+    rows = {(row["pattern"], row["name"]): row for row in whole["subscriptions"]}
+    for _ in range(PAGES_MAX - 1):
+        if whole["next"] is None:
+            break
+        page = cancel(subs, **arguments, after=whole["next"])
+        for field in ("records", "scanned"):
+            whole[field] += page[field]
+        for row in page["subscriptions"]:
+            before = rows.setdefault((row["pattern"], row["name"]), row)
+            if before is not row:
+                for field in Outcome._fields:
+                    before[field] += row[field]
+        whole["next"] = page["next"]
+    return whole | {"subscriptions": [rows[key] for key in sorted(rows)]}

@@ -25,9 +25,9 @@ from tidecast.node.consumers.state import CursorState, QueueState, SubscriptionS
 from tidecast.queues.filters.scheduled import due_ns_of
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
-from tidecast.queues.records import decoded, records_from
+from tidecast.queues.records import PEEK_PAYLOAD_BYTES_MAX, decoded, records_from
 
-SCANNED_MAX = 100_000
+SCANNED_MAX, PAGE_BYTES_MAX = 100_000, 16 << 20
 _NEAR = 512
 """A record that is so few behind the last is read with those between them."""
 
@@ -165,7 +165,19 @@ class Page:
     following: dict[int, int] = field(default_factory=dict)
     """By queue, where the next page begins."""
     scanned: int = 0
+    bytes: int = 0
     more: bool = False
+
+    def full(self, limit: int) -> bool:
+        """No more fits: the answer has to fit a frame."""
+        return (
+            len(self.found) >= limit or self.scanned >= SCANNED_MAX or self.bytes >= PAGE_BYTES_MAX
+        )
+
+    def add(self, one: Found, there: list[Waiter]) -> None:
+        """A record, and the subscriptions that wait for it."""
+        self.found.append((one, there))
+        self.bytes += min(len(one.raw), 2 * PEEK_PAYLOAD_BYTES_MAX)
 
     @property
     def next(self) -> list[list[int]] | None:
@@ -191,7 +203,7 @@ def page_of(
         start = max(one.log.earliest_token, starts.get(one.queue, 0))
         page.following[one.queue] = start
         for token, raw in _candidates(subs.puller, one, there.by_queue[one.queue], start):
-            if len(page.found) >= limit or page.scanned >= SCANNED_MAX:
+            if page.full(limit):
                 page.more = True
                 break
             page.scanned += 1
@@ -201,7 +213,7 @@ def page_of(
                 continue
             found = Found(one.queue, token, due_ns, raw)
             if waiting := there.of(found):
-                page.found.append((found, waiting))
+                page.add(found, waiting)
     return page
 
 
