@@ -34,6 +34,8 @@ from tidecast.events import Event
 from tidecast.native.predicates import Predicate
 from tidecast.node.administration import Administration
 from tidecast.node.node import Node
+from tidecast.node.storing.service import Storage
+from tidecast.node.storing.spool import Spool
 from tidecast.queues.adapter import Adapter
 from tidecast.scratch import drop_scratch, scratch_directory
 
@@ -48,6 +50,13 @@ def connect_to(node: Node, of_engine: bool) -> Connection:
     link = EmbeddedLink(node, "dead letters", owns_node=False, of_engine=of_engine)
     link.of_engine = True  # a letter of a letter has reserved names still
     return tidecast.sync.connect(link=link)
+
+
+def open_storage(spool: Spool) -> Storage:
+    """The storage beside the logs of a topic: Kafka. Raises ConfigError."""
+    from tidecast.kafka.producing.storage import KafkaStorage
+
+    return KafkaStorage(spool)
 
 
 class EmbeddedLink(Link):
@@ -99,8 +108,9 @@ class EmbeddedLink(Link):
             scratch = scratch_directory(_PREFIX)
             data_dir, _ = scratch
         node = Node(
-            with_identity(topology, data_dir), data_dir, mode == "inline", connect=connect_to
-        )
+            with_identity(topology, data_dir), data_dir, mode == "inline", connect=connect_to,
+            open_storage=open_storage,
+        )  # fmt: skip
         try:
             node.start()
             for topic, adapter in (adapters or {}).items():

@@ -286,6 +286,25 @@ class DiskBack(Event, frozen=True):
     topic: str
 
 
+class StorageWaits(Event, frozen=True):
+    """Kafka, the storage of a durable topic, takes no records: publishers get no acks.
+
+    Records wait in the log and in publishers' rings; it is tried again, at most each 2 s. Reported
+    when the wait begins, then each minute; also to clients that connect meanwhile. ``final``: it is
+    not tried again, because another engine writes the topic now.
+    """
+
+    topic: str
+    detail: str
+    final: bool
+
+
+class StorageBack(Event, frozen=True):
+    """The storage of a durable topic takes records again. Nothing was lost."""
+
+    topic: str
+
+
 class TornTail(Event, frozen=True):
     """Recovery found bytes behind a queue's last sound batch, and set them aside."""
 
@@ -710,6 +729,6 @@ AnyEvent = (
     | SubscriptionMoved | RecordsCancelled
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
     | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded
-    | AdapterWaits | AdapterOpened
+    | AdapterWaits | AdapterOpened | StorageWaits | StorageBack
     | KafkaClientRefused | KafkaGroupExpired | KafkaOffsetsNotStored | KafkaThrottled
 )  # fmt: skip

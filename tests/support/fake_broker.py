@@ -78,6 +78,8 @@ class FakeBroker:
         """Each gets a request, and returns ``lose`` (it is not seen), ``drop`` (done, and the
         connection ends without an answer), or a code that is answered without more."""
         self.produced = 0
+        self.policy = "delete"
+        """What ``cleanup.policy`` of the topic is."""
         self.ids: dict[str, tuple[int, int]] = {}
         self.unfinished: dict[str, int] = {}
         """By transactional id: how often InitProducerId still has to wait for markers."""
@@ -138,6 +140,18 @@ class FakeBroker:
             return self._produce(body)
         if key == tables.FETCH:
             return self._fetch(body)
+        if key == tables.LIST_OFFSETS:
+            row = body["topics"][0]["partitions"][0]["partition_index"]
+            found = {"partition_index": row, "offset": self.partitions[row].end}
+            return {"topics": [{"name": self.topic, "partitions": [found]}]}
+        if key == tables.DESCRIBE_CONFIGS:
+            policy = {"name": "cleanup.policy", "value": self.policy}
+            return {"results": [{"resource_name": self.topic, "configs": [policy]}]}
+        if key == tables.CREATE_TOPICS:
+            wanted = body["topics"][0]
+            self.topic = wanted["name"]
+            self.partitions = [Partition() for _ in range(wanted["num_partitions"])]
+            return {"topics": [{"name": self.topic}]}
         if key == tables.FIND_COORDINATOR:
             return {"node_id": 0, "host": "127.0.0.1", "port": self.port}
         return self._transaction(key, body)

@@ -56,6 +56,12 @@ class TopicSpec(Model):
     cache_bytes: int = Field(16 * MIB, ge=64 * 1024, le=1 << 40, description="A queue")
     spool: bool = Field(False, description="Publishers' rings survive their crash, on disk")
     producer_ttl_s: float = Field(604_800.0, ge=1, le=1e10)
+    storage: str = Field(
+        "local",
+        max_length=4096,
+        description="Durable topics: local, or kafka://HOST:PORT/TOPIC?setting=value: a message is "
+        "acknowledged when Kafka has it, too",
+    )
 
 
 class EffectiveRate(View):

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlmodel import Session
 
+from tidecast.config.kafka import LOCAL, storage_problems
 from tidecast.config.topology import (
     LIVE_TOPIC_FIELDS,
     TopicConfig,
@@ -33,6 +34,8 @@ DURABLE = (
     "retention_bytes",
     "retention_s",
 )
+_STORED = ("mode", "owner", "fsync", "storage")
+"""Settings that a storage beside the logs depends on."""
 ENGINE_FIELDS = frozenset(TopicConfig.__struct_fields__)
 QUEUES_MAX = 1024
 WIRE_ID_MAX, WIRE_IDS_TRIED_MAX = 65_535, 32
@@ -65,6 +68,7 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
         )
         for field, detail in unused_settings(spec.mode, spec.model_dump())
     ]
+    found += _check_storage(name, spec, row)
     if spec.owner and spec.mode != "durable":
         found.append(
             ProblemItem(
@@ -82,6 +86,26 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
                 detail=f"{wire_id}: topic {rival} is given the same on that transport",
                 allowed=f"another number of 1..{WIRE_ID_MAX}"
                 + _free_wire_id(session, wire_id, spec.transport, name),
+            )
+        )
+    return found
+
+
+def _check_storage(name: str, spec: TopicSpec, row: ResourceRow | None) -> list[Any]:
+    if spec.storage == LOCAL or spec.mode != "durable":
+        return []  # a live topic has no storage: that is said already
+    topic = TopicConfig(name=name, **spec.model_dump(include=set(_STORED)))
+    found = []
+    for problem in storage_problems([topic]):
+        path, _, detail = problem.partition(": ")
+        found.append(ProblemItem(pointer="/spec/" + path.partition(".")[2], detail=detail))
+    if row is not None and spec.queues != row.spec.get("queues", 1):
+        queues = row.spec.get("queues", 1)
+        found.append(
+            ProblemItem(
+                pointer="/spec/queues",
+                detail=f"{spec.queues}: the storage of the topic is Kafka",
+                allowed=str(queues),
             )
         )
     return found

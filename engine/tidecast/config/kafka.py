@@ -20,6 +20,8 @@ LOOPBACK = "127.0.0.1"
 MIB = 1 << 20
 GROUPS_MAX = 1000
 SCHEME = "kafka://"
+LOCAL = "local"
+"""The storage of a topic whose records are in its log alone."""
 SECRET_VARIABLE = "TIDECAST_KAFKA_SECRET"
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 Address = Annotated[str, Meta(max_length=300)]
@@ -227,3 +229,54 @@ def kafka_source_of(url: str) -> KafkaSource:
         if name in ("fetch_bytes", "refresh_s") and value.isdecimal():
             given[name] = int(value)
     return kafka_source(given)
+
+
+# --- topics whose records are stored on brokers ---------------------------------------------------
+
+STORAGE_SETTINGS = "user, secret_file, mechanism, tls, ca, certificate, key"
+
+
+def storage_source(storage: str) -> KafkaSource:
+    """Settings of a topic's ``storage``. Raises ConfigError that names each that is wrong."""
+    if not storage.startswith(SCHEME):
+        raise ConfigError(
+            f"{shown(storage)}: allowed are {LOCAL}, and "
+            f"{SCHEME}HOST:PORT,HOST:PORT/TOPIC?setting=value"
+        )
+    source = kafka_source_of(storage)
+    found = [
+        f"kafka.{name}: {getattr(source, name)}: is for reading: allowed are {STORAGE_SETTINGS}"
+        for name in ("group", "fetch_bytes", "refresh_s")
+        if f"{name}=" in urlsplit(storage).query
+    ]
+    raise_problems(found)
+    return source
+
+
+def storage_problems(topics: Sequence[Any]) -> list[str]:
+    """What is wrong with the ``storage`` of topics, as ``topics[i].field: value: allowed``."""
+    found, taken = [], dict[tuple[str, str], str]()
+    for i, topic in enumerate(topics):
+        if topic.storage == LOCAL:
+            continue
+        at = f"topics[{i}]"
+        try:
+            source = storage_source(topic.storage)
+        except ConfigError as problem:
+            found += [f"{at}.storage: {each}" for each in problem.problems or [str(problem)]]
+            continue
+        if topic.mode != "durable":
+            found.append(f"{at}.storage: {shown(topic.storage)}: allowed with mode durable")
+        if topic.owner == "*":
+            found.append(
+                f"{at}.owner: *: with storage on Kafka allowed are the name of a node, and none"
+            )
+        if topic.fsync == "none":
+            found.append(f"{at}.fsync: none: with storage on Kafka allowed are interval, batch")
+        other = taken.setdefault((source.servers, source.topic), topic.name)
+        if other != topic.name:
+            found.append(
+                f"{at}.storage: {shown(topic.storage)}: topic {other} writes {source.topic}: "
+                "each topic needs one of its own"
+            )
+    return found

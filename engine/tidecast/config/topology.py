@@ -23,7 +23,14 @@ from msgspec import Meta
 from tidecast.access import ClientKey
 from tidecast.config.check import build, owner_problems, raise_problems, shown
 from tidecast.config.internal import PREFIXES, is_internal, served_topic
-from tidecast.config.kafka import AdapterConfig, KafkaConfig, adapter_problems, kafka_problems
+from tidecast.config.kafka import (
+    LOCAL,
+    AdapterConfig,
+    KafkaConfig,
+    adapter_problems,
+    kafka_problems,
+    storage_problems,
+)
 from tidecast.config.leases import LeaseConfig
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
@@ -60,7 +67,7 @@ LIVE_TOPIC_FIELDS = frozenset(
 
 DURABLE_FIELDS = (
     "queues", "fsync", "fsync_interval_ms", "retention_bytes", "retention_s",
-    "retention_past_unacked", "segment_bytes", "cache_bytes", "producer_ttl_s",
+    "retention_past_unacked", "segment_bytes", "cache_bytes", "producer_ttl_s", "storage",
 )  # fmt: skip
 """Settings that mean nothing for a live topic."""
 
@@ -187,6 +194,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cache_bytes: Annotated[int, Meta(ge=64 * 1024, le=1 << 40)] = 16 * MIB
     spool: bool = False
     producer_ttl_s: Annotated[float, Meta(ge=1, le=1e10)] = 604_800.0
+    storage: Annotated[str, Meta(max_length=4096)] = LOCAL
+    """``kafka://HOST:PORT/TOPIC?setting=value``: a record is durable when Kafka has it, too."""
     labels: dict[str, str] = {}
     description: Annotated[str, Meta(max_length=4096)] = ""
 
@@ -393,6 +402,7 @@ def _check_meaning(topology: Topology, problems: list[str]) -> None:
     _check_node(topology.node, found)
     _check_transports(topology.transports, found)
     _check_topics(topology, found)
+    found += storage_problems(topology.topics)
     found += kafka_problems(topology.kafka)
     found += adapter_problems(topology.adapters, {topic.name for topic in topology.topics})
     wrong_port = any(path.endswith(".port") for path in named)
@@ -591,6 +601,10 @@ def change_topic(topology: Topology, name: str, changes: dict[str, Any]) -> Topo
     queues = changes.get("queues", topic.queues)
     if topic.mode == "durable" and isinstance(queues, int) and queues < topic.queues:
         raise ConfigError(f"queues: {queues}: there are {topic.queues}, and queues only grow")
+    if topic.storage != LOCAL and queues != topic.queues:
+        raise ConfigError(
+            f"queues: {queues}: the storage of topic {name} is Kafka: allowed {topic.queues}"
+        )
     raw = {field: getattr(topic, field) for field in topic.__struct_fields__} | changes
     topics: list[Any] = [raw if t.name == name else t for t in topology.topics]
     whole = {field: getattr(topology, field) for field in topology.__struct_fields__}

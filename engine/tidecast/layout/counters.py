@@ -287,13 +287,24 @@ class QueueCounter(IntEnum):
     """Holes in sequences of producers that stay; those of a topic count at its first queue."""
     SESSIONS_FENCED = 27
     """Sessions of producers that a newer one ended, or had replaced; at a topic's first queue."""
+    STORED_RECORDS = 28
+    """Records that the topic's storage beside the log has answered for: Kafka, with acks=all."""
+    STORED_BYTES = 29
+    """Bytes of them, as they were sent."""
+    STORE_FAILURES = 30
+    """Failures to store records there; tried again."""
+    STORED_TOKEN = 31
+    """Gauge: all tokens below are in that storage; 0 without one."""
+    STORAGE_WAITS = 32
+    """Gauge: 1 while that storage takes nothing, and the topic's publishers wait for it."""
 
 
 QUEUE_GAUGES = frozenset(
     {
         QueueCounter.PRODUCERS, QueueCounter.NEXT_TOKEN, QueueCounter.DURABLE_TOKEN,
         QueueCounter.EARLIEST_TOKEN, QueueCounter.LOG_BYTES, QueueCounter.SEGMENTS,
-        QueueCounter.ERRNO, QueueCounter.OWNER_EPOCH,
+        QueueCounter.ERRNO, QueueCounter.OWNER_EPOCH, QueueCounter.STORED_TOKEN,
+        QueueCounter.STORAGE_WAITS,
     }
 )  # fmt: skip
 

@@ -16,6 +16,8 @@ from tidecast.log.state import (
     L_NEXT_TOKEN,
     L_POSITION,
     L_SEGMENT_BYTES,
+    L_STORED,
+    L_STORED_TOKEN,
     L_SUSPECT,
     L_SYNCED_READS,
     L_SYNCS,
@@ -45,10 +47,12 @@ def words_of(L):
 @inlined
 def readable_token(L):
     """Readers may have all tokens below this one."""
-    at = L_NEXT_TOKEN
-    if L.w[L_SYNCED_READS] != 0:
-        at = L_DURABLE_TOKEN
-    return load_acquire(words_of(L), at * 8)
+    if L.w[L_SYNCED_READS] == 0:
+        return load_acquire(words_of(L), L_NEXT_TOKEN * 8)
+    token = load_acquire(words_of(L), L_DURABLE_TOKEN * 8)
+    if L.w[L_STORED] != 0:
+        token = min(token, load_acquire(words_of(L), L_STORED_TOKEN * 8))
+    return token
 
 
 @inlined
@@ -119,6 +123,12 @@ def append_run(L, buffer, at, end):
     W[L_WRITES] += 1
     store_release(words_of(L), L_NEXT_TOKEN * 8, token)
     return 0
+
+
+@kernel
+def note_stored(words, token):
+    """A storage beside the log has all below ``token``. One caller at a time."""
+    store_release(words_of(_log_of(words)), L_STORED_TOKEN * 8, token)
 
 
 @kernel

@@ -19,7 +19,14 @@ from tidecast.disk import make_directory, sync_directory
 from tidecast.errors import CorruptLog, NotFound, StorageError, TidecastError
 from tidecast.layout import segment as lay
 from tidecast.log import state as log_state
-from tidecast.log.append import ROLL, SUSPECT, append_sealed, sync_active, sync_file
+from tidecast.log.append import (
+    ROLL,
+    SUSPECT,
+    append_sealed,
+    note_stored,
+    sync_active,
+    sync_file,
+)
 from tidecast.log.batch import CAUSES
 from tidecast.log.files import (
     index_header,
@@ -372,10 +379,36 @@ class QueueLog:
 
     @property
     def durable_token(self) -> int:
-        """All tokens below are on the device (with policy `none`: written)."""
+        """All tokens below are on the device (with policy `none`: written).
+
+        With a storage beside the log they are there, too.
+        """
+        if self._w[log_state.L_STORED]:
+            return min(self.synced_token, self.stored_token)
         return int(
             self._w[log_state.L_NEXT_TOKEN if self.fsync == "none" else log_state.L_DURABLE_TOKEN]
         )
+
+    # --- a storage beside the log -----------------------------------------------------------------
+
+    def expect_storage(self) -> None:
+        """From now on records are durable when a storage beside the log has them, too."""
+        self._w[log_state.L_STORED_TOKEN] = 0
+        self._w[log_state.L_STORED] = 1
+
+    def note_stored(self, token: int) -> None:
+        """That storage has all tokens below this one. From one thread."""
+        note_stored(self.state.words, token)
+
+    @property
+    def stored_token(self) -> int:
+        """All tokens below are in the storage beside the log."""
+        return int(self._w[log_state.L_STORED_TOKEN])
+
+    @property
+    def synced_token(self) -> int:
+        """All tokens below are on the device, wherever else they are."""
+        return int(self._w[log_state.L_DURABLE_TOKEN])
 
     @property
     def earliest_token(self) -> int:
@@ -445,9 +478,12 @@ class QueueLog:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def reader(self) -> LogReader:
-        """A reader of its own position and descriptor."""
-        return LogReader(self)
+    def reader(self, *, synced: bool = False) -> LogReader:
+        """A reader of its own position and descriptor.
+
+        ``synced``: it reads to what is on the device; else to what consumers may have.
+        """
+        return LogReader(self, synced=synced)
 
     def token_at_time(self, time_ns: int) -> int:
         """The first token in a batch that holds a record not older than ``time_ns``.
@@ -502,7 +538,7 @@ def _storage_error(directory: Path, number: int) -> StorageError:
 class LogReader:
     """Reads one log from any token on. Not for several threads at once."""
 
-    def __init__(self, log: QueueLog) -> None:
+    def __init__(self, log: QueueLog, *, synced: bool = False) -> None:
         self.log = log
         self.state: State = log_state.READER.make(
             log=log.state,
@@ -512,6 +548,7 @@ class LogReader:
         )
         w = self.state.w
         w[log_state.R_FD] = w[log_state.R_BASE_TOKEN] = w[log_state.R_TOKEN] = -1
+        w[log_state.R_SYNCED] = int(synced)
 
     def read_block(self, token: int, buffer: np.ndarray) -> int:
         """Fill ``buffer`` with whole batches from the one on that holds ``token``; bytes, 0: none.

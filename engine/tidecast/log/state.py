@@ -21,9 +21,11 @@ L_NEXT_TOKEN, L_POSITION, L_TIME_MAX, L_INDEX_DUE, L_ERROR, L_BASE_TOKEN = 8, 9,
 time-stamp, position from which on the next batch gets an index entry, errno of the last failure,
 first token of the active segment."""
 L_DURABLE_TOKEN, L_SYNCS, L_DURABLE_POSITION, L_GENERATION, L_SUSPECT = 16, 17, 18, 19, 20
+L_STORED, L_STORED_TOKEN = 21, 22
 """Written by whoever syncs: all tokens below are on the device; how many syncs there were; the
 same as a position in the active segment; how often that was replaced by another file; 1: a sync of
-it failed, and nothing may be appended until another file took its place."""
+it failed, and nothing may be appended until another file took its place. L_STORED, 1: records are
+durable only when a storage beside the log has them, too; it has all below L_STORED_TOKEN."""
 L_FIRST_SEGMENT, L_END_SEGMENT = 24, 25
 """The segments there are: rows of `segments` by number modulo SEGMENTS_MAX; the last is active."""
 L_SEALED_BYTES, L_DELETED_BYTES, L_EARLIEST_TOKEN = 26, 27, 28
@@ -55,9 +57,10 @@ R_FD, R_BASE_TOKEN, R_TOKEN, R_POSITION, R_NEED = 0, 1, 2, 3, 4
 starts; bytes that a read lacked room for."""
 (
     R_BAD_BASE, R_BAD_POSITION, R_BAD_CAUSE, R_BATCHES, R_BYTES, R_OPENS, R_SEARCHES, R_GENERATION,
-) = range(5, 13)  # fmt: skip
+    R_SYNCED,
+) = range(5, 14)  # fmt: skip
 """Where the last corrupt batch was, and what was wrong with it; counts; the log's L_GENERATION when
-the segment was opened."""
+the segment was opened; 1: it reads up to what is synced, whatever others may read."""
 READER_WORDS = 16
 NAME_BYTES = 32
 

@@ -227,6 +227,7 @@ def _queue(node: Node, here: QueueState, cache: Json, paused: set[str]) -> Json:
     log, values = here.log, _counters(node, here)
     stopped = here.paused or here.topic in paused
     refused = int(values[QueueCounter.ERRNO]) if values is not None else 0
+    waits = int(values[QueueCounter.STORAGE_WAITS]) if values is not None else 0
     owner = node.durable.topics.get(here.topic)
     adapter = node.consumers.attached.adapters.get(here.topic)
     return {
@@ -234,7 +235,7 @@ def _queue(node: Node, here: QueueState, cache: Json, paused: set[str]) -> Json:
         "topic": here.topic,
         "number": here.queue,
         "adapter": adapter.name if adapter is not None else "",
-        "state": "full" if refused else "paused" if stopped else "open",
+        "state": "full" if refused or waits else "paused" if stopped else "open",
         "owner_epoch": owner.owner if owner is not None else 0,
         "owner_since_ns": owner.since_ns if owner is not None else 0,
         "earliest": log.earliest_token,

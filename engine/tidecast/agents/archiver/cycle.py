@@ -4,7 +4,8 @@ One duty cycle a topic: read all its rings into buffers, one write a queue, and 
 succeeded the topic has moved on. If one did not, nothing more is read from the topic's rings until
 it does: the rings keep what is not in the log, and fill up. Group commit: while one sync runs, the
 cycles go on; what they append is part of the next one. A sync runs in a thread of its own
-(`SYNC_ASKED` until it says `SYNC_DONE`), or in between when the agents are inline. After a sync
+(`SYNC_ASKED` until it says `SYNC_DONE`), or in between when the agents are inline. Where a topic has
+a storage beside its logs (`STORING`), what was synced is durable when that storage has it, too. After a sync
 that failed nothing is appended to the topic until one succeeds: it stores the segment in another
 file, and the archiver must not write to the old one meanwhile.
 """
@@ -26,11 +27,13 @@ from tidecast.agents.archiver.state import (
     M_SYNC,
     M_SYNCS,
     M_TOPICS,
+    STORING,
     SYNC_ASKED,
     SYNC_BATCH,
     SYNC_DONE,
     SYNC_IDLE,
     SYNC_NONE,
+    SYNCING,
 )
 from tidecast.agents.events import A_EVENTS, A_STOP, emit
 from tidecast.agents.idle import ONCE, PARK_NS_MAX, time_to_park
@@ -39,8 +42,8 @@ from tidecast.buffers.slots import control_at, holds, ring_bell
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.layout.member import WAKE_QUEUES_AT
-from tidecast.log.append import ROLL, SUSPECT, append_run
-from tidecast.log.state import L_BATCHES, L_NEXT_TOKEN, LOG
+from tidecast.log.append import ROLL, SUSPECT, append_run, words_of
+from tidecast.log.state import L_BATCHES, L_DURABLE_TOKEN, L_NEXT_TOKEN, L_STORED_TOKEN, LOG
 from tidecast.native.atomics import (
     exchange,
     fence_seq_cst,
@@ -239,7 +242,7 @@ def _sync_due(topic, now_ns):
 
 @inlined
 def _begin_sync(A, topic):
-    topic.syncing, topic.sync_status, topic.dirty_ns, topic.urgent = 1, 0, 0, 0
+    topic.syncing, topic.sync_status, topic.dirty_ns, topic.urgent = SYNCING, 0, 0, 0
     s = topic.first_source
     while s >= 0:
         source = A.sources[s]
@@ -266,6 +269,15 @@ def _end_sync(A, topic, now_ns):
         topic.errno = 0
         emit(A.events, A.attention, E_DISK_OK, topic.index, 0, 0, 0, 0)
         _report_state(A, topic, 0)
+    if topic.stored != 0:
+        topic.syncing = STORING
+        return
+    _report_synced(A, topic)
+
+
+@inlined
+def _report_synced(A, topic):
+    """What the sync covered is durable."""
     s = topic.first_source
     while s >= 0:
         source = A.sources[s]
@@ -278,6 +290,30 @@ def _end_sync(A, topic, now_ns):
 
 
 @inlined
+def _is_stored(A, topic):
+    """The storage beside a topic's logs has what is synced."""
+    rows = bytes_at(topic.map_address, topic.queues * 8)
+    for number in range(topic.queues):
+        L = _log_of(bytes_at(A.queues[load_i64(rows, number * 8)].log_address, 8))
+        if load_acquire(words_of(L), L_STORED_TOKEN * 8) < L.w[L_DURABLE_TOKEN]:
+            return False
+    return True
+
+
+@inlined
+def _store_step(A):
+    """Report what the storages beside the logs have by now. Of how many topics."""
+    work = 0
+    for k in range(A.misc[M_TOPICS]):
+        topic = A.topics[A.index[k]]
+        if topic.syncing == STORING and _is_stored(A, topic):
+            topic.syncing = 0
+            _report_synced(A, topic)
+            work += 1
+    return work
+
+
+@inlined
 def _sync_step(A, now_ns):
     """Take the result of a sync, begin the next one. 1: something happened."""
     state = load_acquire(_misc(A), M_SYNC * _MISC_WORD)
@@ -287,7 +323,7 @@ def _sync_step(A, now_ns):
     if state == SYNC_DONE:
         for k in range(A.misc[M_TOPICS]):
             topic = A.topics[A.index[k]]
-            if topic.syncing != 0:
+            if topic.syncing == SYNCING:
                 _end_sync(A, topic, now_ns)
         store_release(_misc(A), M_SYNC * _MISC_WORD, SYNC_IDLE)
         work = 1
@@ -312,7 +348,8 @@ def archive_cycle(A, fields, now_ns, wall_ns):
     for k in range(A.misc[M_TOPICS]):
         work += _topic_cycle(A, A.topics[A.index[k]], fields, now_ns, wall_ns)
     A.misc[M_CYCLES] += 1
-    return work + _sync_step(A, now_ns)
+    work += _sync_step(A, now_ns)
+    return work + _store_step(A)
 
 
 @held_kernel
@@ -360,7 +397,7 @@ def _wait_ns(A, now_ns):
         topic = A.topics[A.index[k]]
         if topic.held == HELD_DISK and topic.suspect == 0:
             wait = min(wait, topic.retry_ns - now_ns)
-        if topic.dirty_ns != 0 and idle:
+        if topic.dirty_ns != 0 and idle and topic.syncing == 0:
             due = topic.dirty_ns + topic.interval_ns
             if topic.policy == SYNC_BATCH or topic.urgent != 0:
                 due = now_ns
@@ -373,6 +410,8 @@ def _wait_ns(A, now_ns):
     fence_seq_cst()
     for k in range(A.misc[M_TOPICS]):
         topic = A.topics[A.index[k]]
+        if topic.syncing == STORING and _is_stored(A, topic):
+            return 0
         s = topic.first_source
         while s >= 0 and topic.held == HELD_NOT and topic.suspect == 0:
             source = A.sources[s]

@@ -68,12 +68,13 @@ TOPIC = np.dtype(
         ("retry_ns", np.int64),
         ("dirty_ns", np.int64),  # when the oldest append not yet synced was made; 0: none
         ("urgent", np.int64),  # 1: a ring fills up, sync now
-        ("syncing", np.int64),  # 1: part of the sync under way
+        ("syncing", np.int64),  # part of the sync under way, or what follows on it: see SYNCING
         ("sync_status", np.int64),  # of that sync: 0 or -errno
         ("sync_retry_ns", np.int64),
         ("sync_failures", np.int64),  # in a row
         ("suspect", np.int64),  # 1: a sync failed; nothing is appended until one succeeds
         ("owner", np.int64),  # epoch of the lease on its queues, written into every batch
+        ("stored", np.int64),  # 1: a storage beside its logs has to have what is acked
     ]
 )
 
@@ -98,6 +99,9 @@ QUEUE = np.dtype(
 
 SYNC_NONE, SYNC_INTERVAL, SYNC_BATCH = 0, 1, 2
 SYNC_NAMES = {"none": SYNC_NONE, "interval": SYNC_INTERVAL, "batch": SYNC_BATCH}
+SYNCING, STORING = 1, 2
+"""A topic is part of the sync under way; its sync is over, and the storage beside its logs is waited
+for. Meanwhile no other sync of it begins: what is appended is part of the next."""
 HELD_NOT, HELD_ROLL, HELD_DISK = 0, 1, 2
 """Why a topic's buffers wait: not at all, for a new segment, for the disk."""
 

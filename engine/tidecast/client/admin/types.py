@@ -43,6 +43,7 @@ class TopicSettings(TypedDict, total=False):
     cache_bytes: Size
     spool: bool
     producer_ttl_s: float
+    storage: str
     labels: dict[str, str]
     description: str
 

@@ -72,8 +72,11 @@ def error_of(code: int, what: str) -> TidecastError:
 class Cluster:
     """See module. ``partitions``: of its topic."""
 
-    def __init__(self, source: KafkaSource) -> None:
-        """Asks who leads the topic. Raises ConfigError, AuthError, ConnectionLost."""
+    def __init__(self, source: KafkaSource, *, create: int = 0) -> None:
+        """Asks who leads the topic. ``create``: so many partitions if there is no such topic.
+
+        Raises ConfigError, AuthError, ConnectionLost.
+        """
         self.source = source
         self.topic = source.topic
         self._tls = tls_of(source)
@@ -88,18 +91,34 @@ class Cluster:
         self._coordinator: Address | None = None
         self.partitions = 0
         try:
-            self._find_topic()
+            self._find_topic(create)
         except BaseException:
             self.close()
             raise
 
-    def _find_topic(self) -> None:
+    def _find_topic(self, create: int) -> None:
         begun, backoff = time.monotonic(), Backoff()
         while code := self.refresh():
             patience_s = CREATED_S if code == Code.UNKNOWN_TOPIC_OR_PARTITION else ASK_S
             if code not in MOVES or time.monotonic() - begun > patience_s:
-                raise error_of(code, f"topic {self.topic} of {self.source.servers}")
+                if not create or code != Code.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise error_of(code, f"topic {self.topic} of {self.source.servers}")
+                self._create(create)
+                begun, create = time.monotonic(), 0
             self._closing.wait(max(REFRESH_S, backoff.next_s()))
+
+    def _create(self, partitions: int) -> None:
+        """Create the topic, with the cluster's replicas and settings. Raises as error_of."""
+        wanted = {
+            "name": self.topic, "num_partitions": partitions, "replication_factor": -1,
+            "assignments": [], "configs": [],
+        }  # fmt: skip
+        body = {"topics": [wanted], "timeout_ms": int(ASK_S * 1000), "validate_only": False}
+        for row in self.ask_any(tables.CREATE_TOPICS, body)["topics"]:
+            code = int(row["error_code"])
+            if code not in (Code.NONE, Code.TOPIC_ALREADY_EXISTS):
+                detail = row.get("error_message") or "create it"
+                raise error_of(code, f"topic {self.topic} of {self.source.servers}: {detail}")
 
     # --- leaders ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ TRANSACTION_MS = 10_000
 """A transaction whose engine died between its begin and its end is aborted after it."""
 FETCH_BYTES, FETCH_WAIT_MS = 4 << 20, 100
 _LENGTH_AT = 12
+_LATEST = -1
 _WAITS = MOVES | {Code.CONCURRENT_TRANSACTIONS}
 
 
@@ -84,6 +85,18 @@ def fence(cluster: Cluster, name: str) -> Identity:
     asking.ask(tables.END_TXN, who | {"committed": False})
     found = asking.ask(tables.INIT_PRODUCER_ID, begin)  # it waits for all markers
     return Identity(int(found["producer_id"]), int(found["producer_epoch"]))
+
+
+def end_offset(cluster: Cluster, partition: int) -> int:
+    """The offset behind the last record or marker. Raises ConnectionLost, StorageError."""
+    row = {"partition_index": partition, "timestamp": _LATEST}
+    body = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [{"name": cluster.topic, "partitions": [row]}],
+    }
+    found = cluster.ask_leader(partition, tables.LIST_OFFSETS, body, ["topics", "partitions"])
+    return int(found["offset"])
 
 
 def count_stored(cluster: Cluster, partition: int, writer: Identity, since: int) -> tuple[int, int]:
@@ -153,4 +166,4 @@ def _fetch(cluster: Cluster, partition: int, offset: int) -> Struct:
     return cluster.ask_leader(partition, tables.FETCH, body, ["responses", "partitions"])
 
 
-__all__ = ["count_stored", "fence"]
+__all__ = ["count_stored", "end_offset", "fence"]

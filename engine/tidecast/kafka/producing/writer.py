@@ -23,6 +23,7 @@ from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
 from tidecast.kafka.brokers.connection import Link, code_name
 from tidecast.kafka.codes import Code
 from tidecast.kafka.producing.batches import Batch, Encoder, Identity
+from tidecast.kafka.producing.notes import Mark
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
 from tidecast.queues.adapter import Run
@@ -47,6 +48,7 @@ class PartitionWriter:
 
     ``identity``: who writes, and the next sequence. ``behind``: see `write`. ``offset``: of the
     first record of the newest batch, -1: not known. ``records``, ``bytes``, ``batches``: stored.
+    ``mark``: the newest place in log and partition of which all before is stored.
     ``errors``: failures that were tried again. ``duplicates``: batches that the broker had already.
     """
 
@@ -67,6 +69,7 @@ class PartitionWriter:
         self._link: Link | None = None
         self._closing, self._busy = threading.Event(), threading.Lock()
         self.behind, self.offset = 0, -1
+        self.mark: Mark | None = None
         self.records = self.bytes = self.batches = self.errors = self.duplicates = 0
 
     def write(self, run: Run, token: int) -> int:
@@ -153,6 +156,10 @@ class PartitionWriter:
         self.identity = self.identity.behind(batch.records)
         self.behind = batch.behind
         self.offset = int(row["base_offset"])
+        if self.offset >= 0:
+            self.mark = Mark(
+                batch.behind, self.identity.sequence, self.offset + batch.records
+            )
         self.duplicates += code == Code.DUPLICATE_SEQUENCE_NUMBER
         self.records += batch.records
         self.bytes += len(batch.data)

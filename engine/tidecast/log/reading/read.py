@@ -13,6 +13,7 @@ from tidecast.log.append import readable_token, words_of
 from tidecast.log.batch import SHORT, check_batch, check_header
 from tidecast.log.state import (
     L_DIRECTORY_FD,
+    L_DURABLE_TOKEN,
     L_END_SEGMENT,
     L_FIRST_SEGMENT,
     L_GENERATION,
@@ -28,6 +29,7 @@ from tidecast.log.state import (
     R_OPENS,
     R_POSITION,
     R_SEARCHES,
+    R_SYNCED,
     R_TOKEN,
     READER,
     S_BASE_TOKEN,
@@ -228,6 +230,8 @@ def read_block(R, token, buffer, at, room):
     """
     L, W = R.log, R.w
     limit = readable_token(L)
+    if R.w[R_SYNCED] != 0:
+        limit = load_acquire(words_of(L), L_DURABLE_TOKEN * 8)
     if token >= limit:
         return NOTHING
     generation = load_acquire(words_of(L), L_GENERATION * 8)

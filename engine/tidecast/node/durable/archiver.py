@@ -106,7 +106,7 @@ class ArchiverRuntime:
         topics, queues = self.state.topics, self.state.queues
         for row in np.flatnonzero((queues["active"] != 0) & (queues["dirty"] != 0)).tolist():
             topic = topics[int(queues["topic"][row])]
-            if not topic["syncing"]:
+            if topic["syncing"] != ast.SYNCING:
                 continue
             queues["dirty"][row] = 0  # what is appended from here on is part of the next sync
             try:
@@ -117,9 +117,16 @@ class ArchiverRuntime:
             if status < 0:
                 queues["dirty"][row] = 1
                 topic["sync_status"] = status
-            elif queues["puller"][row] > 0:  # policy batch: what was synced may be read now
+            elif queues["puller"][row] > 0 and not topic["stored"]:  # policy batch: what was synced may be read now
                 wake_queue(self.state.wakes, self._bells, int(queues["puller"][row]) - 1)
         archiver_cycle.sync_done(self._words)
+
+    def wake_readers(self, row: int) -> None:
+        """A queue has more that its consumers may read, and that is durable."""
+        puller = int(self.state.queues["puller"][row])
+        if puller > 0:
+            wake_queue(self.state.wakes, self._bells, puller - 1)
+        ring_bell_line(self._bells, lay.DOORBELL_ARCHIVER)
 
     def _sync_loop(self) -> None:
         scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)

@@ -103,6 +103,10 @@ class ArchiverTables:
         self.set_policy(topic)
         S.index[int(S.misc[ast.M_TOPICS])] = slot
         S.misc[ast.M_TOPICS] += 1
+        if topic.is_stored:  # its log may have what the storage has not: no ring is acked before
+            numbers = self.queue_numbers(topic)
+            S.queues["dirty"][numbers] = 1
+            fill(S.topics[slot], {"stored": 1, "dirty_ns": 1})
         S.topics[slot]["active"] = 1
 
     def set_policy(self, topic: DurableTopic) -> None:

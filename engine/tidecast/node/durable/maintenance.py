@@ -7,6 +7,8 @@ import logging
 import threading
 import time
 
+import numpy as np
+
 from tidecast import events
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import StorageError, TidecastError
@@ -58,9 +60,11 @@ def gauges(registry: SourceRegistry, topic: DurableTopic) -> None:
     values, rows = registry.ctx.counters.values, registry.tables.counter_rows(topic)
     words = topic.words[: rows.size]
     written = topic.config.fsync == "none"
-    values[rows, C.DURABLE_TOKEN] = words[
-        :, log_state.L_NEXT_TOKEN if written else log_state.L_DURABLE_TOKEN
-    ]
+    durable = words[:, log_state.L_NEXT_TOKEN if written else log_state.L_DURABLE_TOKEN]
+    if topic.is_stored:
+        durable = np.minimum(durable, words[:, log_state.L_STORED_TOKEN])
+        values[rows, C.STORED_TOKEN] = words[:, log_state.L_STORED_TOKEN]
+    values[rows, C.DURABLE_TOKEN] = durable
     values[rows, C.NEXT_TOKEN] = words[:, log_state.L_NEXT_TOKEN]
     values[rows, C.EARLIEST_TOKEN] = words[:, log_state.L_EARLIEST_TOKEN]
     values[rows, C.LOG_BYTES] = bytes_of(words)

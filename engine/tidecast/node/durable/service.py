@@ -40,6 +40,7 @@ from tidecast.node.live.receiver_tables import WantedTopics
 from tidecast.node.live.setup import Setup
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Publication
+from tidecast.node.storing.service import OpenStorage, Storing
 from tidecast.protocol.dedup import Session, producer_id
 from tidecast.queues.leases.store import LeaseStore
 
@@ -58,6 +59,7 @@ class Durable:
         publications: Publications,
         images: Images,
         lease_store: LeaseStore | None,
+        open_storage: OpenStorage | None = None,
     ) -> None:
         self.ctx = ctx
         self.registry = SourceRegistry(ctx, publications, images, self._from_agent, self._sync)
@@ -68,6 +70,7 @@ class Durable:
         self.publisher_side = PublisherSide(self.registry, pending, self.recovery, publications)
         self.owner_side = OwnerSide(self.registry, pending, self.grants, images)
         self.leases = Leases(self.registry, self, lease_store)
+        self.storing = Storing(self.registry, open_storage)
         self.topics, self.sources, self.rows = (
             self.registry.topics,
             self.registry.sources,
@@ -159,6 +162,7 @@ class Durable:
                 self.registry.flush()
         held = {name: topic.owner for name, topic in self.topics.items() if topic.owner}
         for topic in self.topics.values():
+            self.storing.close(topic)
             topic.close()
         self.topics.clear()
         self.leases.give_back(held)
@@ -185,7 +189,10 @@ class Durable:
         try:
             rows = self._make_rows(topic, 0)
             runtime.on_archiver(lambda: self.registry.tables.add_topic(topic, rows))
+            self.storing.open(topic)
         except BaseException:
+            if topic.slot >= 0:
+                runtime.on_archiver(lambda: self.registry.tables.remove_topic(topic))
             topic.close()
             raise
         self.registry.standing.pop((config.name, ""), None)
@@ -288,6 +295,7 @@ class Durable:
             self._free_rows(name)
             return
         topic = self.topics.pop(name)
+        self.storing.close(topic)
         for source in [s for s in self.sources.values() if s.topic == name]:
             left = not source.publication and not source.image
             if left and keep_data:
@@ -319,6 +327,7 @@ class Durable:
         if flush:
             upkeep.flush(self.registry, topic, mine)
             upkeep.seal(self.registry, topic)
+        self.storing.close(topic)
         for source in mine:
             self.publisher_side.take_back(source, topic)
         del self.topics[name]
@@ -486,6 +495,7 @@ class Durable:
             )
             return -errno.ESTALE
         self.ctx.counters.values[row, C.SYNCS] += 1
+        self.storing.synced(topic)
         for callback in self.registry.on_synced:
             callback(topic)
         return 0

@@ -170,11 +170,12 @@ class SourceRegistry:
     # --- sources ----------------------------------------------------------------------------------
 
     def busy(self) -> bool:
-        """Some ring holds what is not durable, and no disk refuses it."""
+        """Some ring holds what is not durable, and neither disk nor storage refuses it."""
         S = self.runtime.state
         for slot, source in self.sources.items():
-            record, topic = S.sources[slot], S.topics[self.topics[source.topic].slot]
-            if topic["errno"]:
+            here = self.topics[source.topic]
+            record, topic = S.sources[slot], S.topics[here.slot]
+            if topic["errno"] or here.storage_waits:
                 continue
             behind = record["d_seq"] != record["seq"] or record["d_at"] != record["at"]
             if behind or (self.unread(source) and not source.image):

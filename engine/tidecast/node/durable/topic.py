@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from tidecast.config.kafka import LOCAL
 from tidecast.config.leases import SHARED
 from tidecast.config.topology import TopicConfig
 from tidecast.disk import make_directory, write_atomically
@@ -133,6 +134,8 @@ class DurableTopic:
         """(queue or -1, file, what is wrong) of files beside the logs that were not sound."""
         self.refused = False
         """It was reported that the disk refuses."""
+        self.storage_waits = self.is_stored
+        """The storage beside its logs takes nothing, or is not open yet."""
         self.opened_s = 0.0
         """On the node's clock."""
         self.owner = 0
@@ -163,6 +166,11 @@ class DurableTopic:
             topic._claim(owner, name, now_ns)
         try:
             topic._load_map()
+            if topic.is_stored and config.queues != topic.map.queues:
+                raise ConfigError(
+                    f"topic {config.name}: queues: {config.queues}: the topic was made with "
+                    f"{topic.map.queues}, and its storage is Kafka: allowed {topic.map.queues}"
+                )
             topic.configure(config)
             topic._load_grants()
             for queue in range(topic.map.queues):
@@ -193,6 +201,10 @@ class DurableTopic:
         """The disk refuses, or not; was it the other way round before?"""
         changed, self.refused = self.refused != refused, refused
         return changed
+
+    def set_storage_waits(self, *, waits: bool) -> None:
+        """The storage beside its logs takes nothing, or does again."""
+        self.storage_waits = waits
 
     def _claim(self, owner: int, name: str, now_ns: int) -> None:
         try:
@@ -297,6 +309,8 @@ class DurableTopic:
             on_rows=lambda rows: self._learn(queue, rows),
             words=self.words[queue],
         )
+        if self.is_stored:
+            log.expect_storage()
         base = log.segments[-1].base_token
         raw = log.snapshot(base)
         known = self.producers.load(queue, raw, checksum)
@@ -397,6 +411,11 @@ class DurableTopic:
         raise StorageError(f"{self.directory}: another engine owns it now", errno.ESTALE)
 
     @property
+    def is_stored(self) -> bool:
+        """Its records are acked when a storage beside its logs has them, too."""
+        return self.config.storage != LOCAL
+
+    @property
     def owned(self) -> bool:
         """No other engine has taken the queues over."""
         return not self.owner or self.owners.owned(self.owner)
@@ -443,6 +462,8 @@ class DurableTopic:
         found = []
         for log in [self.logs[queue] for queue in np.flatnonzero(due).tolist()]:
             hold = None if config.retention_past_unacked else position(config.name, log.queue)
+            if self.is_stored:
+                hold = min(log.stored_token, log.stored_token if hold is None else hold)
             gone = log.retain(
                 bytes_max=config.retention_bytes,
                 age_max_ns=int(config.retention_s * 1e9),

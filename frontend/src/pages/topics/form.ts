@@ -30,6 +30,7 @@ export const FRESH: Partial<TopicSpec> = {
   cache_bytes: 16_777_216,
   spool: false,
   producer_ttl_s: 604_800,
+  storage: "local",
 };
 
 const CHOICES = {
@@ -126,6 +127,10 @@ const REST: readonly FormField[] = [
     "1 to 65535; empty: from the name",
   ),
   durable(setting("fsync_interval_ms", "Sync interval (ms)", codecs.number)),
+  durable({
+    ...setting("storage", "Storage", codecs.text),
+    hint: "local, or kafka://HOST:PORT/TOPIC: acknowledged when Kafka has it, too",
+  }),
   durable(setting("segment_bytes", "Segment size", codecs.amount)),
   durable(setting("cache_bytes", "Cache (bytes per queue)", codecs.amount)),
   durable(setting("producer_ttl_s", "Producer sessions kept (seconds)", codecs.number)),

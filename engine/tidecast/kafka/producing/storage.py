@@ -1,0 +1,331 @@
+"""Kafka as the storage of a durable topic: what its logs have synced is written to partitions.
+
+Each queue has a partition and a thread. The topic has one more: it opens the cluster, fences the
+writer before, counts what that one had stored, and begins again when something fails that no
+repetition of a batch cures. See docs/adr/0041.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+
+import numpy as np
+
+from tidecast.config.kafka import storage_source
+from tidecast.errors import (
+    Closed,
+    ConfigError,
+    ConnectionLost,
+    Fenced,
+    StorageError,
+    TidecastError,
+)
+from tidecast.kafka.brokers.cluster import Cluster
+from tidecast.kafka.producing.batches import Identity, warm_up
+from tidecast.kafka.producing.fencing import count_stored, end_offset, fence
+from tidecast.kafka.producing.notes import FILE_NAME, Mark, Notes, load_notes, remedy, save_notes
+from tidecast.kafka.producing.writer import PartitionWriter
+from tidecast.kafka.schemas import tables
+from tidecast.native.mapped import Bytes
+from tidecast.node.storing.spool import Spool
+from tidecast.queues.backoff import Backoff
+
+_log = logging.getLogger("tidecast.kafka")
+PATIENCE_S = 2.0
+"""So long a batch is sent again before the wait is reported; then it is sent on."""
+NOTE_S = 5.0
+"""Marks are noted so often: the next writer counts from there."""
+RENEW_S = 86_400.0
+"""A coordinator forgets a transactional id after a week of silence: it is renewed long before."""
+READ_BYTES = 2 << 20
+JOIN_S = 5.0
+_WHOLE_TOPIC = -1
+_TOPIC_RESOURCE = 2
+
+
+class _Run:
+    """Writers under one epoch. ``ended``: they stop; ``problem``: what stopped them."""
+
+    def __init__(self, cluster: Cluster, who: Identity, marks: list[Mark]) -> None:
+        self.cluster, self.who, self.marks = cluster, who, marks
+        self.ended = threading.Event()
+        self.problem: tuple[int, TidecastError] | None = None
+        self.writers = [
+            PartitionWriter(cluster, queue, who, patience_s=PATIENCE_S)
+            for queue in range(len(marks))
+        ]
+
+    def fail(self, queue: int, problem: TidecastError) -> None:
+        """End the run. The first problem counts, but a fence is the one that matters."""
+        if self.problem is None or isinstance(problem, Fenced):
+            self.problem = queue, problem
+        self.ended.set()
+
+    def notes(self) -> Notes:
+        """How far it has come."""
+        return Notes(
+            topic=self.cluster.topic,
+            producer=self.who.producer,
+            epoch=self.who.epoch,
+            queues=[
+                writer.mark or mark for writer, mark in zip(self.writers, self.marks, strict=True)
+            ],
+        )
+
+
+class KafkaStorage:
+    """See module. `start` and `close`, once each."""
+
+    def __init__(self, spool: Spool) -> None:
+        """Raises ConfigError."""
+        self._spool = spool
+        self._source = storage_source(spool.storage)
+        self.transactional_id = f"tidecast/{self._source.topic}"
+        if not spool.owner:  # each node keeps what is published on it
+            self.transactional_id += f"/{spool.node}"
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._cluster: Cluster | None = None
+        self._run: _Run | None = None
+        self._problems: dict[int, str] = {}
+        """By queue, or _WHOLE_TOPIC: why it takes nothing."""
+        self._thread = threading.Thread(
+            target=self._main, name=f"storage-{spool.topic}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin; does not wait for the cluster."""
+        warm_up()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End: what is not stored yet is stored by the next writer. Idempotent."""
+        self._closing.set()
+        with self._lock:
+            if self._run is not None:
+                self._run.ended.set()
+            elif self._cluster is not None:
+                self._cluster.close()
+        self._spool.wake()
+        if self._thread.is_alive():
+            self._thread.join(JOIN_S)
+
+    # --- the topic's thread -----------------------------------------------------------------------
+
+    def _main(self) -> None:
+        backoff = Backoff()
+        while not self._closing.is_set():
+            queue, problem = _WHOLE_TOPIC, self._attempt_begin()
+            if problem is None:
+                assert self._run is not None
+                run = self._run
+                found = self._serve(run)
+                if any(writer.records for writer in run.writers):
+                    backoff.clear()
+                if found is None:
+                    continue
+                queue, problem = found
+            if self._closing.is_set():
+                return
+            if isinstance(problem, Fenced):
+                self._spool.waits(
+                    f"{problem}; restart this engine to take the topic back", final=True
+                )
+                self._closing.wait()
+                return
+            self._note_problem(queue, str(problem))
+            self._closing.wait(backoff.next_s())
+
+    def _attempt_begin(self) -> TidecastError | None:
+        try:
+            run = self._begin()
+        except TidecastError as problem:
+            return problem
+        except Exception as problem:
+            _log.exception("topic %s: its storage cannot begin", self._spool.topic)
+            return StorageError(f"internal error: {type(problem).__name__}: {problem}")
+        with self._lock:
+            self._run = run
+            if self._closing.is_set():
+                run.ended.set()
+        for queue, mark in enumerate(run.marks):
+            self._spool.note_stored(queue, mark.token)
+            if mark.token >= self._spool.synced(queue):
+                self._clear_problem(queue)
+        self._clear_problem(_WHOLE_TOPIC)
+        return None
+
+    def _begin(self) -> _Run:
+        """Fence the writer before, count what it had stored, note where this one begins."""
+        spool = self._spool
+        before = load_notes(spool.directory)
+        self._check_notes(before)
+        cluster = Cluster(self._source, create=spool.queues)
+        with self._lock:
+            self._cluster = cluster
+        try:
+            self._check_open()
+            self._check_topic(cluster)
+            who = fence(cluster, self.transactional_id)
+            marks = [self._find_mark(cluster, queue, before) for queue in range(spool.queues)]
+            run = _Run(cluster, who, marks)
+            self._check_open()
+            save_notes(spool.directory, run.notes())
+        except BaseException:
+            cluster.close()
+            raise
+        return run
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise Closed(f"topic {self._spool.topic}: its storage is closed")
+
+    def _check_notes(self, before: Notes | None) -> None:
+        if before is None:
+            return
+        spool, path = self._spool, self._spool.directory / FILE_NAME
+        if before.topic != self._source.topic or len(before.queues) != spool.queues:
+            raise ConfigError(
+                f"storage: {self._source.topic}: the log of topic {spool.topic} was written to "
+                f"{before.topic} with {len(before.queues)} partitions so far: allowed is that "
+                f"topic. {remedy(path)}"
+            )
+
+    def _check_topic(self, cluster: Cluster) -> None:
+        queues, name = self._spool.queues, cluster.topic
+        if cluster.partitions != queues:
+            raise ConfigError(
+                f"queues: {queues}: topic {name} of {self._source.servers} has "
+                f"{cluster.partitions} partitions: allowed {cluster.partitions}"
+            )
+        wanted = {
+            "resource_type": _TOPIC_RESOURCE,
+            "resource_name": name,
+            "configuration_keys": ["cleanup.policy"],
+        }
+        body = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
+        found = cluster.ask_any(tables.DESCRIBE_CONFIGS, body)["results"]
+        policies = [one["value"] or "" for row in found for one in row["configs"] or ()]
+        if any("compact" in policy for policy in policies):
+            raise ConfigError(
+                f"cleanup.policy of topic {name} of {self._source.servers}: {policies[0]}: allowed "
+                "delete: compaction removes records that were acknowledged"
+            )
+
+    def _find_mark(self, cluster: Cluster, queue: int, before: Notes | None) -> Mark:
+        """Where this writer begins."""
+        spool = self._spool
+        if before is None:
+            return Mark(spool.earliest(queue), 0, end_offset(cluster, queue))
+        token, sequence, offset = before.queues[queue]
+        one = Identity(before.producer, before.epoch, sequence)
+        try:
+            count, end = count_stored(cluster, queue, one, offset)
+        except StorageError as problem:
+            raise StorageError(
+                f"{cluster.topic}/{queue}: it is not known how far the log is stored, from offset "
+                f"{offset} on: {problem}. {remedy(spool.directory / FILE_NAME)}"
+            ) from None
+        if token + count > spool.synced(queue):
+            raise StorageError(
+                f"{cluster.topic}/{queue}: has {token + count} records of the log, which has "
+                f"{spool.synced(queue)}: the log lost records. Restore it, or delete the topic"
+            )
+        return Mark(token + count, 0, end)
+
+    def _serve(self, run: _Run) -> tuple[int, TidecastError] | None:
+        """Write until something fails (the queue, and why), it is closed, or the id is renewed."""
+        threads = [
+            threading.Thread(
+                target=self._write_queue, args=(run, queue), daemon=True,
+                name=f"storage-{self._spool.topic}-{queue}",
+            )
+            for queue in range(len(run.writers))
+        ]  # fmt: skip
+        for each in threads:
+            each.start()
+        renew_s, noted = time.monotonic() + RENEW_S, run.notes()
+        while not run.ended.wait(NOTE_S) and time.monotonic() < renew_s:
+            noted = self._note(run, noted)
+        run.ended.set()
+        self._spool.wake()
+        for writer in run.writers:
+            writer.close()
+        for each in threads:
+            each.join()
+        with self._lock:
+            self._run = None
+        run.cluster.close()
+        self._note(run, noted)
+        return run.problem
+
+    def _note(self, run: _Run, noted: Notes) -> Notes:
+        """Note the marks of a run. A disk that refuses keeps older ones, which are right as well."""
+        fresh = run.notes()
+        if fresh != noted:
+            with contextlib.suppress(StorageError):
+                save_notes(self._spool.directory, fresh)
+        return fresh
+
+    # --- a queue's thread -------------------------------------------------------------------------
+
+    def _write_queue(self, run: _Run, queue: int) -> None:
+        reader = self._spool.reader(queue)
+        token, buffer = run.marks[queue].token, np.empty(READ_BYTES, dtype=np.uint8)
+        try:
+            while not run.ended.is_set():
+                if self._spool.wait(queue, token) <= token:
+                    continue
+                try:
+                    n = reader.read_block(token, buffer)
+                except ValueError:
+                    buffer = np.empty(reader.need, dtype=np.uint8)
+                    continue
+                if n:
+                    token = self._store(run, queue, buffer[:n], token)
+        except Closed:
+            pass
+        except TidecastError as problem:
+            run.fail(queue, problem)
+        except Exception as problem:
+            _log.exception("topic %s: queue %d cannot be stored", self._spool.topic, queue)
+            text = f"internal error: {type(problem).__name__}: {problem}"
+            run.fail(queue, StorageError(text))
+        finally:
+            reader.close()
+
+    def _store(self, run: _Run, queue: int, block: Bytes, token: int) -> int:
+        """Store a block from a token on, however long it takes; the token behind it."""
+        writer, spool = run.writers[queue], self._spool
+        while True:
+            before = writer.records, writer.bytes, writer.errors
+            problem: TidecastError | None = None
+            try:
+                token = writer.write(block, token)
+            except ConnectionLost as lost:
+                problem, token = lost, writer.behind
+            finally:
+                after = writer.records, writer.bytes, writer.errors
+                spool.count(queue, *(b - a for a, b in zip(before, after, strict=True)))
+                spool.note_stored(queue, writer.behind)
+            if problem is None:
+                self._clear_problem(queue)
+                return token
+            self._note_problem(queue, str(problem))
+
+    # --- what is reported -------------------------------------------------------------------------
+
+    def _note_problem(self, queue: int, detail: str) -> None:
+        with self._lock:
+            self._problems[queue] = detail
+        self._spool.waits(detail)
+
+    def _clear_problem(self, queue: int) -> None:
+        with self._lock:
+            self._problems.pop(queue, None)
+            waits = bool(self._problems)
+        if not waits:
+            self._spool.back()

@@ -1,0 +1,145 @@
+"""The storages of a node's topics: opened and closed with their logs, reported and counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from tidecast import events
+from tidecast.errors import ConfigError
+from tidecast.layout.counters import QueueCounter as C
+from tidecast.node.durable.sources import SourceRegistry
+from tidecast.node.durable.topic import DurableTopic
+from tidecast.node.storing.spool import Spool
+
+_log = logging.getLogger("tidecast.node")
+_MARK = "storage"
+REPORT_NS = 60_000_000_000
+"""A storage that still waits is reported again after this long."""
+
+
+class Storage(Protocol):
+    """Takes the records of a topic from its spool, in threads of its own."""
+
+    def start(self) -> None:
+        """Begin; does not wait for other systems."""
+
+    def close(self) -> None:
+        """End: nothing of the spool is used when it returns. Idempotent."""
+
+
+OpenStorage = Callable[[Spool], Storage]
+"""Raises ConfigError."""
+
+
+class _Open(NamedTuple):
+    spool: Spool
+    storage: Storage
+    numbers: list[int]
+
+
+class Storing:
+    """See module. `open` and `close` with the node's lock held; the rest from any thread."""
+
+    def __init__(self, registry: SourceRegistry, open_storage: OpenStorage | None) -> None:
+        self._registry, self._open_storage = registry, open_storage
+        self._lock = threading.Lock()
+        self._open: dict[DurableTopic, _Open] = {}
+        self._waiting: dict[DurableTopic, int] = {}
+        """Topics whose storage waits, and when that was reported last."""
+
+    def open(self, topic: DurableTopic) -> None:
+        """Open a topic's storage, if it has one. Raises ConfigError."""
+        if not topic.is_stored:
+            return
+        if self._open_storage is None:
+            raise ConfigError(f"storage: {topic.config.storage}: this node writes to none")
+        spool = Spool(topic, self._registry.ctx.name, self)
+        storage = self._open_storage(spool)
+        numbers = self._registry.tables.queue_numbers(topic)
+        with self._lock:
+            self._open[topic] = _Open(spool, storage, numbers)
+        storage.start()
+
+    def close(self, topic: DurableTopic) -> None:
+        """End it: the topic's logs may be closed then. Idempotent."""
+        with self._lock:
+            found = self._open.pop(topic, None)
+            self._waiting.pop(topic, None)
+        if found is None:
+            return
+        found.storage.close()
+        found.spool.close()
+        self._registry.standing.pop((topic.config.name, _MARK), None)
+
+    def synced(self, topic: DurableTopic) -> None:
+        """Queues of a topic have more that is synced."""
+        found = self._open.get(topic)
+        if found is not None:
+            found.spool.wake()
+
+    # --- reports ----------------------------------------------------------------------------------
+
+    def progressed(self, topic: DurableTopic, queue: int) -> None:
+        """See `Reports`."""
+        found = self._open.get(topic)
+        if found is None:
+            return
+        self._registry.runtime.wake_readers(found.numbers[queue])
+        for callback in self._registry.on_synced:
+            callback(topic)
+
+    def counted(self, topic: DurableTopic, queue: int, counts: tuple[int, int, int]) -> None:
+        """See `Reports`."""
+        row = self._registry.rows.get((topic.config.name, queue))
+        if row is None:
+            return
+        values = self._registry.ctx.counters.values
+        for column, n in zip((C.STORED_RECORDS, C.STORED_BYTES, C.STORE_FAILURES), counts, strict=True):
+            values[row, column] += n
+
+    def waits(self, topic: DurableTopic, detail: str, *, final: bool) -> None:
+        """See `Reports`."""
+        ctx = self._registry.ctx
+        with self._lock:
+            if topic not in self._open:
+                return
+            now_ns, before = ctx.clock_ns(), self._waiting.get(topic)
+            if before is not None and not final and now_ns < before + REPORT_NS:
+                return
+            self._waiting[topic] = now_ns
+        topic.set_storage_waits(waits=True)
+        name = topic.config.name
+        _log.warning("topic %s: its storage takes nothing: %s", name, detail)
+        event = events.StorageWaits(topic=name, detail=detail, final=final)
+        ctx.conductor.post(lambda: self._stand(topic, event))
+
+    def _stand(self, topic: DurableTopic, event: events.StorageWaits) -> None:
+        with self._lock:
+            if topic not in self._waiting:
+                return
+        self._show(topic, waits=1)
+        self._registry.stand(event.topic, _MARK, event)
+
+    def back(self, topic: DurableTopic) -> None:
+        """See `Reports`."""
+        topic.set_storage_waits(waits=False)
+        with self._lock:
+            if self._waiting.pop(topic, None) is None:
+                return
+        self._registry.ctx.conductor.post(lambda: self._stand_down(topic))
+
+    def _stand_down(self, topic: DurableTopic) -> None:
+        name = topic.config.name
+        self._show(topic, waits=0)
+        self._registry.standing.pop((name, _MARK), None)
+        self._registry.notify(events.StorageBack(topic=name))
+
+    def _show(self, topic: DurableTopic, *, waits: int) -> None:
+        values = self._registry.ctx.counters.values
+        for queue in range(len(topic.logs)):
+            row = self._registry.rows.get((topic.config.name, queue))
+            if row is not None:
+                values[row, C.STORAGE_WAITS] = waits

@@ -1,0 +1,312 @@
+"""Kafka as the storage of a durable topic: an ack is Kafka's, each record is there once."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from tests.support.fake_broker import FakeBroker, drop, lose, refuse
+from tests.support.kafka_brokers import Brokers
+from tests.unit.test_kafka_producing import payloads
+
+import tidecast.sync
+from tidecast.config.kafka import storage_source
+from tidecast.config.topology import topology_from
+from tidecast.embedded import EmbeddedLink
+from tidecast.errors import ConfigError, Timeout
+from tidecast.events import Event, StorageBack, StorageWaits
+from tidecast.kafka.codes import Code
+from tidecast.kafka.producing.notes import FILE_NAME
+from tidecast.layout.counters import QueueCounter as C
+from tidecast.sync import Connection
+
+E = TypeVar("E", bound=Event)
+_NAMES = itertools.count()
+Body = dict[str, Any]
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeBroker]:
+    made = FakeBroker("stored", 2)
+    yield made
+    made.close()
+
+
+def url(fake: FakeBroker) -> str:
+    return f"kafka://127.0.0.1:{fake.port}/{fake.topic}"
+
+
+@contextmanager
+def opened(
+    data_dir: Path, storage: str, *, node: str = "alpha", **settings: Any
+) -> Iterator[Connection]:
+    """An engine whose topic ``orders`` is stored there."""
+    topic = {"name": "orders", "mode": "durable", "queues": 2, "fsync": "batch"}
+    raw = {
+        "node": {"name": node},
+        "transports": [{"name": "ipc", "kind": "ipc"}],
+        "topics": [{**topic, "storage": storage, **settings}],
+    }
+    link = EmbeddedLink.open(topology_from(raw), data_dir=data_dir)
+    with tidecast.sync.connect(link=link) as client:
+        yield client
+
+
+def next_event(client: Connection, kind: type[E]) -> E:
+    return next(each for each in client.events(30.0) if isinstance(each, kind))
+
+
+def count_of(client: Connection, column: C) -> int:
+    """Of all queues of the topic."""
+    node = client.link.node  # type: ignore[attr-defined]
+    rows = node.durable.registry.rows
+    return sum(int(node.counters.values[row, column]) for row in rows.values())
+
+
+def log_of(client: Connection, queue: int) -> Any:
+    return client.link.node.durable.topics["orders"].logs[queue]  # type: ignore[attr-defined]
+
+
+def stored(fake: FakeBroker) -> list[list[bytes]]:
+    """What each partition holds."""
+    with fake.lock:
+        each = [one.records() for one in fake.partitions]
+    return [[value for raw in rows for value in payloads(raw)] for rows in each]
+
+
+def texts(n: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % i for i in range(first, first + n)]
+
+
+def publish(client: Connection, values: Sequence[bytes], **options: Any) -> None:
+    """Keys are the values modulo 7; all are durable when it returns."""
+    with client.publisher("orders", **options) as publisher:
+        for value in values:
+            publisher.publish(value, key=b"k%d" % (int(value) % 7))
+        publisher.wait_durable(timeout=60.0)
+
+
+def check_once_and_in_order(partitions: list[list[bytes]], wanted: Sequence[bytes]) -> None:
+    flat = [value for partition in partitions for value in partition]
+    assert sorted(flat, key=int) == sorted(wanted, key=int)
+    for partition in partitions:
+        for key in range(7):
+            mine = [int(value) for value in partition if int(value) % 7 == key]
+            assert mine == sorted(mine)
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"storage": "s3://x"}, "storage: s3://x: allowed are local, and kafka://HOST:PORT"),
+        ({"storage": "kafka://host/t"}, r"storage: kafka.servers: host: allowed are HOST:PORT"),
+        ({"storage": "kafka://h:1/t?group=g"}, "storage: kafka.group: g: is for reading: allowed"),
+        ({"storage": "kafka://h:1/t?tlss=true"}, "storage: kafka.tlss: unknown setting"),
+        ({"storage": "kafka://h:1/t", "owner": "*"}, r"owner: \*: with storage on Kafka allowed"),
+        ({"storage": "kafka://h:1/t", "fsync": "none"}, "fsync: none: with storage on Kafka"),
+        ({"storage": "kafka://h:1/t", "mode": "live"}, "storage: kafka://h:1/t: allowed with mode"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_refused(settings: Body, problem: str) -> None:
+    topic = {"name": "orders", "mode": "durable", **settings}
+    with pytest.raises(ConfigError, match=r"topics\[0\]\." + problem):
+        topology_from({"topics": [topic]})
+
+
+def test_two_topics_do_not_write_one_topic_of_the_cluster() -> None:
+    topics = [{"name": n, "mode": "durable", "storage": "kafka://h:1/t"} for n in ("a", "b")]
+    with pytest.raises(ConfigError, match=r"topics\[1\].storage: .* topic a writes t"):
+        topology_from({"topics": topics})
+    assert storage_source("kafka://h:1,i:2/t?tls=true").tls
+
+
+def test_queues_do_not_grow(tmp_path: Path, fake: FakeBroker) -> None:
+    with opened(tmp_path, url(fake)) as client:
+        with pytest.raises(ConfigError, match="queues: 3: the storage of topic orders is Kafka"):
+            client.topics.edit("orders", queues=3)
+        publish(client, texts(3))
+
+
+# --- publishing -----------------------------------------------------------------------------------
+
+
+def test_a_record_is_durable_when_kafka_has_it(tmp_path: Path, fake: FakeBroker) -> None:
+    with opened(tmp_path, url(fake)) as client:
+        publish(client, texts(3000))
+        check_once_and_in_order(stored(fake), texts(3000))
+        assert count_of(client, C.STORED_RECORDS) == 3000
+        assert [log_of(client, q).stored_token for q in (0, 1)] == [
+            log_of(client, q).next_token for q in (0, 1)
+        ]
+        with client.consumer("orders", "reader") as consumer:
+            found = consumer.fetch(3000, max_wait=30.0)
+            assert {bytes(m.data) for m in found} <= set(texts(3000))
+
+
+def test_no_ack_and_no_delivery_before_kafka_answers(
+    tmp_path: Path, fake: FakeBroker, eventually: Any
+) -> None:
+    def away(body: Body) -> str:
+        fake.faults.append(away)
+        return "lose"
+
+    with opened(tmp_path, url(fake)) as client:
+        publish(client, texts(1))
+        fake.faults.append(away)
+        with client.publisher("orders") as publisher, client.consumer("orders", "r") as consumer:
+            for value in texts(10, 1):
+                publisher.publish(value, key=b"k")
+            with pytest.raises(Timeout):
+                publisher.wait_durable(timeout=0.5)
+            waits = next_event(client, StorageWaits)
+            assert (waits.topic, waits.final) == ("orders", False)
+            eventually(lambda: count_of(client, C.STORAGE_WAITS) == 2, "the gauge")
+            assert publisher.durable_position == 0
+            assert sum(log_of(client, q).synced_token for q in (0, 1)) == 11
+            assert len(consumer.fetch(100, max_wait=0.2)) == 1
+            with fake.lock:
+                fake.faults.clear()
+            publisher.wait_durable(timeout=30.0)
+            next_event(client, StorageBack)
+            assert len(consumer.fetch(100, max_wait=30.0)) == 10
+        eventually(lambda: count_of(client, C.STORAGE_WAITS) == 0, "the gauge")
+        assert count_of(client, C.STORE_FAILURES) > 0
+    check_once_and_in_order(stored(fake), texts(11))
+
+
+def test_other_topics_go_on_while_the_storage_waits(tmp_path: Path) -> None:
+    with opened(tmp_path, "kafka://127.0.0.1:9/stored") as client:
+        client.topics.create("beside", mode="durable", fsync="batch")
+        with client.publisher("orders") as waiting, client.publisher("beside") as publisher:
+            waiting.publish(b"1")
+            for value in texts(20):
+                publisher.publish(value, ack="durable")
+            assert waiting.durable_position == 0
+        assert "127.0.0.1:9" in next_event(client, StorageWaits).detail
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_restarts_and_faults_lose_nothing_and_repeat_nothing(
+    tmp_path: Path, fake: FakeBroker, seed: int
+) -> None:
+    """Each engine ends with records of which it is not known whether Kafka has them."""
+    chance, sent = random.Random(seed), 0
+    faults: list[Any] = [drop, lose, refuse(Code.NOT_ENOUGH_REPLICAS), drop]
+    notes = [tmp_path / "queues" / "orders" / FILE_NAME, tmp_path / "older"]
+    for turn in range(4):
+        with opened(tmp_path, url(fake)) as client:
+            publish(client, texts(200, sent), producer="p", first_seq=sent + 1)
+            with fake.lock:
+                fake.faults.extend(chance.choices(faults, k=chance.randint(0, 3)))
+            publish(client, texts(100, sent + 200), producer="p")
+            sent += 300
+            if turn == 1:  # as after a kill before newer marks were noted
+                shutil.copy(*notes)
+        if turn == 1:
+            shutil.copy(*reversed(notes))
+    check_once_and_in_order(stored(fake), texts(sent))
+
+
+def test_a_newer_owner_fences_the_older_one(tmp_path: Path, fake: FakeBroker) -> None:
+    with opened(tmp_path / "a", url(fake), node="alpha", owner="alpha") as old:
+        publish(old, texts(50))
+        with opened(tmp_path / "b", url(fake), node="beta", owner="beta") as new:
+            publish(new, texts(50, 50))
+            with old.publisher("orders") as publisher:
+                publisher.publish(b"1000", key=b"k")
+                waits = next_event(old, StorageWaits)
+                assert waits.final
+                assert "INVALID_PRODUCER_EPOCH" in waits.detail
+                with pytest.raises(Timeout):
+                    publisher.wait_durable(timeout=0.2)
+            publish(new, texts(50, 100))
+    check_once_and_in_order(stored(fake), texts(150))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"queues": 3}, "queues: 3: topic stored of .* has 2 partitions: allowed 2"),
+        ({"policy": "compact"}, "cleanup.policy of topic stored .*: compact: allowed delete"),
+    ],
+)
+def test_a_topic_of_the_cluster_that_does_not_fit_is_refused(
+    tmp_path: Path, fake: FakeBroker, change: Body, problem: str
+) -> None:
+    fake.policy = change.pop("policy", fake.policy)
+    with opened(tmp_path, url(fake), **change) as client:
+        waits = next_event(client, StorageWaits)
+        with pytest.raises(ConfigError, match=problem):
+            raise ConfigError(waits.detail)
+    assert stored(fake) == [[], []]
+
+
+def test_a_log_is_not_written_to_a_second_topic(tmp_path: Path, fake: FakeBroker) -> None:
+    with opened(tmp_path, url(fake)) as client:
+        publish(client, texts(5))
+    other = FakeBroker("other", 2)
+    with opened(tmp_path, url(other)) as client:
+        detail = next_event(client, StorageWaits).detail
+        assert "was written to stored with 2 partitions so far" in detail
+        assert "kafka.json" in detail
+    assert stored(other) == [[], []]
+    other.close()
+
+
+def test_a_log_that_lost_records_is_not_written_on(tmp_path: Path, fake: FakeBroker) -> None:
+    with opened(tmp_path, url(fake)) as client:
+        publish(client, texts(50))
+    notes = (tmp_path / "queues" / "orders" / FILE_NAME).read_bytes()
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    with opened(tmp_path, url(fake)):
+        pass
+    (tmp_path / "queues" / "orders" / FILE_NAME).write_bytes(notes)
+    with opened(tmp_path, url(fake)) as client:
+        detail = next_event(client, StorageWaits).detail
+        assert "the log lost records" in detail
+    assert sum(len(each) for each in stored(fake)) == 50
+
+
+def test_a_topic_that_the_cluster_lacks_is_created(tmp_path: Path) -> None:
+    empty = FakeBroker("none", 0)
+    with opened(tmp_path, f"kafka://127.0.0.1:{empty.port}/fresh") as client:
+        publish(client, texts(20))
+    assert (empty.topic, len(empty.partitions)) == ("fresh", 2)
+    check_once_and_in_order(stored(empty), texts(20))
+    empty.close()
+
+
+# --- Kafka itself ---------------------------------------------------------------------------------
+
+
+def test_kafka_has_what_was_acked_once_and_its_consumers_read_it(
+    real_kafka: Brokers, tmp_path: Path
+) -> None:
+    import confluent_kafka
+
+    topic = f"storage-{next(_NAMES)}"
+    storage = f"kafka://{real_kafka.address}/{topic}"
+    for turn in range(3):
+        with opened(tmp_path, storage) as client:
+            publish(client, texts(2000, 2000 * turn))
+    reader = confluent_kafka.Consumer(
+        {"bootstrap.servers": real_kafka.address, "group.id": topic}
+    )
+    found: list[list[bytes]] = [[], []]
+    reader.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in (0, 1)])
+    while sum(map(len, found)) < 6000:
+        for message in reader.consume(1000, 10.0):
+            assert message.error() is None
+            found[message.partition()].append(message.value())
+    reader.close()
+    check_once_and_in_order(found, texts(6000))
