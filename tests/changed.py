@@ -131,6 +131,11 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/unit/test_adapters_waiting.py": (f"{ENGINE}kafka/", f"{ENGINE}engine/adapters.py"),
     "tests/unit/test_kafka_attached.py": (f"{ENGINE}kafka/", f"{ENGINE}queues/"),
     "tests/unit/test_kafka_producing.py": (f"{ENGINE}kafka/",),
+    "tests/system/test_kafka_storage_kills.py": (
+        f"{ENGINE}kafka/producing/",
+        f"{ENGINE}node/storing/",
+        *_DURABLE,
+    ),
     "tests/unit/test_kafka_brokers.py": ("tests/support/kafka_brokers.py",),
     "tests/unit/test_ring_races.py": (*_BASE, f"{ENGINE}agents/live/sending.py"),
     "tests/unit/test_types.py": (

@@ -163,6 +163,8 @@ class Brokers:
         firsts = [free_port() for _ in range(count)]
         self._ports = [list(range(first, first + BLOCK)) for first in firsts]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._began: dict[int, int] = {}
+        """Where in a broker's log the words of its newest process begin."""
         for node in range(count):
             self._configure(node)
             self.start(node)
@@ -216,6 +218,7 @@ class Brokers:
         """Start a broker; `wait_up` waits for it."""
         home = self.directory / f"broker-{node}"
         with (home / "out").open("ab") as out:
+            self._began[node] = out.tell()
             self._processes[node] = subprocess.Popen(
                 run_java("kafka.Kafka", str(home / "server.properties")), stdout=out, stderr=out,
                 cwd=home,
@@ -227,7 +230,7 @@ class Brokers:
 
         patience, process = Patience(START_S), self._processes[node]
         log = self.directory / f"broker-{node}" / "out"
-        while b"Kafka Server started" not in log.read_bytes().rpartition(b"KafkaConfig values")[2]:
+        while b"Kafka Server started" not in log.read_bytes()[self._began[node] :]:
             told = log.read_text(errors="replace")[-3000:]
             assert process.poll() is None, f"broker {node} ended:\n{told}"
             assert not patience.over(), f"broker {node} does not start:\n{told}"

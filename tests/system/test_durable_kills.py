@@ -39,9 +39,11 @@ KILLS = 20
 class Crashes:
     """Engines, one producer and one consumer, killed and started again."""
 
-    def __init__(self, lab: Lab, eventually: Eventually, *, where: str, spool: bool) -> None:
+    def __init__(
+        self, lab: Lab, eventually: Eventually, *, where: str, spool: bool, storage: str = "local"
+    ) -> None:
         self.lab, self.eventually = lab, eventually
-        topic = TOPIC | {"spool": spool}
+        topic = TOPIC | {"spool": spool, "storage": storage}
         self.engines: dict[str, Platform] = {}
         if where == "shared":
             settings = topology({"name": "ipc", "kind": "ipc"}, topics=[topic])

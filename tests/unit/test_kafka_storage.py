@@ -299,9 +299,7 @@ def test_kafka_has_what_was_acked_once_and_its_consumers_read_it(
     for turn in range(3):
         with opened(tmp_path, storage) as client:
             publish(client, texts(2000, 2000 * turn))
-    reader = confluent_kafka.Consumer(
-        {"bootstrap.servers": real_kafka.address, "group.id": topic}
-    )
+    reader = confluent_kafka.Consumer({"bootstrap.servers": real_kafka.address, "group.id": topic})
     found: list[list[bytes]] = [[], []]
     reader.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in (0, 1)])
     while sum(map(len, found)) < 6000:

@@ -100,8 +100,8 @@ QUEUE = np.dtype(
 SYNC_NONE, SYNC_INTERVAL, SYNC_BATCH = 0, 1, 2
 SYNC_NAMES = {"none": SYNC_NONE, "interval": SYNC_INTERVAL, "batch": SYNC_BATCH}
 SYNCING, STORING = 1, 2
-"""A topic is part of the sync under way; its sync is over, and the storage beside its logs is waited
-for. Meanwhile no other sync of it begins: what is appended is part of the next."""
+"""A topic is part of the sync under way; its sync is over, and the storage beside its logs has not
+all of it yet. Meanwhile no other sync of it begins: what is appended is part of the next."""
 HELD_NOT, HELD_ROLL, HELD_DISK = 0, 1, 2
 """Why a topic's buffers wait: not at all, for a new segment, for the disk."""
 

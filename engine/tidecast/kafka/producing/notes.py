@@ -19,7 +19,7 @@ FILE_NAME = "kafka.json"
 
 
 class Mark(NamedTuple):
-    """The record at ``token`` of the log gets ``sequence``, and is stored at ``offset`` or behind."""
+    """The record at ``token`` of the log gets ``sequence``, and an offset from ``offset`` on."""
 
     token: int
     sequence: int

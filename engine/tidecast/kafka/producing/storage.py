@@ -144,7 +144,7 @@ class KafkaStorage:
             run = self._begin()
         except TidecastError as problem:
             return problem
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - a defect is reported, and tried again
             _log.exception("topic %s: its storage cannot begin", self._spool.topic)
             return StorageError(f"internal error: {type(problem).__name__}: {problem}")
         with self._lock:
@@ -263,7 +263,7 @@ class KafkaStorage:
         return run.problem
 
     def _note(self, run: _Run, noted: Notes) -> Notes:
-        """Note the marks of a run. A disk that refuses keeps older ones, which are right as well."""
+        """Note the marks of a run. A disk that refuses keeps older ones, which are right, too."""
         fresh = run.notes()
         if fresh != noted:
             with contextlib.suppress(StorageError):
@@ -290,7 +290,7 @@ class KafkaStorage:
             pass
         except TidecastError as problem:
             run.fail(queue, problem)
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - as above
             _log.exception("topic %s: queue %d cannot be stored", self._spool.topic, queue)
             text = f"internal error: {type(problem).__name__}: {problem}"
             run.fail(queue, StorageError(text))

@@ -157,9 +157,7 @@ class PartitionWriter:
         self.behind = batch.behind
         self.offset = int(row["base_offset"])
         if self.offset >= 0:
-            self.mark = Mark(
-                batch.behind, self.identity.sequence, self.offset + batch.records
-            )
+            self.mark = Mark(batch.behind, self.identity.sequence, self.offset + batch.records)
         self.duplicates += code == Code.DUPLICATE_SEQUENCE_NUMBER
         self.records += batch.records
         self.bytes += len(batch.data)

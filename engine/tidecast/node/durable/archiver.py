@@ -117,7 +117,9 @@ class ArchiverRuntime:
             if status < 0:
                 queues["dirty"][row] = 1
                 topic["sync_status"] = status
-            elif queues["puller"][row] > 0 and not topic["stored"]:  # policy batch: what was synced may be read now
+            elif (
+                queues["puller"][row] > 0 and not topic["stored"]
+            ):  # policy batch: what was synced may be read now
                 wake_queue(self.state.wakes, self._bells, int(queues["puller"][row]) - 1)
         archiver_cycle.sync_done(self._words)
 

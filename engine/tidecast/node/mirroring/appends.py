@@ -105,9 +105,10 @@ def _append(subs: DurableSubscriptions, run: Run, after: int, last: int) -> dict
     here = _topic(subs, run.topic)
     if run.queue >= len(here.logs):
         raise NotFound(f"{run.topic}/{run.queue}: the topic has {len(here.logs)} queues")
-    producer = here.producers.placed(run.producer)
-    mark, appended, held = int(producer.marks[run.queue]), False, False
+    known = here.producers.known.get(run.producer)
+    mark, appended, held = 0 if known is None else int(known.marks[run.queue]), False, False
     if mark == after:
+        producer = here.producers.placed(run.producer)
         token = write_run(registry, here, run, -1)
         held = token is None
         if token is not None:

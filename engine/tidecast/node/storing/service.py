@@ -97,7 +97,9 @@ class Storing:
         if row is None:
             return
         values = self._registry.ctx.counters.values
-        for column, n in zip((C.STORED_RECORDS, C.STORED_BYTES, C.STORE_FAILURES), counts, strict=True):
+        for column, n in zip(
+            (C.STORED_RECORDS, C.STORED_BYTES, C.STORE_FAILURES), counts, strict=True
+        ):
             values[row, column] += n
 
     def waits(self, topic: DurableTopic, detail: str, *, final: bool) -> None:
