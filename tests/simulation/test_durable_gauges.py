@@ -45,6 +45,8 @@ def true(topic: DurableTopic) -> Gauges:
         "NEXT_TOKEN": [log.next_token for log in logs],
         "DURABLE_TOKEN": [log.durable_token for log in logs],
         "EARLIEST_TOKEN": [log.segments[0].base_token for log in logs],
+        "STORED_TOKEN": [0 for _ in logs],
+        "STORAGE_WAITS": [0 for _ in logs],
         "LOG_BYTES": [bytes_on_disk(log) for log in logs],
         "SEGMENTS": [len(log.segments) for log in logs],
         "PRODUCERS": [len(topic.producers.known)] * len(logs),

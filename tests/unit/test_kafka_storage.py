@@ -262,6 +262,61 @@ def test_a_log_is_not_written_to_a_second_topic(tmp_path: Path, fake: FakeBroker
     other.close()
 
 
+def test_a_topic_that_becomes_stored_writes_its_log_first(tmp_path: Path, fake: FakeBroker) -> None:
+    with opened(tmp_path, "local") as client:
+        publish(client, texts(20))
+        with pytest.raises(ConfigError, match="storage of topic orders cannot change while it"):
+            client.topics.edit("orders", storage=url(fake))
+        edited = client.topics.edit("orders", recreate=True, storage=url(fake))
+        assert edited.storage == url(fake)
+        publish(client, texts(20, 20))
+    check_once_and_in_order(stored(fake), texts(40))
+    assert list(fake.ids) == ["tidecast/stored/alpha"]
+
+
+def test_what_the_log_has_and_kafka_has_not_is_not_acked_by_a_repetition(
+    tmp_path: Path, fake: FakeBroker
+) -> None:
+    """A killed engine leaves records in the log; its publisher sends them again as duplicates."""
+    with opened(tmp_path, "local") as client:
+        publish(client, texts(5), producer="p", first_seq=1)
+    with (
+        opened(tmp_path, "kafka://127.0.0.1:9/stored") as client,
+        client.publisher("orders", producer="p", first_seq=1) as publisher,
+    ):
+        for value in texts(5):
+            publisher.publish(value, key=b"k%d" % int(value))
+        with pytest.raises(Timeout):
+            publisher.wait_durable(timeout=0.5)
+        assert publisher.durable_position == 0
+    with opened(tmp_path, url(fake)) as client:
+        publish(client, texts(7), producer="p", first_seq=1)
+    check_once_and_in_order(stored(fake), texts(7))
+
+
+def test_retention_keeps_what_kafka_has_not(tmp_path: Path, fake: FakeBroker) -> None:
+    settings = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 16, "queues": 2}
+    big = [b"%d " % i + bytes(2000) for i in range(200)]
+    with opened(tmp_path, "kafka://127.0.0.1:9/stored", **settings) as client:
+        with client.publisher("orders") as publisher:
+            for value in big:
+                publisher.publish(value)
+            with pytest.raises(Timeout):
+                publisher.wait_durable(timeout=0.5)
+        node = client.link.node  # type: ignore[attr-defined]
+        topic = node.durable.topics["orders"]
+        assert topic.retain(lambda *_: None, 0) == []
+        assert sum(len(log.segments) for log in topic.logs) > 2
+    with opened(tmp_path, url(fake), **settings) as client:
+        node = client.link.node  # type: ignore[attr-defined]
+        topic = node.durable.topics["orders"]
+        with client.publisher("orders") as publisher:
+            publisher.publish(b"last", ack="durable", timeout=30.0)
+        assert sum(n for _, n in topic.retain(lambda *_: None, 0)) > 0
+    values = [value for each in stored(fake) for value in each]
+    assert sorted(values) == sorted([*big, b"last"])
+
+
 def test_a_log_that_lost_records_is_not_written_on(tmp_path: Path, fake: FakeBroker) -> None:
     with opened(tmp_path, url(fake)) as client:
         publish(client, texts(50))

@@ -98,7 +98,6 @@ class KafkaStorage:
 
     def start(self) -> None:
         """Begin; does not wait for the cluster."""
-        warm_up()
         self._thread.start()
 
     def close(self) -> None:
@@ -116,6 +115,7 @@ class KafkaStorage:
     # --- the topic's thread -----------------------------------------------------------------------
 
     def _main(self) -> None:
+        warm_up()
         backoff = Backoff()
         while not self._closing.is_set():
             queue, problem = _WHOLE_TOPIC, self._attempt_begin()
