@@ -294,13 +294,18 @@ def test_what_the_log_has_and_kafka_has_not_is_not_acked_by_a_repetition(
     check_once_and_in_order(stored(fake), texts(7))
 
 
-def test_retention_keeps_what_kafka_has_not(tmp_path: Path, fake: FakeBroker) -> None:
+def test_retention_keeps_what_kafka_has_not(
+    tmp_path: Path, fake: FakeBroker, eventually: Any
+) -> None:
     settings = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 16, "queues": 2}
     big = [b"%d " % i + bytes(2000) for i in range(200)]
     with opened(tmp_path, "kafka://127.0.0.1:9/stored", **settings) as client:
         with client.publisher("orders") as publisher:
-            for value in big:
+            for n, value in enumerate(big, 1):
                 publisher.publish(value)
+                if n % 20 == 0:  # several writes, so several segments
+                    ends = [log_of(client, queue) for queue in (0, 1)]
+                    eventually(lambda n=n, e=ends: sum(x.next_token for x in e) == n, "appended")
             with pytest.raises(Timeout):
                 publisher.wait_durable(timeout=0.5)
         node = client.link.node  # type: ignore[attr-defined]
