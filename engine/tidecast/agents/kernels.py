@@ -69,6 +69,7 @@ def _log() -> None:
     _compile(select.find_batch, raw, 0, 0, 0)
     _compile(append.append_sealed, words, raw, 0)
     _compile(append.sync_active, words)
+    _compile(append.note_stored, words, 0)
     _compile(read.read_run, words, 0, raw, 0, 0)
     _compile(read.close_reader, words)
     _compile(read.seek_time, words, 0, 0)
