@@ -297,7 +297,7 @@ def test_what_the_log_has_and_kafka_has_not_is_not_acked_by_a_repetition(
 def test_retention_keeps_what_kafka_has_not(
     tmp_path: Path, fake: FakeBroker, eventually: Any
 ) -> None:
-    settings = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 16, "queues": 2}
+    settings: Body = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 16, "queues": 2}
     big = [b"%d " % i + bytes(2000) for i in range(200)]
     with opened(tmp_path, "kafka://127.0.0.1:9/stored", **settings) as client:
         with client.publisher("orders") as publisher:
