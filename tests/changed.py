@@ -74,6 +74,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         f"{ENGINE}control_link/",
     ),
     "tests/e2e/test_accessible.py": ("frontend/",),
+    "tests/e2e/test_cluster.py": (*_PAGE, *_LEASES),
     "tests/e2e/test_copy_as.py": (*_PAGE, *_COMMANDS),
     "tests/e2e/test_dead_letters.py": (*_PAGE, f"{ENGINE}node/consumers/"),
     "tests/e2e/test_forms.py": _PAGE,

@@ -17,8 +17,8 @@ CACHED = {"Cache-Control": "public, max-age=31536000, immutable"}
 FRESH = {"Cache-Control": "no-cache"}
 TEXT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 PAGES = frozenset(
-    ("", "access", "alerts", "audit", "flow", "limits", "login", "messages", "nodes", "pipelines",
-     "reliability", "subscriptions", "topics")
+    ("", "access", "alerts", "audit", "cluster", "flow", "limits", "login", "messages", "nodes",
+     "pipelines", "reliability", "subscriptions", "topics")
 )  # fmt: skip
 """First parts of the paths that the dashboard routes itself; all others are 404."""
 

@@ -471,6 +471,8 @@ export function answer(
     queues: () => [],
     operations: () => [],
   };
+  if (head === "cluster" && name === "moves") return ok(page(moves(nowMs)));
+  if (head === "cluster" && name === "nodes") return ok(drain(tail));
   if (head === "cluster") return ok(name === "finalize" ? finalized(dry) : cluster(nowMs));
   if (head === "nodes" && tail === "recorder") return ok({ node: name, records: recorder(nowMs) });
   const list = lists[head];
@@ -498,6 +500,7 @@ const cluster = (nowMs: number) => ({
       seen_at: iso(nowMs - 200),
       refused: "",
       blocks: at === 2,
+      drained: at === 0,
     })),
     {
       node: "delta",
@@ -510,9 +513,52 @@ const cluster = (nowMs: number) => ({
       refused:
         "engine 0.1.0 reads level 1, the cluster is at level 2: install tidecast >= 0.2.0 on this node",
       blocks: false,
+      drained: false,
     },
   ],
 });
+
+/** What a drain of any node would do. */
+const drain = (node: string | undefined) => ({
+  node: node ?? "",
+  wanted: false,
+  drained: false,
+  empty: false,
+  keeps: ["orders.eu", "orders.us"],
+  moving: [],
+  stays: [
+    {
+      kind: "topic",
+      name: "jobs",
+      reason: "its queues are in the directory of this node alone: owner is not *",
+    },
+  ],
+  stays_total: 1,
+  moves: [],
+});
+
+const moves = (nowMs: number) => [
+  {
+    id: "12",
+    at: iso(nowMs - 30_000),
+    taken_at: iso(nowMs - 29_880),
+    away_s: 0.12,
+    topic: "orders.us",
+    from_node: "alpha",
+    to_node: "beta",
+    epoch: "7",
+    reason: "the node is drained",
+  },
+  {
+    id: "11",
+    at: iso(nowMs - 31_000),
+    topic: "orders.eu",
+    from_node: "alpha",
+    to_node: "",
+    epoch: "6",
+    reason: "the node is drained",
+  },
+];
 
 const finalized = (dry_run: boolean) => ({
   dry_run,

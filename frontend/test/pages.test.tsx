@@ -96,6 +96,7 @@ describe("pages", () => {
     ["/messages?topic=orders.eu&view=publish", "Messages", "Payload"],
     ["/limits?topic=md.us.equities", "Rate limits", "everything"],
     ["/nodes", "Nodes", "alpha"],
+    ["/cluster", "Cluster", "draining, 1 left"],
     ["/pipelines?name=rollup", "Pipelines", "Runs of rollup"],
     ["/access", "Keys & users", "deploy"],
     ["/audit", "Audit", "All outcomes"],
@@ -130,7 +131,7 @@ describe("what a page says", () => {
   });
 
   it("of the cluster: what holds the next level back, and which node was refused", async () => {
-    await open("/nodes");
+    await open("/cluster");
     const card = await screen.findByRole("region", { name: "Cluster" }, { timeout: 8_000 });
     await within(card).findByText("Level 2");
     const reasons = within(card).getByRole("list", { name: "What holds level 3 back" });
@@ -157,7 +158,7 @@ describe("what a page says", () => {
       }),
     );
     const user = userEvent.setup();
-    await open("/nodes");
+    await open("/cluster");
     const raise = await screen.findByRole(
       "button",
       { name: "Raise the level" },
@@ -174,6 +175,32 @@ describe("what a page says", () => {
     await user.click(confirm);
     await waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
     expect(sent[1]).toBe("?level=3");
+    server.resetHandlers();
+  });
+
+  it("of a drain: what moves and what stays before it begins, and who moved where", async () => {
+    const sent: unknown[] = [];
+    server.use(
+      http.patch("*/api/v1/nodes/beta", async ({ request }) => {
+        sent.push(await request.json());
+        return HttpResponse.json({ name: "beta" });
+      }),
+    );
+    const user = userEvent.setup();
+    await open("/cluster");
+    const engines = await screen.findByRole("table", { name: "Engines of the cluster" });
+    const row = within(engines).getByRole("row", { name: /^beta/ });
+    await user.click(within(row).getByRole("button", { name: "Drain" }));
+    const dialog = await screen.findByRole("dialog", { name: "Drain beta?" });
+    const preview = await within(dialog).findByRole("region", { name: "Preview" });
+    expect(preview.textContent).toContain("2 leased topics moveorders.eu, orders.us");
+    expect(preview.textContent).toContain("owner is not *");
+    await user.click(within(dialog).getByRole("button", { name: "Drain" }));
+    await waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
+    expect(sent).toEqual([{ spec: { drained: true } }]);
+    const moves = screen.getByRole("table", { name: "Moves of leased topics" });
+    expect(moves.textContent).toContain("the node is drained");
+    expect(within(moves).getByText("no node yet")).toBeDefined();
     server.resetHandlers();
   });
 

@@ -414,6 +414,7 @@ def channels() -> dict[str, str]:
     """Each channel that can be watched, and the route that shows the same; "": none does."""
     found = {name: f"live_{name}" for name in PLAIN}
     found |= {"alerts": "", "audit": "list_audit", "recorder:n1": "get_recorder"}
+    found["moves"] = "list_moves"
     for side in IDS:
         found |= {f"topic:{side}.a": "live_topic", f"messages:{side}.a": "browse_messages"}
     return found

@@ -24,6 +24,7 @@ PAGES = {
     "/messages": "Messages",
     "/limits": "Rate limits",
     "/nodes": "Nodes",
+    "/cluster": "Cluster",
     "/pipelines": "Pipelines",
     "/access": "Keys & users",
     "/audit": "Audit",

@@ -389,6 +389,9 @@ def _people() -> Iterator[Action]:
     )
     yield Action("add a node", "/nodes", _dialog("Add a node", Name_of_the_token=ANEW))
     yield Action("quarantine", "/nodes", _quarantine, _unquarantined, _quarantined)
+    yield Action("list moves", "/cluster", _region("Moves"))
+    yield Action("drain", "/cluster", _dialog("Drain"), _with_drained(False), _drained_is(True))
+    yield Action("undrain", "/cluster", _dialog("Undrain"), _with_drained(True), _drained_is(False))
 
 
 def _quarantine(page: Page) -> Locator:
@@ -399,6 +402,20 @@ def _quarantine(page: Page) -> Locator:
 def _unquarantined(api: Api) -> None:
     for node in api.ask("GET", "/nodes")["items"]:
         api.ask("PATCH", f"/nodes/{node['metadata']['name']}", {"spec": {"quarantined": False}})
+
+
+def _with_drained(drained: bool) -> Callable[[Api], None]:
+    def prepared(api: Api) -> None:
+        for node in api.ask("GET", "/nodes")["items"]:
+            api.ask("PATCH", f"/nodes/{node['metadata']['name']}", {"spec": {"drained": drained}})
+
+    return prepared
+
+
+def _drained_is(drained: bool) -> Callable[[Api], bool]:
+    return lambda api: all(
+        node["spec"]["drained"] is drained for node in api.ask("GET", "/nodes")["items"]
+    )
 
 
 def _quarantined(api: Api) -> bool:

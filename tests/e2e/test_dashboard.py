@@ -284,22 +284,6 @@ def test_stale_figures_are_said_to_be(page: Page, admin: BrowserContext) -> None
     expect(badge).to_have_attribute("data-link", "live", timeout=10_000)
 
 
-def test_the_page_of_nodes_shows_the_level_of_each_engine(
-    page: Page, platform: Platform, api: Api
-) -> None:
-    found = api.ask("GET", "/cluster")
-    page.goto(platform.url + "/nodes")
-    card = page.get_by_label("Cluster", exact=True)
-    expect(card.get_by_text(f"Level {found['level']}", exact=True)).to_be_visible()
-    expect(card.get_by_text("the newest level of this service")).to_be_visible()
-    expect(card.get_by_role("button", name="Raise the level")).to_have_count(0)
-    assert found["engines"]
-    for engine in found["engines"]:
-        row = card.get_by_role("row", name=engine["node"])
-        expect(row).to_contain_text(engine["version"])
-        expect(row).to_contain_text("connected" if engine["state"] == "up" else "not connected")
-
-
 @pytest.fixture(scope="module")
 def feeder(platform: Platform, api: Api) -> Iterator[tuple[Path, str]]:
     """The data directory of an engine whose adapter waits for a broker, and the broker's address.

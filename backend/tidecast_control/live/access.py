@@ -6,7 +6,12 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.rights import EVERY_TOPIC
 
 OF_TOPIC = ("topic", "messages")
-OF_PLATFORM = {"keys": "keys:read", "audit": "audit:read", "recorder": "nodes:read"}
+OF_PLATFORM = {
+    "keys": "keys:read",
+    "audit": "audit:read",
+    "recorder": "nodes:read",
+    "moves": "nodes:read",
+}
 """Channels about the platform, and the right that their routes take too."""
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import func, select
-from sqlmodel import col
+from sqlmodel import Session, col
 
 from tidecast_control.alerts import service as alerts
 from tidecast_control.audit import repository as audit
@@ -17,6 +18,7 @@ from tidecast_control.audit.schemas import AuditEntry
 from tidecast_control.db import Database
 from tidecast_control.kit.paging import PageQuery
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.leases import moves
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.rates import Json
 from tidecast_control.messages.decode import shown_message
@@ -52,6 +54,8 @@ async def open_source(name: str, db: Database, hub: Hub) -> AppendSource | None:
             return Alerts(db)
         case "audit" if not rest:
             return Audit(db)
+        case "moves" if not rest:
+            return Moves(db)
     return None
 
 
@@ -163,13 +167,17 @@ class Recorder(_Polled):
         return {"records": shown} if shown else None
 
 
-class Alerts(_Polled):
-    """Alerts as they fire and resolve."""
+class _Changing(_Polled):
+    """The newest rows of a table whose rows change: those that are new or changed."""
 
     def __init__(self, db: Database) -> None:
         super().__init__()
         self._db = db
         self._seen: dict[str, Json] | None = None
+
+    def _rows(self, session: Session, limit: int) -> Iterable[Any]:
+        """The newest, each with an id."""
+        raise NotImplementedError
 
     async def take(self, limit: int) -> Json | None:
         """See `AppendSource`."""
@@ -178,8 +186,8 @@ class Alerts(_Polled):
 
         def read() -> dict[str, Json]:
             with self._db.begin() as session:
-                rows = alerts.page(session, None, PageQuery(limit)).items
-            return {row.id: row.model_dump(mode="json", exclude_none=True) for row in rows}
+                rows = self._rows(session, limit)
+                return {row.id: row.model_dump(mode="json", exclude_none=True) for row in rows}
 
         now = await run_in_threadpool(read)
         before, self._seen = self._seen, now
@@ -187,6 +195,20 @@ class Alerts(_Polled):
             return None
         new = [row for key, row in now.items() if before.get(key) != row]
         return {"entries": new} if new else None
+
+
+class Alerts(_Changing):
+    """Alerts as they fire and resolve."""
+
+    def _rows(self, session: Session, limit: int) -> Iterable[Any]:
+        return alerts.page(session, None, PageQuery(limit)).items
+
+
+class Moves(_Changing):
+    """Moves of leased topics, as they begin and as they end."""
+
+    def _rows(self, session: Session, limit: int) -> Iterable[Any]:
+        return moves.page(session, moves.MovesQuery(PageQuery(limit))).items
 
 
 class Audit(_Polled):

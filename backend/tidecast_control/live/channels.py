@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -236,9 +237,15 @@ def subscriptions(world: World, facts: Facts) -> Json:
 def nodes(world: World, facts: Facts) -> Json:
     """Channel `nodes`."""
     found = {}
+    keeps: dict[str, set[str]] = defaultdict(set)
+    for queue in world.queues.values():
+        if queue["owner_epoch"] != "0":
+            keeps[queue["node"]].add(queue["topic"])
     for name, fact in facts.nodes.items():
         live = world.nodes.get(name, {"name": name})
-        found[name] = _known({**live, **fact, "heard": name in world.nodes})
+        heard = name in world.nodes
+        leased = {"keeps": len(keeps[name])} if heard else {}
+        found[name] = _known({**live, **fact, "heard": heard, **leased})
     return {"nodes": found, "agents": world.agents, **_heard(world, facts)}
 
 

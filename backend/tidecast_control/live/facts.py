@@ -24,7 +24,8 @@ def read(db: Database) -> Facts:
                 row.name: row.spec for row in repository.all_of(session, "subscription")
             },
         )
-        for name in repository.names(session, "node"):
+        for row in repository.all_of(session, "node"):
+            name = row.name
             state = states.get(name)
             up = state is not None and state.connected
             why = drift_of(state, version) if up and state is not None else ""
@@ -33,5 +34,8 @@ def read(db: Database) -> Facts:
                 "drift": bool(why),
                 "why": why,
                 "topology_version": str(state.applied_version if state is not None else 0),
+                "drained": bool(row.spec.get("drained")),
+                "level": state.level if state is not None else 0,
+                "version": state.software if state is not None else "",
             }
         return found

@@ -16,6 +16,7 @@ from tidecast_control.live.schemas import (
     Frame,
     KeysLive,
     MessagesLive,
+    MovesLive,
     NodesLive,
     Overview,
     QueuesLive,
@@ -101,4 +102,4 @@ async def live(websocket: WebSocket) -> None:
     await socket.serve(websocket)
 
 
-SCHEMAS = (Frame, Watch, MessagesLive, RecorderLive)
+SCHEMAS = (Frame, Watch, MessagesLive, RecorderLive, MovesLive)

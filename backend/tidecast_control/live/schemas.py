@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tidecast_control.kit.schemas import Count, Int64, Model, View
+from tidecast_control.leases.schemas import LeaseMove
 from tidecast_control.messages.schemas import MessageView
 from tidecast_control.nodes.schemas import RecorderRecord
 
@@ -402,6 +403,10 @@ class NodeLive(View):
     topology_version: Int64 = 0
     telemetry_age_s: float | None = None
     duty_cycle_ms_max: float = 0
+    version: str = ""
+    level: Count = Field(0, description="The level that its engine writes")
+    drained: bool = Field(False, description="It hands its leased topics over, and takes none")
+    keeps: Count | None = Field(None, description="Leased topics that it has; null: not `heard`")
 
 
 class NodesLive(Heard):
@@ -438,3 +443,9 @@ class RecorderLive(View):
     """Channel `recorder:NODE` (append)."""
 
     records: list[RecorderRecord]
+
+
+class MovesLive(View):
+    """Channel `moves` (append): moves of leased topics that are new, or have an owner now."""
+
+    entries: list[LeaseMove]

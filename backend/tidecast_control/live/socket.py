@@ -32,7 +32,7 @@ PING_S, AUTH_S, CLOSE_S = 1.0, 2.0, 2.0
 ROUTE = "WS /api/v1/live"
 TRY_AGAIN, RIGHTS_CHANGED = 1013, 4409
 MESSAGE_BYTES_MAX = 64 * 1024
-APPENDING = ("messages:", "recorder:", "alerts", "audit")
+APPENDING = ("messages:", "recorder:", "alerts", "audit", "moves")
 
 
 async def serve(websocket: WebSocket) -> None:

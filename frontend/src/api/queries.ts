@@ -8,6 +8,9 @@ export type Subscription = Schemas["Subscription"];
 export type Node = Schemas["Node"];
 export type Cluster = Schemas["Cluster"];
 export type ClusterEngine = Schemas["ClusterEngine"];
+export type LeaseMove = Schemas["LeaseMove"];
+export type NodeDrain = Schemas["NodeDrain"];
+export type WireKeyState = Schemas["WireKeyState"];
 export type Transport = Schemas["Transport"];
 export type RateLimit = Schemas["RateLimit"];
 export type Fault = Schemas["Fault"];
@@ -121,6 +124,43 @@ export const clusterPlanQuery = (level: number) =>
         .POST("/api/v1/cluster/finalize", { params: { query: { level, dry_run: true } } })
         .then(bodyOf),
     retry: false,
+  });
+
+/** What a drain of a node moves, and what stays: its engine is asked. */
+export const drainQuery = (name: string) =>
+  queryOptions({
+    queryKey: ["cluster", "drain", name],
+    queryFn: () =>
+      http.GET("/api/v1/cluster/nodes/{name}/drain", { params: { path: { name } } }).then(bodyOf),
+    refetchInterval: 2_000,
+    retry: false,
+  });
+
+interface MovesSearch {
+  topic?: string | undefined;
+  node?: string | undefined;
+}
+
+export const movesQuery = (search: MovesSearch) =>
+  infiniteQueryOptions({
+    queryKey: ["cluster", "moves", search],
+    queryFn: ({ pageParam }) =>
+      http
+        .GET("/api/v1/cluster/moves", {
+          params: { query: { limit: 50, ...(pageParam ? { cursor: pageParam } : {}), ...search } },
+        })
+        .then(bodyOf),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    placeholderData: keepPreviousData,
+  });
+
+export const wireKeysQuery = (name: string) =>
+  queryOptions({
+    queryKey: ["transports", "keys", name],
+    queryFn: () =>
+      http.GET("/api/v1/transports/{name}/keys", { params: { path: { name } } }).then(bodyOf),
+    refetchInterval: 10_000,
   });
 
 export const recorderQuery = (node: string) =>

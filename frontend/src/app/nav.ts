@@ -1,6 +1,7 @@
 import {
   Activity,
   Bell,
+  Boxes,
   CircleGauge,
   Gauge,
   History,
@@ -96,6 +97,13 @@ const PLACES: readonly Group[] = [
     title: "Platform",
     places: [
       { path: "/nodes", name: "Nodes", icon: Server, key: "n", says: "engines and transports" },
+      {
+        path: "/cluster",
+        name: "Cluster",
+        icon: Boxes,
+        key: "c",
+        says: "levels, drains, moves of leased topics, keys of sealed transports",
+      },
       {
         path: "/pipelines",
         name: "Pipelines",

@@ -84,6 +84,11 @@ const nodes = createRoute({
   ...page("/nodes"),
   component: lazyRouteComponent(() => import("@/pages/nodes/nodes"), "NodesPage"),
 });
+const cluster = createRoute({
+  ...page("/cluster"),
+  validateSearch: search({ topic: text(200), node: text(200) }),
+  component: lazyRouteComponent(() => import("@/pages/cluster/cluster"), "ClusterPage"),
+});
 const limits = createRoute({
   ...page("/limits"),
   validateSearch: search({ topic: text(200), edit: text(200), create: flag }),
@@ -132,6 +137,7 @@ const pages = [
   messages,
   limits,
   nodes,
+  cluster,
   pipelines,
   access,
   audit,

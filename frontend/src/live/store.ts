@@ -27,7 +27,7 @@ interface Channel {
 
 /** Channels whose deltas are new entries, not changes. */
 const isAppended = (channel: string) =>
-  /^(messages|recorder):/.test(channel) || channel === "audit" || channel === "alerts";
+  /^(messages|recorder):/.test(channel) || ["audit", "alerts", "moves"].includes(channel);
 
 export class LiveStore {
   private readonly channels = new Map<string, Channel>();

@@ -48,6 +48,7 @@ interface Fixed {
   keys: KeysLive;
   audit: Record<string, unknown>;
   alerts: Record<string, unknown>;
+  moves: Schemas["MovesLive"];
 }
 
 /** What a channel carries, by its name. */

@@ -21,7 +21,6 @@ import { Page } from "@/ui/page";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { Tip } from "@/ui/tip";
-import { ClusterCard } from "./cluster";
 import { Enrol } from "./enrol";
 
 export function NodesPage() {
@@ -70,7 +69,6 @@ export function NodesPage() {
           />
         ))}
       </div>
-      <ClusterCard />
       <Card title="Transports" hint="how packets move" flush className="mt-3">
         <Table
           label="Transports"
