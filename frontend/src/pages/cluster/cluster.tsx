@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { Play, Truck } from "lucide-react";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import { type Cluster, type ClusterEngine, clusterQuery } from "@/api/queries";
 import { useMay } from "@/app/session";
 import { exact } from "@/lib/format";
@@ -18,7 +18,7 @@ import { KeysCard } from "./keys";
 import { LevelLine, RaiseButton } from "./level";
 import { MovesCard } from "./moves";
 
-/** An engine by REST, and by the live feed where that is newer. */
+/** An engine by REST, with the live figures. */
 interface Row extends ClusterEngine {
   live: NodeLive | undefined;
 }
@@ -30,6 +30,13 @@ export function ClusterPage() {
   const [asked, setAsked] = useState<{ node: string; drain: boolean } | null>(null);
   const cluster = query.data;
   const rows = (cluster?.engines ?? []).map((one) => withLive(one, live?.nodes[one.node]));
+  // The feed begins with frames of the past: it says when to read again, not what is wanted.
+  const told = Object.values(live?.nodes ?? {})
+    .map((one) => [one.name, one.state, one.version, one.level, one.drained].join())
+    .join(";");
+  const { refetch } = query;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: read again when the feed says so
+  useEffect(() => void refetch(), [told, refetch]);
   return (
     <Page
       title="Cluster"
@@ -66,14 +73,7 @@ export function ClusterPage() {
 
 function withLive(engine: ClusterEngine, live: NodeLive | undefined): Row {
   if (!live || live.state === "never") return { ...engine, live };
-  return {
-    ...engine,
-    state: live.state,
-    version: live.version || engine.version,
-    level: live.level || engine.level,
-    drained: live.drained ?? engine.drained,
-    live,
-  };
+  return { ...engine, state: live.state, live };
 }
 
 const columnsOf = (
