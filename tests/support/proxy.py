@@ -23,6 +23,7 @@ class Proxy:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._closed = False
         self._cut_after: int | None = None
+        self._counts_answers = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -39,9 +40,12 @@ class Proxy:
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                     each.shutdown(socket.SHUT_RDWR)
 
-    def cut_after(self, n_bytes: int) -> None:
-        """Cut when so many bytes more have gone to the target, before any answer to the last."""
-        self._cut_after = n_bytes
+    def cut_after(self, n_bytes: int, *, answers: bool = False) -> None:
+        """Cut when so many bytes more have gone to the target, before any answer to the last.
+
+        With ``answers`` bytes count that have gone to the client.
+        """
+        self._counts_answers, self._cut_after = answers, n_bytes
 
     @property
     def cuts(self) -> bool:
@@ -106,7 +110,7 @@ class Proxy:
                     data = each.recv(1 << 16)
                     if not data:
                         return
-                    if each is client and self._cut_after is not None:
+                    if self._cut_after is not None and (each is target) == self._counts_answers:
                         self._cut_after -= len(data)
                     (target if each is client else client).sendall(data)
                     if self._cut_after is not None and self._cut_after <= 0:

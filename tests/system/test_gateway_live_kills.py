@@ -14,7 +14,7 @@ from tests.support.gateways import TIMEOUT_S, Served, until_event
 from tests.support.lab import Lab, multicast, topology
 
 from tidecast.errors import AuthError
-from tidecast.events import EngineLost, GatewayBack, GatewayLost, MessagesUnsent
+from tidecast.events import EngineLost, Gap, GatewayBack, GatewayLost, MessagesUnsent
 
 COUNT, RATE = 300, 100
 """Messages, each in a packet of its own, and packets a second: three seconds to send them all."""
@@ -129,3 +129,109 @@ def test_a_publisher_that_is_closed_while_its_gateway_is_away_reports_what_may_b
     missing = COUNT - apart.take()
     assert missing <= unsent.messages < COUNT
     assert apart.far.health().unsent == unsent.messages
+
+
+class Behind:
+    """A remote subscriber at an engine with a gateway, a publisher at another engine."""
+
+    def __init__(self, lab: Lab, eventually: Eventually, **topic: Any) -> None:
+        self._eventually = eventually
+        topics = [{"name": "ticks", "id": 7, **topic}]
+        wire = multicast()
+        self.served = Served(lab, topics, wire)
+        self.right = lab.platform(topology(wire, name="right", topics=topics))
+        self.far = self.served.connect()
+        self.subscription = self.far.subscribe("ticks", on_gap="event").open()
+        self.publisher = self.right.connect().publisher("ticks")
+        self.count = 0
+        self.found: list[int] = []
+
+    def publish(self, count: int = COUNT) -> None:
+        """Publish messages, each in a packet of its own."""
+        for _ in range(count):
+            self.publisher.publish(b"%d" % self.count + bytes(1000))
+            self.count += 1
+        self.publisher.flush()
+
+    def take_all(self) -> None:
+        """Read until the newest message is there."""
+
+        def there() -> bool:
+            payloads = self.subscription.poll(1000).payloads()
+            self.found += [int(each.rstrip(b"\0")) for each in payloads]
+            return self.found[-1:] == [self.count - 1]
+
+        self._eventually(there, "the newest message", timeout_s=TIMEOUT_S)
+
+
+def test_a_subscription_resumes_from_histories_behind_the_next_engine(
+    lab: Lab, eventually: Eventually
+) -> None:
+    behind = Behind(lab, eventually)
+    behind.publish()
+    behind.take_all()
+    behind.served.platform.kill()
+    behind.publish()
+    behind.served.start()
+    until_event(behind.far, GatewayBack)
+    behind.publish()
+    behind.take_all()
+    assert behind.found == list(range(3 * COUNT)), "nothing is lost, or comes twice"
+    assert behind.subscription.stats()["gaps"] == 0
+
+
+def test_a_kill_amid_a_stream_that_waits_for_its_reader_is_no_gap(
+    lab: Lab, eventually: Eventually
+) -> None:
+    """The client has messages of which it has read none, some of them of an unfinished batch."""
+    behind = Behind(lab, eventually)
+    for _ in range(3):
+        behind.publish()
+        eventually(lambda: behind.subscription.lag() > 0, "messages at the client")
+        behind.served.platform.kill()
+        behind.publish()
+        behind.served.start()
+        until_event(behind.far, GatewayBack)
+    behind.take_all()
+    assert behind.found == list(range(6 * COUNT))
+    assert behind.subscription.stats()["gaps"] == 0
+
+
+def test_a_gap_names_the_packets_that_no_history_holds(lab: Lab, eventually: Eventually) -> None:
+    behind = Behind(lab, eventually, history_bytes=128 << 10)
+    behind.publish(20)
+    behind.take_all()
+    before = behind.subscription.images()[0]
+    behind.served.platform.kill()
+    behind.publish(COUNT)
+    behind.served.start()
+    behind.take_all()
+    gap = until_event(behind.far, Gap)
+    missing = sorted(set(range(behind.count)) - set(behind.found))
+    assert len(behind.found) == len(set(behind.found))
+    assert missing == list(range(20, 20 + len(missing))), "one range, from the first one missed"
+    assert 0 < len(missing) < COUNT
+    assert gap.end - gap.first == len(missing), "a message a packet"
+    assert before.gaps == 0
+    assert behind.subscription.stats()["gaps"] == 1
+
+
+def test_a_publisher_that_is_gone_when_the_gateway_is_back_ends_with_a_gap(
+    lab: Lab, eventually: Eventually
+) -> None:
+    behind = Behind(lab, eventually)
+    behind.publish(5)
+    behind.take_all()
+    session = behind.publisher.session
+    behind.served.platform.kill()
+    behind.publish(5)
+    behind.right.kill()
+    behind.served.start()
+
+    def has_gap() -> bool:
+        assert len(behind.subscription.poll()) == 0, "nothing that was read comes again"
+        return behind.subscription.stats()["gaps"] == 1
+
+    eventually(has_gap, "the gap", timeout_s=TIMEOUT_S)
+    gap = until_event(behind.far, Gap)
+    assert (gap.session, gap.reason, gap.end - gap.first) == (session, "reconnect", 1)

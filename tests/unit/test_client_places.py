@@ -16,7 +16,7 @@ from tidecast.buffers import reader, writer
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.buffers.writer import close_abandoned
 from tidecast.client.core import subscription
-from tidecast.client.core.image import Image, ReadPosition
+from tidecast.client.core.image import Image, ReadPosition, position_of
 from tidecast.client.core.subscription import SubscriptionCore
 from tidecast.client.remote import frames as remote_frames
 from tidecast.client.remote.rings import with_local_ids
@@ -68,6 +68,20 @@ def test_what_was_read_behind_a_hole_stays_read_in_rings_of_any_size(
     new = image(tmp_path, "new", first=90, slots=slots)
     assert new.resume_from(place) is None
     assert (int(new.port[reader.R_SEQ]), read_ahead(new)) == (100, ahead)
+    far = image(tmp_path, "far", first=100, slots=slots)
+    far.resume_at(position_of(100, 32, old.ahead()))
+    assert (int(far.port[reader.R_SEQ]), read_ahead(far)) == (100, ahead)
+    assert int(far.port[reader.R_AT]) == 32
+
+
+@pytest.mark.parametrize("place", [(101, 40), (99, 40), (100, 31), (100, 1401), (1 << 60, 40)])
+def test_a_place_of_another_process_counts_where_the_ring_begins_alone(
+    tmp_path: Path, place: tuple[int, int]
+) -> None:
+    ring = image(tmp_path, "ring", first=100)
+    ring.resume_at(position_of(*place, b"\xff"))
+    assert (int(ring.port[reader.R_SEQ]), int(ring.port[reader.R_AT])) == (100, 32)
+    assert read_ahead(ring) == set()
 
 
 def test_a_ring_that_begins_later_is_a_gap(tmp_path: Path) -> None:

@@ -416,23 +416,88 @@ def test_a_client_that_reconnects_takes_over_from_its_dead_connection(
             assert payloads(here, 1) == [b"2"]
 
 
-def test_what_a_subscription_missed_is_a_typed_gap(node: EmbeddedLink, proxy: Proxy) -> None:
+def test_a_subscription_resumes_where_it_was(node: EmbeddedLink, proxy: Proxy) -> None:
     with local(node) as near, near.publisher("missed") as publisher, remote(proxy.url) as far:
-        with far.subscribe("missed", on_gap="event") as there:
+        with far.subscribe("missed") as there:
             publisher.publish(b"1", flush=True)
             assert payloads(there, 1) == [b"1"]
             proxy.refuses = True
             proxy.cut()
             assert until_event(far, GatewayLost)
             assert (far.health().healthy, far.health().status) == (False, "reconnecting")
-            publisher.publish_batch([b"x" * 1000] * 10, flush=True).check()
-            proxy.refuses = False
-            assert until_event(far, GatewayBack).resumed
-            publisher.publish(b"2", flush=True)
-            assert payloads(there, 1) == [b"2"]
-            gap = until_event(far, Gap)
-            assert gap.reason == "reconnect"
-            assert gap.end - gap.first >= 5, "ten messages of 1,000 bytes were missed"
+            missed = [b"%d" % i + bytes(1000) for i in range(10)]
+            publisher.publish_batch(missed, flush=True).check()
+            with near.publisher("missed") as other:
+                other.publish(b"of another", flush=True)
+                proxy.refuses = False
+                assert until_event(far, GatewayBack).resumed
+                publisher.publish(b"2", flush=True)
+                found = payloads(there, 12)
+            assert [each for each in found if each != b"of another"] == [*missed, b"2"]
+
+
+def test_what_no_ring_holds_when_a_subscription_resumes_is_a_typed_gap(
+    node: EmbeddedLink, proxy: Proxy
+) -> None:
+    with (
+        local(node) as near,
+        remote(proxy.url) as far,
+        near.publisher("lapped", history_bytes=64 << 10) as publisher,
+        far.subscribe("lapped", on_gap="event") as there,
+    ):
+        publisher.publish(b"1", flush=True)
+        assert payloads(there, 1) == [b"1"]
+        proxy.refuses = True
+        proxy.cut()
+        assert until_event(far, GatewayLost)
+        publisher.publish_batch([b"%03d" % i + bytes(1000) for i in range(200)]).check()
+        publisher.flush()
+        proxy.refuses = False
+        assert until_event(far, GatewayBack).resumed
+        found = [bytes(there.next(timeout=TIMEOUT_S).data)]
+        while int(found[-1][:3]) < 199:
+            found.append(bytes(there.next(timeout=TIMEOUT_S).data))
+        numbers = [int(each[:3]) for each in found]
+        assert numbers == list(range(numbers[0], 200))
+        gap = until_event(far, Gap)
+        assert gap.reason == "reconnect"
+        assert gap.end - gap.first == numbers[0] > 100, "a message a packet"
+
+
+@pytest.mark.parametrize("options", [{}, {"tethered": False}, {"start": "earliest"}])
+def test_a_stream_over_many_cuts_arrives_once_and_in_order(
+    node: EmbeddedLink, proxy: Proxy, options: Any
+) -> None:
+    """Cuts come amid batches of several frames, too."""
+    with local(node) as near, near.publisher("stream") as publisher, remote(proxy.url) as far:
+        with far.subscribe("stream", **options) as there:
+            sent = [b"%d" % i + bytes(200 + i % 7) for i in range(2_000)]
+            sent[700] += bytes(300_000)
+            for cut_at in (100_000, 280_000, 330_000, 400_000, 600_000):
+                before = proxy.connections
+                proxy.cut_after(cut_at, answers=True)
+                publisher.publish_batch(sent, flush=True, timeout=TIMEOUT_S).check()
+                assert payloads(there, len(sent)) == sent
+                assert proxy.connections > before
+
+
+def test_a_stale_position_is_refused_by_its_range(gateway: Gateway, node: EmbeddedLink) -> None:
+    """Whatever a client names, it reads messages of the topic, and the gateway lives."""
+    with local(node) as near, near.publisher("named") as publisher, remote(gateway.url) as far:
+        publisher.publish_batch([b"%d" % i for i in range(50)], flush=True).check()
+        link: Any = far.link
+        for number, place in enumerate([(0, 31, b""), (0, 1 << 16, b""), (1 << 59, 40, b"\xff"),
+                                        (0, 45, b"\xff" * 64)]):  # fmt: skip
+            link._ask(
+                lambda n, number=number, place=place: remote_frames.OpenSubscription(
+                    id=n, number=1000 + number, pattern="named", options=SubscriptionOptions(),
+                    credit=1 << 20, places={publisher.session: place},
+                ),
+                remote_frames.SubscriptionOpened,
+            )  # fmt: skip
+        with far.subscribe("named") as there:
+            publisher.publish(b"end", flush=True)
+            assert payloads(there, 1) == [b"end"]
 
 
 def test_a_cut_while_nothing_was_published_is_no_gap(node: EmbeddedLink, proxy: Proxy) -> None:

@@ -29,13 +29,14 @@ from tidecast.api.operations import EVERY_TOPIC, Operation, Operations, nothing
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers import reader
 from tidecast.client.aio import Connection, Publisher, Subscription
-from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
+from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image, ReadPosition, position_of
 from tidecast.client.core.message import Batch
 from tidecast.client.core.opened import ImageEvent
+from tidecast.client.kernels import ports
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.waiting import Deadline
-from tidecast.config.internal import REPLIES, RESPONDERS
+from tidecast.config.internal import REPLIES, RESPONDERS, is_internal
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.events import (
     AccessDenied,
@@ -65,10 +66,26 @@ class _News(Exception):
 
 
 class _Relay(Subscription):
-    """A subscription that notes in order what happens to its images: new, gap, ended."""
+    """A subscription that notes in order what happens to its images: new, gap, ended.
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    Of one that its client opens again, sessions begin at the places that the client knows. The
+    client compares: what lies between its place and the beginning is a gap.
+    """
+
+    def __init__(self, session: RemoteSession, frame: frames.OpenSubscription) -> None:
+        asked = frame.options
+        super().__init__(
+            session.connection, frame.pattern, tethered=asked.tethered,
+            start=Earliest() if asked.start == "earliest" else Latest(),
+            receive_bytes=asked.receive_bytes, on_gap="event",
+        )  # fmt: skip
+        places = {} if is_internal(frame.pattern) else frame.places
+        self._places = {each: position_of(*place) for each, place in places.items()}
+        self._options = msgspec.structs.replace(
+            self._options,
+            resume={each: place.seq for each, place in self._places.items()},
+            age_s=0.0 if is_internal(frame.pattern) else asked.age_s,
+        )
         self.news: deque[tuple[str, Image, Any]] = deque()
         self.current: Image | None = None
 
@@ -97,6 +114,13 @@ class _Relay(Subscription):
             image = self._images[-1]
             self.news.append(("opened", image, (int(image.port[reader.R_SEQ]), _offset(image))))
 
+    def _resume_image(self, image: Image, place: ReadPosition | None) -> None:
+        asked = self._places.pop(image.session, None)
+        if asked is None or place is not None:
+            super()._resume_image(image, place)
+        else:
+            image.resume_at(asked)
+
     def _on_gap(self, image: Image, gap: Gap) -> None:
         self.news.append(("gap", image, gap))
 
@@ -107,6 +131,13 @@ class _Relay(Subscription):
 
 def _offset(image: Image) -> int:
     return int(image.port[reader.R_AT])
+
+
+def _end_of(columns: ports.Port, rows: ports.Port | None, i: int) -> int:
+    """Where message ``i`` of a batch ends, in the memory of the batch."""
+    if rows is None:
+        return int(columns[1, i])
+    return int(rows[i, reader.OUT_AT] + rows[i, reader.OUT_LENGTH])
 
 
 class _Subscription:
@@ -179,8 +210,13 @@ class _Subscription:
         assert image is not None
         number = self._images[id(image)]
         memory, columns, rows, n = batch.parts
+        ahead = image.ahead()
         for first, end, mixed, body in frames.bodies(memory, columns, rows, n):
             seq, at = int(image.port[reader.R_SEQ]), _offset(image)
+            if end < n and ahead:
+                seq = -1  # the batch is not in the order of packets
+            elif end < n:
+                seq, at = image.place_behind(_end_of(columns, rows, end - 1))
             if not image.whole():
                 gap = image.torn()
                 await self._session.send(self._gap(number, gap.first, gap.end, gap.reason))
@@ -197,7 +233,7 @@ class _Subscription:
             await self._session.send(
                 frames.Deliver(
                     number=self.number, image=number, n=end - first, mixed=mixed,
-                    seq=seq if end == n else -1, at=at,
+                    seq=seq, at=at, ahead=ahead if end == n else b"",
                 ),
                 body,
             )  # fmt: skip
@@ -285,7 +321,7 @@ class RemoteSession:
             session=self.id, key=self.key, resumed=resumed, client_id=link.client_id,
             node_id=link.node_id, node_name=link.node_name, incarnation=link.incarnation,
             accepted={number: each.accepted for number, each in self._publications.items()},
-            version=VERSION, level=level,
+            version=VERSION, level=level, resumes=True,
         )  # fmt: skip
 
     def count(self, name: str, n: int = 1) -> None:
@@ -610,11 +646,7 @@ class RemoteSession:
         options = frame.options
         if options.start not in ("latest", "earliest"):
             raise NotFound(f"start: {options.start!r}: latest or earliest")
-        relay = _Relay(
-            self.connection, frame.pattern, tethered=options.tethered,
-            start=Earliest() if options.start == "earliest" else Latest(),
-            receive_bytes=options.receive_bytes, on_gap="event",
-        )  # fmt: skip
+        relay = _Relay(self, frame)
         await relay.open()
         credit = min(max(frame.credit, 0), frames.CREDIT_BYTES_MAX)
         subscription = _Subscription(self, frame.number, relay, credit)

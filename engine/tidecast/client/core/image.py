@@ -50,6 +50,17 @@ class ReadPosition(NamedTuple):
     """See `Image.read_no`."""
 
 
+def position_of(seq: int, offset: int, ahead: bytes) -> ReadPosition:
+    """A position as a remote client keeps it; ``ahead``: see `Image.ahead`."""
+    if not ahead:
+        return ReadPosition(seq, offset, None, None)
+    read = np.unpackbits(np.frombuffer(ahead, dtype=np.uint8), bitorder="little")
+    slots = 1 << (read.size - 1).bit_length()
+    bits = np.zeros(slots, dtype=np.uint8)
+    bits[(seq + np.arange(read.size)) & (slots - 1)] = read
+    return ReadPosition(seq, offset, None, (np.packbits(bits, bitorder="little"), slots))
+
+
 class Copied(NamedTuple):
     """A message that was copied out of a ring."""
 
@@ -78,6 +89,7 @@ class Image:
         "generation",
         "gone",
         "image_id",
+        "low",
         "memory",
         "node",
         "port",
@@ -108,6 +120,8 @@ class Image:
         self.memory = self._ring.data.toreadonly()
         self.base = address(self._ring)
         """Where `memory` lies."""
+        self.low = 0
+        """Offsets of the last batch are those of the ring less this."""
         self._assembly: Bytes = np.empty(0, dtype=np.uint8)
         self._gathered: Bytes = np.empty(0, dtype=np.uint8)
         self._out = np.empty((0, reader.OUT_FIELDS), dtype=np.int64)
@@ -264,6 +278,7 @@ class Image:
 
     def _batch(self, n: int) -> Batch | Gap:
         plain = int(self.port[ports.Q_FLAGS]) & ~3 == 0
+        self.low = 0
         if not self.tethered:
             return self._copied(n)
         return Batch(self, n, self.memory, self._columns, None if plain else self._out)
@@ -276,7 +291,7 @@ class Image:
         kept = bytes(self.memory[low:high])
         if not ports.is_held(self.port):
             return self.torn()
-        rows = rows.copy()
+        self.low, rows = low, rows.copy()
         rows[:, [reader.OUT_AT, reader.OUT_META_AT]] -= low
         return Batch(self, n, memoryview(kept), self._columns[:, :n] - low, rows)
 
@@ -320,6 +335,33 @@ class Image:
             port[ports.Q_ASSEMBLY] = address(self._assembly)
             port[ports.Q_ASSEMBLY_BYTES] = self._assembly.size
         return None
+
+    def resume_at(self, place: ReadPosition) -> None:
+        """`resume_from` for a place of another process, which counts where the ring begins there.
+
+        It may name no message: what is read from there is checked as all that a ring holds.
+        """
+        fits = wire.PACKET_HEADER_BYTES <= place.offset <= self.port[reader.R_SLOT_BYTES]
+        if self.port[reader.R_SEQ] == place.seq and fits:
+            self.resume_from(place)
+
+    def place_behind(self, end: int) -> tuple[int, int]:
+        """Packet, and offset in it, behind a message of the last batch that ends at ``end``."""
+        port = self.port
+        behind = end + self.low - int(port[reader.R_SLOTS_AT])
+        slot, at = divmod(behind - 1, int(port[reader.R_SLOT_BYTES]))
+        newest = int(port[reader.R_SEQ])
+        return newest - ((newest - slot) & int(port[reader.R_MASK])), at + 1
+
+    def ahead(self) -> bytes:
+        """Unordered topics: a bit for each packet from R_SEQ on, set where it was read."""
+        port = self.port
+        if not port[reader.R_SEEN] or not self._seen.any():
+            return b""
+        seqs = int(port[reader.R_SEQ]) + np.arange(int(port[reader.R_SLOTS]))
+        bits = np.unpackbits(self._seen, bitorder="little")[seqs & int(port[reader.R_MASK])]
+        n = int(np.flatnonzero(bits)[-1]) + 1
+        return np.packbits(bits[:n], bitorder="little").tobytes()
 
     def _skip_seen(self, seq: int, seen: Bytes, slots: int) -> None:
         own = int(self.port[reader.R_SLOTS])

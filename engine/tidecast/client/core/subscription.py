@@ -50,7 +50,7 @@ ITERATE_MESSAGES = 512
 """Messages taken at a time by who iterates over messages."""
 _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
-_MAY_COME_BACK = ("timeout", "restarted", "failed")
+MAY_COME_BACK = ("timeout", "restarted", "failed")
 """Why a session ends that its publisher, or its engine, may continue."""
 
 
@@ -523,7 +523,7 @@ class SubscriptionCore:
         self._ports = None
         if self._held is image:
             self._held = None
-        comes_back = image.gone in _MAY_COME_BACK or image.subscription_id == _ENGINE_LOST
+        comes_back = image.gone in MAY_COME_BACK or image.subscription_id == _ENGINE_LOST
         place = image.position() if comes_back else None
         for later in self._images:
             if later.after is image:

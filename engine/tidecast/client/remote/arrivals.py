@@ -6,30 +6,52 @@ which puts what found no room, and `credits`, which says what may be asked for a
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from tidecast.api.frames.common import Failure
-from tidecast.api.link import SubscriptionOptions
+from tidecast.api.link import AGE_S_MAX, RESUME_MAX, SubscriptionOptions
+from tidecast.client.core.subscription import MAY_COME_BACK
 from tidecast.client.remote import frames
-from tidecast.client.remote.frames import Block
+from tidecast.client.remote.frames import Block, Place
 from tidecast.client.remote.rings import Incoming, RingDirectory
+from tidecast.config.internal import is_internal
 from tidecast.events import Event, Gap, ImageGone, SubscriptionEnded
 from tidecast.layout import packet as wire
 from tidecast.native.mapped import MappedFile
+
+RETURN_S = 10.0
+"""A publisher that the gateway's engine has not heard for so long is gone: `image_timeout_s`."""
+BeforeNow = tuple[Incoming | None, tuple[int, int] | None]
 
 
 class Subscribed:
     """One subscription: how to open it again, and its images."""
 
-    def __init__(self, number: int, pattern: str, options: SubscriptionOptions) -> None:
+    def __init__(
+        self, number: int, pattern: str, options: SubscriptionOptions, now_s: Callable[[], float]
+    ) -> None:
         self.number, self.pattern, self.options = number, pattern, options
+        self._now_s = now_s
         self.images: dict[int, Incoming] = {}
         self.stale: dict[int, Incoming] = {}
         """Images of the connection before, by session of their publisher."""
+        self.stale_until_s = math.inf
+        """Until then their publishers may be heard by the gateway's engine."""
+        self.leaving: list[Incoming] = []
+        """Images that ended, with messages that found no room yet."""
+        self.asked: dict[int, Place] = {}
+        """By session, the places that the gateway was asked to begin at and has not yet."""
+        self.ended: dict[int, Place] = {}
+        """By session, where images ended whose publishers may come back."""
         self.credit_due = 0
         self.again = False
         """It was opened again: images may begin behind what was missed."""
+        self.since_s = self._now_s()
+        """Since this time it knows the place of every session that it has read."""
         self.subscriber_id = 0
         """The id by which the gateway knows it now."""
         self.failure: Failure | None = None
@@ -41,14 +63,68 @@ class Subscribed:
         """The gateway has opened it."""
         self.subscriber_id = subscriber_id
 
+    @property
+    def resumes(self) -> bool:
+        """It asks for what it missed. Replies and announcements are for those who are there."""
+        return not is_internal(self.pattern)
+
+    def disconnect(self) -> None:
+        """Its connection was lost: note where each session is to begin again."""
+        self.again, self.credit_due = True, 0
+        self.stale |= {i.opened.session: i for i in self.images.values()}
+        self.images, self.stale_until_s = {}, math.inf
+        if not self.resumes:
+            return
+        places = self.asked | self.ended | {s: i.place for s, i in self.stale.items()}
+        if len(places) > RESUME_MAX:
+            self.since_s = self._now_s()
+            places = dict(list(places.items())[-RESUME_MAX:])
+        room = frames.AHEAD_BYTES_MAX
+        for session, (seq, at, ahead) in places.items():
+            room -= len(ahead)
+            places[session] = (seq, at, ahead if room >= 0 else b"")
+        self.asked, self.ended = places, {}
+
+    def begin(self, frame: frames.ImageOpened, *, gateway_resumes: bool) -> BeforeNow:
+        """A session begins: its image of the connection before, and its place, if it has one."""
+        incoming = self.stale.pop(frame.session, None)
+        asked = self.asked.pop(frame.session, None)
+        self.ended.pop(frame.session, None)
+        if not self.again:
+            return None, None
+        if incoming is not None:
+            return incoming, incoming.position
+        if asked is not None:
+            return None, asked[:2]
+        return None, None if gateway_resumes and self.resumes else (0, 0)
+
+    def end(self, incoming: Incoming, *, may_come_back: bool) -> None:
+        """No more comes of an image."""
+        self.images = {k: i for k, i in self.images.items() if i is not incoming}
+        self.leaving.append(incoming)
+        if may_come_back and self.resumes:
+            while len(self.ended) >= RESUME_MAX:
+                del self.ended[next(iter(self.ended))]
+                self.since_s = self._now_s()
+            self.ended[incoming.opened.session] = incoming.place
+
+    def finish(self, incoming: Incoming) -> None:
+        """All of an image that ended is in its ring."""
+        self.leaving = [each for each in self.leaving if each is not incoming]
+
     def opening(self, question: int) -> frames.OpenSubscription:
         """The question for it."""
+        options = self.options
+        if self.again and self.resumes:
+            age_s = min(self._now_s() - self.since_s, AGE_S_MAX)
+            options = msgspec.structs.replace(options, age_s=age_s)
         return frames.OpenSubscription(
             id=question,
             number=self.number,
             pattern=self.pattern,
-            options=self.options,
+            options=options,
             credit=frames.CREDIT_BYTES,
+            places=self.asked,
         )
 
 
@@ -61,16 +137,22 @@ class Arrivals:
         numbers: Iterator[int],
         push: Callable[..., None],
         ring_pump: Callable[[], None],
+        now_s: Callable[[], float],
     ) -> None:
         self._home, self._numbers = home, numbers
         self._push: Callable[..., None] = push
-        self._ring_pump = ring_pump
+        self._ring_pump, self._now_s = ring_pump, now_s
         self._lock = threading.RLock()
         self._subscribed: dict[int, Subscribed] = {}
         self._rings: dict[tuple[int, int], Incoming] = {}
         """By the image's id that the subscription knows, also of rings that only wait to end."""
         self._old: dict[tuple[int, int], MappedFile] = {}
         """Rings that were replaced by larger ones and are not read to their end yet."""
+        self._resumes = False
+
+    def greeted(self, *, resumes: bool) -> None:
+        """A gateway is there; ``resumes``: it lets subscriptions begin at their places."""
+        self._resumes = resumes
 
     # --- subscriptions ----------------------------------------------------------------------------
 
@@ -107,13 +189,19 @@ class Arrivals:
         with self._lock:
             found = [each for each in self._subscribed.values() if each.failure is None]
             for each in found:
-                each.again, each.credit_due = True, 0
-                each.stale |= {i.opened.session: i for i in each.images.values() if not i.ended}
-                each.images = {}
+                each.disconnect()
             return found
 
     def reopened(self, each: Subscribed) -> None:
-        """Open again: images that are gone end with a gap, as nobody knows what they sent last."""
+        """Open again: its publishers have RETURN_S to be heard by the gateway's engine."""
+        if self._resumes and each.resumes:
+            with self._lock:
+                each.stale_until_s = self._now_s() + RETURN_S
+        else:
+            self._end_stale(each, "reconnect")
+
+    def _end_stale(self, each: Subscribed, reason: str) -> None:
+        """Images that are gone end with a gap, as nobody knows what they sent last."""
         with self._lock:
             stale, each.stale = each.stale, {}
         for incoming in stale.values():
@@ -125,7 +213,7 @@ class Arrivals:
                     number=each.number, image=0, first=seq, end=seq + 1, reason="reconnect"
                 ),
             )
-            self._end(each, incoming, "reconnect")
+            self._end(each, incoming, reason)
 
     def failed(self, number: int, failure: Failure) -> None:
         """A subscription ended at the gateway. It learns that behind all that arrived."""
@@ -134,11 +222,12 @@ class Arrivals:
             each.failure = failure
             for incoming in list(each.images.values()):
                 self._end(each, incoming, failure.code)
+            self._end_stale(each, failure.code)
             self._report_end(each)
 
     def _report_end(self, each: Subscribed) -> None:
         with self._lock:
-            if each.failure is None or each.images or each.reported:
+            if each.failure is None or each.images or each.leaving or each.reported:
                 return
             each.reported = True
         self._push(
@@ -159,6 +248,7 @@ class Arrivals:
         if each is None or incoming is None:
             return
         if isinstance(frame, frames.GapReported):
+            incoming.pass_gap(frame.end)
             self._put(each, incoming, frame)
         else:
             self._end(each, incoming, frame.reason)
@@ -169,24 +259,21 @@ class Arrivals:
         if each is None:
             return
         with self._lock:
-            incoming = each.stale.pop(frame.session, None)
-            before = (0, 0) if incoming is None else incoming.position
+            incoming, before = each.begin(frame, gateway_resumes=self._resumes)
             if incoming is None:
                 incoming = Incoming(self._home, each.number, frame, next(self._numbers))
                 self._rings[each.number, incoming.image_id] = incoming
                 self._push(incoming.available())
             each.images[frame.image] = incoming
-        if (
-            each.again
-            and (frame.seq, frame.at) > before
-            and (frame.seq or frame.at > wire.PACKET_HEADER_BYTES)
-        ):
+        begun = frame.seq or frame.at > wire.PACKET_HEADER_BYTES
+        if before is not None and begun and (frame.seq, frame.at) > before:
             end = max(frame.seq, before[0] + 1)
             reported = frames.GapReported(
                 number=each.number, image=0, first=before[0], end=end, reason="reconnect"
             )
             self._put(each, incoming, reported)
-        incoming.reach(frame.seq, frame.at)
+        if (frame.seq, frame.at) != incoming.position:
+            incoming.reach(frame.seq, frame.at)
 
     def delivered(self, frame: frames.Deliver, body: memoryview) -> None:
         """Messages of an image. Raises BadFrame."""
@@ -196,7 +283,7 @@ class Arrivals:
             return  # it was closed meanwhile
         block = Block.parse(frame.n, frame.mixed, body)
         if frame.seq >= 0:
-            incoming.reach(frame.seq, frame.at)
+            incoming.reach(frame.seq, frame.at, frame.ahead)
         self._put(each, incoming, block)
 
     def _put(self, each: Subscribed, incoming: Incoming, what: Block | frames.GapReported) -> None:
@@ -223,7 +310,7 @@ class Arrivals:
         with self._lock:
             each.credit_due += n_bytes
             if finished:
-                each.images = {k: i for k, i in each.images.items() if i is not incoming}
+                each.finish(incoming)
         self._report_end(each)
         return n_bytes
 
@@ -242,6 +329,8 @@ class Arrivals:
 
     def _end(self, each: Subscribed, incoming: Incoming, reason: str) -> None:
         incoming.end(reason)
+        with self._lock:
+            each.end(incoming, may_come_back=reason in (*MAY_COME_BACK, "reconnect"))
         self._drain(each, incoming)
 
     @staticmethod
@@ -265,6 +354,10 @@ class Arrivals:
 
     def drain(self) -> int:
         """Put what waits, as far as there is room. The bytes that went in."""
+        now_s = self._now_s()
+        for each in list(self._subscribed.values()):
+            if each.stale and now_s > each.stale_until_s:
+                self._end_stale(each, "reconnect")
         return sum(self._drain(each, one) for each, one in self._each() if one.waiting)
 
     def credits(self) -> list[tuple[int, int]]:
@@ -279,7 +372,11 @@ class Arrivals:
 
     def _each(self) -> list[tuple[Subscribed, Incoming]]:
         with self._lock:
-            return [(e, i) for e in self._subscribed.values() for i in e.images.values()]
+            return [
+                (each, incoming)
+                for each in self._subscribed.values()
+                for incoming in (*each.images.values(), *each.stale.values(), *each.leaving)
+            ]
 
     def true_gap(self, number: int, image_id: int, gap: Gap) -> Gap:
         """A gap that a subscription found in a ring of ours, in its publisher's numbers."""

@@ -11,14 +11,19 @@ before a kernel sees it, and raise BadFrame.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from tidecast.api.frames.common import HEAD, Failure, Frame, Goodbye, Reply, encoder
 from tidecast.api.levels import FIRST, UNSAID, protocol_of
-from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
+from tidecast.api.link import (
+    RESUME_MAX,
+    ConsumerOptions,
+    PublicationOptions,
+    SubscriptionOptions,
+)
 from tidecast.api.renamed import Cursors
 from tidecast.buffers import writer
 from tidecast.client.core.image import Copied
@@ -26,6 +31,7 @@ from tidecast.client.kernels import ports
 from tidecast.client.kernels import remote as remote_kernels
 from tidecast.events import AnyEvent
 from tidecast.layout import member
+from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 
@@ -48,6 +54,16 @@ CREDIT_BYTES_MAX = 16 << 20
 DELIVERED_BYTES, ACKS_FRAME_BYTES_MAX = 256 << 10, member.ACKS_BYTES_MAX
 """Bytes of a member's ring in one frame: deliveries at most, acks at most (all there are)."""
 NAME_MAX = 256
+Place = tuple[
+    Annotated[int, msgspec.Meta(ge=0, le=1 << 60)],
+    Annotated[int, msgspec.Meta(ge=0, le=1 << 16)],
+    Annotated[bytes, msgspec.Meta(max_length=ring_layout.SLOTS_MAX // 8)],
+]
+"""How far a session was received: the next packet, the offset in it, `Deliver.ahead`."""
+Places = Annotated[dict[int, Place], msgspec.Meta(max_length=RESUME_MAX)]
+"""By session."""
+AHEAD_BYTES_MAX = 256 << 10
+"""Of all places that a client names when it subscribes again."""
 
 
 class BadFrame(ValueError):
@@ -92,13 +108,17 @@ class ClosePublication(Frame, frozen=True, kw_only=True):
 
 
 class OpenSubscription(Frame, frozen=True, kw_only=True):
-    """Subscribe. ``number``: the client's; ``credit``: bytes that may be sent at first."""
+    """Subscribe. ``number``: the client's; ``credit``: bytes that may be sent at first.
+
+    ``places``: by session, of a client that subscribes again, and begins there.
+    """
 
     id: int
     number: int
     pattern: str
     options: SubscriptionOptions
     credit: int
+    places: Places = msgspec.field(default_factory=dict)
 
 
 class CloseSubscription(Frame, frozen=True, kw_only=True):
@@ -194,7 +214,7 @@ class Publish(Frame, frozen=True, kw_only=True):
 class Welcome(Frame, frozen=True, kw_only=True):
     """Who answered. ``resumed``: publications are as they were; ``accepted``: batches by number.
 
-    ``level``: that both speak.
+    ``level``: that both speak; ``resumes``: subscriptions begin at the places that a client names.
     """
 
     session: str
@@ -207,6 +227,7 @@ class Welcome(Frame, frozen=True, kw_only=True):
     accepted: dict[int, int] = msgspec.field(default_factory=dict)
     version: str = ""
     level: int = FIRST
+    resumes: bool = False
 
 
 class PublicationOpened(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,7 +339,10 @@ class GapReported(Frame, frozen=True, kw_only=True, tag="GapTold"):
 
 
 class Deliver(Frame, frozen=True, kw_only=True):
-    """Messages of an image; behind them, packet ``seq``, offset ``at`` is next (-1: within one)."""
+    """Messages of an image; behind them, packet ``seq``, offset ``at`` is next (-1: not said).
+
+    ``ahead``: on unordered topics a bit for each packet from ``seq`` on, set where it was read.
+    """
 
     number: int
     image: int
@@ -326,6 +350,7 @@ class Deliver(Frame, frozen=True, kw_only=True):
     mixed: bool = False
     seq: int = -1
     at: int = 0
+    ahead: bytes = b""
 
 
 class Ended(Frame, frozen=True, kw_only=True):

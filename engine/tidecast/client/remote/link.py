@@ -25,7 +25,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from tidecast.api.frames.common import Frame, Goodbye, Reply, error_of
+from tidecast.api.frames.common import Failure, Frame, Goodbye, Reply, error_of
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
@@ -116,6 +116,7 @@ class RemoteLink(Link):
             self._numbers,
             self._push,
             lambda: ports.ring_line(self.bells, self._home.pump_line),
+            self.now_s,
         )
         self._greeted(self._welcome)
         self.consumers = RemoteConsumers(
@@ -136,6 +137,7 @@ class RemoteLink(Link):
         home = self._home
         home.node_id, home.node_name = welcome.node_id, welcome.node_name
         home.incarnation = welcome.incarnation
+        self.arrivals.greeted(resumes=welcome.resumes)
 
     @property
     def connected(self) -> bool:
@@ -321,7 +323,13 @@ class RemoteLink(Link):
                 return  # it is asked again
             if isinstance(answer, frames.SubscriptionOpened):
                 each.renumber(answer.subscriber_id)
-            self.arrivals.reopened(each)
+                self.arrivals.reopened(each)
+            elif answer.retryable:
+                self._hang_up()
+                return
+            else:
+                failure = Failure(code=answer.code, message=str(answer))
+                self.arrivals.failed(each.number, failure)
             outstanding.discard(each.number)
             if not outstanding:
                 self._push(back)
@@ -530,7 +538,7 @@ class RemoteLink(Link):
 
     def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
         """See `Link`."""
-        each = Subscribed(next(self._numbers), pattern, options)
+        each = Subscribed(next(self._numbers), pattern, options, self.now_s)
         self.arrivals.add(each)
         try:
             opened = self._ask(

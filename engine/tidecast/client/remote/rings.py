@@ -367,7 +367,8 @@ class Incoming:
         """As the client's subscription knows it; the gateway's is ``opened.image``."""
         self.lock = threading.Lock()
         self.waiting: deque[Block | frames.GapReported] = deque()
-        self.position = (opened.seq, opened.at)
+        self.position, self.ahead = (opened.seq, opened.at), b""
+        """Up to where its publication has come; packets behind that have, see `Deliver.ahead`."""
         self.ended: str | None = None
         self.finished = False
         self._home = home
@@ -435,9 +436,19 @@ class Incoming:
         # Half of a ring must hold the message, and the number of slots is rounded down.
         self._make(5 * first.longest + 16 * LARGE_SLOT_BYTES, LARGE_SLOT_BYTES)
 
-    def reach(self, seq: int, at: int) -> None:
+    def reach(self, seq: int, at: int, ahead: bytes = b"") -> None:
         """All before this position of its publication has come."""
-        self.position = (seq, at)
+        self.position, self.ahead = (seq, at), ahead
+
+    def pass_gap(self, end: int) -> None:
+        """Packets before this one are lost for good."""
+        if end > self.position[0]:
+            self.reach(end, wire.PACKET_HEADER_BYTES)
+
+    @property
+    def place(self) -> frames.Place:
+        """Where its subscription resumes."""
+        return (*self.position, self.ahead)
 
     def end(self, reason: str) -> None:
         """Nothing comes any more; what waits is still to be written."""
