@@ -7,6 +7,7 @@ Tasks stage their rows, the driver's commit publishes them in one producer sessi
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,8 +26,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidecast.client.core.metadata import check_due_ns
 from tidecast.errors import ConfigError
-from tidecast.layout.header_names import RESERVED, is_reserved
+from tidecast.layout.header_names import DELIVER_AT, RESERVED, is_reserved
 from tidecast_spark.options import SinkOptions, sink_options
 from tidecast_spark.outlet import first_reserved_row, publish_batch
 from tidecast_spark.staging import STAGED_SCHEMA, Staged, StagingArea
@@ -38,6 +40,7 @@ SINK_TYPES: dict[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
     "headers": ("binary", *_MAPS),
     "timestamp": ("timestamp",),
+    "deliver_at": ("timestamp",),
 }
 """Columns that may be written, with the types each may have. Only `value` is needed."""
 
@@ -91,6 +94,34 @@ def _without_reserved(column: Any) -> Any:
     return pa.array([kept(raw) for raw in column.to_pylist()], type=pa.binary())
 
 
+def _with_times(headers: Any, times: Any) -> Any:
+    """MessagePack maps with the delivery times (us since 1970) in front. Raises ConfigError.
+
+    In Python for each row that has a time: 1 us.
+    """
+    now_ns = time.time_ns()
+
+    def joined(row: int, raw: bytes | None, due_us: int | None) -> bytes | None:
+        if due_us is None:
+            return raw
+        if due_us < 0:
+            raise ConfigError(f"column deliver_at: row {row}: it is before 1970")
+        check_due_ns(f"column deliver_at: row {row}", due_us * 1000, now_ns)
+        own = msgspec.msgpack.decode(raw) if raw else {}
+        return msgspec.msgpack.encode({DELIVER_AT: due_us * 1000, **own})
+
+    rows = enumerate(zip(headers.to_pylist(), times.to_pylist(), strict=True))
+    return pa.array([joined(row, raw, due_us) for row, (raw, due_us) in rows], type=pa.binary())
+
+
+def _delivery_times(table: Any) -> Any:
+    """The column of delivery times as us since 1970; None: the rows have none."""
+    at = table.schema.get_field_index("deliver_at")
+    if at < 0 or table.column(at).null_count == table.num_rows:
+        return None
+    return pc.cast(pc.cast(table.column(at), pa.timestamp("us", tz="UTC")), pa.int64())
+
+
 def normalised(table: Any, topic: str, *, drop_reserved: bool = False) -> Any:
     """A record batch in the columns and types of `STAGED_SCHEMA`. Raises ConfigError."""
     columns = []
@@ -124,6 +155,10 @@ def normalised(table: Any, topic: str, *, drop_reserved: bool = False) -> Any:
                 f"with coalesce({field.name}, ...)"
             )
         columns.append(column)
+    due_us = _delivery_times(table)
+    if due_us is not None:
+        at = STAGED_SCHEMA.get_field_index("headers")
+        columns[at] = _with_times(columns[at], due_us)
     return pa.RecordBatch.from_arrays(columns, schema=STAGED_SCHEMA)
 
 

@@ -3,6 +3,7 @@ drivers and tasks die. The log here drops duplicates by sequence, as the engine'
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from pyspark.sql.types import (
 from tests.support.spark_logs import append, records
 
 from tidecast.errors import ConfigError, EngineNotRunning, NotFound, StorageError
+from tidecast.layout.header_names import DELIVER_AT
 from tidecast_spark import outlet, sink
 from tidecast_spark.source import TidecastDataSource
 from tidecast_spark.staging import StagingArea
@@ -235,6 +237,35 @@ def test_keys_headers_and_times_are_staged_as_the_log_wants_them(data: Path) -> 
     assert (staged["topic"], staged["key"], staged["value"]) == ("out", b"k", b"v")
     assert msgspec.msgpack.decode(staged["headers"]) == {"a": b"1", "b": b""}
     assert staged["timestamp"].microsecond == 123_456
+
+
+def test_delivery_times_are_the_first_header(data: Path) -> None:
+    now_us = time.time_ns() // 1000
+    many = {f"h{k}": b"x" for k in range(20)}
+    maps = [[("a", b"1")], None, list(many.items()), [("b", b"2")]]
+    times = [now_us + 5_000_000, now_us, 0, None]
+    rows = pa.record_batch(
+        {
+            "value": [b"v"] * 4,
+            "headers": pa.array(maps, pa.map_(pa.string(), pa.binary())),
+            "deliver_at": pa.array(times, pa.timestamp("us", tz="UTC")),
+        }
+    )
+    staged = [one["headers"] for one in sink.normalised(rows, "out").to_pylist()]
+    found = [msgspec.msgpack.decode(raw) for raw in staged]
+    assert [next(iter(one)) for one in found[:3]] == [DELIVER_AT] * 3
+    assert [one.pop(DELIVER_AT, None) for one in found] == [
+        None if due is None else due * 1000 for due in times
+    ]
+    assert found == [{"a": b"1"}, {}, many, {"b": b"2"}]
+    for wrong, text in (
+        (now_us + 400 * 86_400 * 10**6, "row 1.* days ahead: at most 365"),
+        (-1, "row 1"),
+    ):
+        column = pa.array([None, wrong], pa.timestamp("us", tz="UTC"))
+        bad = pa.record_batch({"value": [b"a", b"b"], "deliver_at": column})
+        with pytest.raises(ConfigError, match=f"column deliver_at: {text}"):
+            sink.normalised(bad, "out")
 
 
 @pytest.mark.parametrize("packed", [False, True])

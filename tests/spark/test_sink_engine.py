@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,23 @@ def test_what_is_written_is_read_back_and_a_driver_that_died_leaves_no_duplicate
     one = next(r for r in found if r["value"][:9] == b"%09d" % 15)
     assert msgspec.msgpack.decode(one["headers"]) == {"n": "15"}
     assert (one["key"], one["timestamp"].microsecond) == (b"k15", 15)
+
+
+def test_rows_with_a_delivery_time_are_delivered_then(platform: Platform) -> None:
+    due_us = time.time_ns() // 1000 + 3_000_000
+    schema = StructType([*SCHEMA.fields, StructField("deliver_at", TimestampType())])
+    times = pa.array([due_us, None] * 10, pa.timestamp("us", tz="UTC"))
+    table = rows(0, 20).append_column("deliver_at", times)
+    with platform.connect() as client, client.consumer("out", "later", start="latest") as consumer:
+        writer: Any = source(platform, "out", writeId="later").writer(schema, False)
+        writer.commit([writer.write(iter([table]))])
+        seen: dict[int, int | None] = {}
+        while len(seen) < 20:
+            message = consumer.next(timeout=30.0)
+            assert message.deliver_at is None or message.deliver_at <= time.time_ns()
+            seen[int(bytes(message.data)[:9])] = message.deliver_at
+            message.ack()
+    assert seen == {i: None if i % 2 else due_us * 1000 for i in range(20)}
 
 
 def test_a_ring_smaller_than_the_batch_is_waited_for(platform: Platform) -> None:

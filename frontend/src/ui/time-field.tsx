@@ -10,17 +10,22 @@ interface Props {
   value: string;
   onChange: (instant: string) => void;
   className?: string;
+  /** It may be in the future. */
+  ahead?: boolean;
+  hint?: string;
+  error?: string | undefined;
 }
 
 /** An instant, typed and shown in the zone of the header; the label names it. */
-export function TimeField({ label, value, onChange, className }: Props) {
+export function TimeField({ label, value, onChange, className, ahead, hint, error }: Props) {
   const zone = useZone();
   const date = toDate(value);
-  const ahead = date !== null && date.getTime() > Date.now() + AHEAD_MS;
+  const early = !ahead && date !== null && date.getTime() > Date.now() + AHEAD_MS;
   return (
     <TextField
       label={`${label} (${zoneName(zone, date ?? new Date())})`}
-      error={ahead ? "This time is in the future: nothing is stored there yet." : undefined}
+      error={early ? "This time is in the future: nothing is stored there yet." : error}
+      {...(hint ? { hint } : {})}
       {...(className ? { className } : {})}
       type="datetime-local"
       step="1"

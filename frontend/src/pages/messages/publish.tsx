@@ -2,6 +2,7 @@ import { Send } from "lucide-react";
 import { useState } from "react";
 import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import { useAct } from "@/app/act";
+import { refusalOf } from "@/forms/fields-view";
 import { commandOf } from "@/lib/copy-as";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
@@ -10,6 +11,7 @@ import { Field, TextArea, TextField } from "@/ui/field";
 import { Segments } from "@/ui/segments";
 import { SelectField } from "@/ui/select";
 import { Failed } from "@/ui/states";
+import { TimeField } from "@/ui/time-field";
 
 import { parseHeaders, payloadError, type Shape } from "./publish-body";
 
@@ -22,6 +24,7 @@ export function Publish({ topic }: { topic: string }) {
   const [key, setKey] = useState("");
   const [headers, setHeaders] = useState("");
   const [ack, setAck] = useState<Ack>("engine");
+  const [due, setDue] = useState("");
   const [sent, setSent] = useState<Schemas["Published"] | null>(null);
   const wrong = payloadError(shape, payload);
   const parsed = parseHeaders(headers);
@@ -31,6 +34,7 @@ export function Publish({ topic }: { topic: string }) {
     ...(key ? { key } : {}),
     headers: parsed ?? {},
     ack,
+    ...(due ? { deliver_at: due } : {}),
   });
   const path = `/api/v1/topics/${encodeURIComponent(topic)}/messages`;
   const ready = !wrong && parsed !== null;
@@ -80,6 +84,7 @@ export function Publish({ topic }: { topic: string }) {
                           "--header",
                           `${name}=${value}`,
                         ]),
+                        ...(due ? ["--deliver-at", due] : []),
                       ),
               }}
             />
@@ -112,6 +117,14 @@ export function Publish({ topic }: { topic: string }) {
               { value: "engine", label: "The engine accepted it" },
               { value: "durable", label: "Stored on disk", hint: "Durable topics" },
             ]}
+          />
+          <TimeField
+            label="Deliver at"
+            value={due}
+            onChange={setDue}
+            ahead
+            hint="Empty: at once. Durable topics, at most 365 days ahead"
+            error={refusalOf(error, "deliver_at")}
           />
           <Field
             label="Headers"
