@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,8 @@ from tidecast.events import Event, StorageBack, StorageWaits
 from tidecast.kafka.codes import Code
 from tidecast.kafka.producing.notes import FILE_NAME
 from tidecast.layout.counters import QueueCounter as C
+from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
+from tidecast.queues.adapter import Record, pack
 from tidecast.sync import Connection
 
 E = TypeVar("E", bound=Event)
@@ -171,7 +174,8 @@ def test_no_ack_and_no_delivery_before_kafka_answers(
             assert (waits.topic, waits.final) == ("orders", False)
             eventually(lambda: count_of(client, C.STORAGE_WAITS) == 2, "the gauge")
             assert publisher.durable_position == 0
-            assert sum(log_of(client, q).synced_token for q in (0, 1)) == 11
+            assert sum(log_of(client, q).synced_token for q in (0, 1)) > 1
+            assert sum(log_of(client, q).durable_token for q in (0, 1)) == 1
             assert len(consumer.fetch(100, max_wait=0.2)) == 1
             with fake.lock:
                 fake.faults.clear()
@@ -181,6 +185,33 @@ def test_no_ack_and_no_delivery_before_kafka_answers(
         eventually(lambda: count_of(client, C.STORAGE_WAITS) == 0, "the gauge")
         assert count_of(client, C.STORE_FAILURES) > 0
     check_once_and_in_order(stored(fake), texts(11))
+
+
+def test_placed_appends_get_their_verdict_from_kafka(
+    tmp_path: Path, fake: FakeBroker, eventually: Any
+) -> None:
+    """So do producers of the Kafka endpoint, and mirrors."""
+
+    def away(body: Body) -> str:
+        fake.faults.append(away)
+        return "lose"
+
+    with opened(tmp_path, url(fake)) as client:
+        publish(client, texts(1))
+        fake.faults.append(away)
+        placed = PlacedAppends(client.link.node.durable.registry)  # type: ignore[attr-defined]
+        placed.start()
+        raw, verdicts, end = pack([Record(b"1", b"k")]), list[Verdict](), time.monotonic() + 60.0
+        placed.submit(Run("orders", 1, raw, raw.size, 1, verdicts.append, deadline_s=end))
+        next_event(client, StorageWaits)
+        assert log_of(client, 1).synced_token > log_of(client, 1).durable_token
+        assert verdicts == []
+        with fake.lock:
+            fake.faults.clear()
+        eventually(lambda: verdicts, "the verdict", timeout_s=30.0)
+        assert verdicts[0].outcome is Outcome.APPENDED
+        placed.stop()
+    assert sorted(value for each in stored(fake) for value in each) == texts(2)
 
 
 def test_other_topics_go_on_while_the_storage_waits(tmp_path: Path) -> None:

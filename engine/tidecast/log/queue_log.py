@@ -452,8 +452,12 @@ class QueueLog:
     ) -> list[Segment]:  # fmt: skip
         """Delete old segments that ``bytes_max`` or ``age_max_ns`` (0: no limit) has no room for.
 
-        Never the active one, and none with a record at or behind ``hold_token``. What was deleted.
+        Never the active one, and none with a record at or behind ``hold_token``, or that a storage
+        beside the log has not yet. What was deleted.
         """
+        if self._w[log_state.L_STORED]:
+            stored = self.stored_token
+            hold_token = stored if hold_token is None else min(hold_token, stored)
         segments = self.segments
         total, gone = sum(one.bytes for one in segments), []
         for one, following in itertools.pairwise(segments):

@@ -36,6 +36,8 @@ from tidecast.queues.backoff import Backoff
 _log = logging.getLogger("tidecast.kafka")
 PATIENCE_S = 2.0
 """So long a batch is sent again before the wait is reported; then it is sent on."""
+AGAIN_S_MAX = 30.0
+"""What only a change of settings cures is tried again so rarely at last: each attempt fences."""
 NOTE_S = 5.0
 """Marks are noted so often: the next writer counts from there."""
 RENEW_S = 86_400.0
@@ -116,7 +118,7 @@ class KafkaStorage:
 
     def _main(self) -> None:
         warm_up()
-        backoff = Backoff()
+        backoff, refused = Backoff(), 0
         while not self._closing.is_set():
             queue, problem = _WHOLE_TOPIC, self._attempt_begin()
             if problem is None:
@@ -125,6 +127,7 @@ class KafkaStorage:
                 found = self._serve(run)
                 if any(writer.records for writer in run.writers):
                     backoff.clear()
+                    refused = 0
                 if found is None:
                     continue
                 queue, problem = found
@@ -137,7 +140,10 @@ class KafkaStorage:
                 self._closing.wait()
                 return
             self._note_problem(queue, str(problem))
-            self._closing.wait(backoff.next_s())
+            wait_s = backoff.next_s()
+            if not isinstance(problem, ConnectionLost):
+                wait_s, refused = min(AGAIN_S_MAX, wait_s * 2**refused), min(refused + 1, 8)
+            self._closing.wait(wait_s)
 
     def _attempt_begin(self) -> TidecastError | None:
         try:

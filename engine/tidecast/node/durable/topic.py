@@ -462,8 +462,6 @@ class DurableTopic:
         found = []
         for log in [self.logs[queue] for queue in np.flatnonzero(due).tolist()]:
             hold = None if config.retention_past_unacked else position(config.name, log.queue)
-            if self.is_stored:
-                hold = min(log.stored_token, log.stored_token if hold is None else hold)
             gone = log.retain(
                 bytes_max=config.retention_bytes,
                 age_max_ns=int(config.retention_s * 1e9),
