@@ -134,6 +134,10 @@ class EmbeddedLink(Link):
         """See `Link`."""
         self.node.begin_publication(self.client_id, publication_id)
 
+    def keep_publication(self, publication_id: int) -> None:
+        """See `Link`."""
+        self.node.keep_publication(self.client_id, publication_id)
+
     def close_publication(self, publication_id: int) -> None:
         """See `Link`."""
         self.node.close_publication(self.client_id, publication_id)

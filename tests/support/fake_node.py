@@ -135,6 +135,9 @@ class FakeNode:
     def begin_publication(self, client_id: int, publication_id: int) -> None:
         self._note("begin_publication", client_id, publication_id)
 
+    def keep_publication(self, client_id: int, publication_id: int) -> None:
+        self._note("keep_publication", client_id, publication_id)
+
     def close_publication(self, client_id: int, publication_id: int) -> None:
         self._note("close_publication", client_id, publication_id)
 

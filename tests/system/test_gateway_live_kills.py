@@ -101,6 +101,31 @@ def test_an_engine_that_stops_in_order_leaves_the_rest_to_the_next_one(apart: Ap
     apart.check()
 
 
+def test_down_counts_what_a_remote_publisher_sends_again_as_waiting(
+    apart: Apart, eventually: Eventually
+) -> None:
+    """Subscriber, publisher and command agree: what did not arrive waits, nothing is lost."""
+    apart.publish()
+    left = apart.served.platform.json("down")
+    assert left["lost_messages"] == 0
+    assert left["waiting_messages"] > 0
+    eventually(lambda: COUNT - apart.take() == left["waiting_messages"], "what was sent")
+    assert apart.far.health().unsent == 0
+    apart.served.start()
+    until_event(apart.far, GatewayBack)
+    apart.check()
+
+
+def test_down_counts_what_a_closed_remote_publisher_left_as_lost(
+    apart: Apart, eventually: Eventually
+) -> None:
+    apart.publish()
+    apart.publisher.close()
+    left = apart.served.platform.json("down")
+    assert left["waiting_messages"] == 0
+    eventually(lambda: COUNT - apart.take() == left["lost_messages"] > 0, "what was sent")
+
+
 def test_a_client_that_may_not_come_back_reports_what_may_be_unsent(apart: Apart) -> None:
     """The machine has the shared memory of the dead engine still, but the token is another one."""
     apart.publish()

@@ -224,6 +224,13 @@ class Link(Protocol):
         """A continued publication's ring holds what the old one held: it may be read and sent."""
         raise NotFound(f"publication {publication_id} continues no session")
 
+    def keep_publication(self, publication_id: int) -> None:
+        """The engine stops: what of the publication is not sent is kept elsewhere, and sent again.
+
+        Raises NotFound.
+        """
+        raise NotFound(f"publication {publication_id}: nobody keeps it for the next engine")
+
     def close_publication(self, publication_id: int) -> None:
         """Give the publication up; the node sends what is left, then removes it."""
 

@@ -39,7 +39,7 @@ class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
     """What live publications held unsent when their engine stopped.
 
     ``waiting_messages`` of ``publications`` lie in rings of publishers that look for the next
-    engine; ``lost_messages`` in rings of others.
+    engine, or are kept by clients of the gateway; ``lost_messages`` lie in rings of others.
     """
 
     publications: int = 0
@@ -90,6 +90,9 @@ class NodeApi(Protocol):
         """See `Link`."""
 
     def begin_publication(self, client_id: int, publication_id: int) -> None:
+        """See `Link`."""
+
+    def keep_publication(self, client_id: int, publication_id: int) -> None:
         """See `Link`."""
 
     def close_publication(self, client_id: int, publication_id: int) -> None:

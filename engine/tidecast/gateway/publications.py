@@ -154,6 +154,9 @@ class RemotePublication:
         The client has all that is not reported, and offers it to the next engine.
         """
         self._held = True
+        if self.reports_sent:
+            with contextlib.suppress(TidecastError):
+                self._session.connection.link.keep_publication(self.core.publication_id)
         while self.reports_sent and self._unsent:
             await asyncio.sleep(_PAUSE_MAX_S)
             self._take_sent()

@@ -375,6 +375,10 @@ class Node:
         """A continued publication's ring holds what the old one held. Raises NotFound, Conflict."""
         self._publications.begin(client_id, publication_id)
 
+    def keep_publication(self, client_id: int, publication_id: int) -> None:
+        """The engine stops: a client keeps what is not sent. Raises NotFound."""
+        self._publications.keep(client_id, publication_id)
+
     def close_publication(self, client_id: int, publication_id: int) -> None:
         """Close the ring (if its writer did not) and let sender and readers drain it."""
         self._publications.close(client_id, publication_id)

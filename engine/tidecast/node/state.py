@@ -162,6 +162,8 @@ class Publication(OwnRing):
     """Not yet: its client copies what the old ring held."""
     left: bool = False
     """The engine stops, and its client keeps it."""
+    kept: bool = False
+    """The engine stops, and a client of the gateway keeps what is not sent."""
     held: Held | None = None
 
     def __post_init__(self) -> None:
@@ -232,6 +234,10 @@ class Publication(OwnRing):
     def leave_open(self) -> None:
         """The engine stops, and the client keeps it."""
         self.left = True
+
+    def keep(self) -> None:
+        """The engine stops, and a client of the gateway sends again what is not sent."""
+        self.kept = True
 
     def hold(self, held: Held | None) -> None:
         """Hold its writer back until its local readers are back; None: no more."""

@@ -165,9 +165,7 @@ class Publications:
     def begin(self, client_id: int, publication_id: int) -> None:
         """A continued publication's ring is filled. Raises NotFound, Conflict."""
         with self._ctx.lock:
-            publication = self._ctx.pubs.get(publication_id)
-            if publication is None or publication.client != client_id:
-                raise NotFound(f"client {client_id} has no publication {publication_id}")
+            publication = self._own(client_id, publication_id)
             if publication.begun:
                 raise Conflict(f"publication {publication_id} has begun already")
             publication.begin()
@@ -210,15 +208,25 @@ class Publications:
             ),
         )
 
+    def keep(self, client_id: int, publication_id: int) -> None:
+        """The engine stops: a client of the gateway keeps what is not sent. Raises NotFound."""
+        with self._ctx.lock:
+            self._own(client_id, publication_id).keep()
+
+    def _own(self, client_id: int, publication_id: int) -> Publication:
+        """A publication of a client. Raises NotFound."""
+        publication = self._ctx.pubs.get(publication_id)
+        if publication is None or publication.client != client_id:
+            raise NotFound(f"client {client_id} has no publication {publication_id}")
+        return publication
+
     # --- the end ----------------------------------------------------------------------------------
 
     def close(self, client_id: int, publication_id: int) -> None:
         """Close the ring (if its writer did not) and let sender and readers drain it."""
         with self._ctx.lock:
             client = self._ctx.clients.get(client_id)
-            publication = self._ctx.pubs.get(publication_id)
-            if publication is None or publication.client != client_id:
-                raise NotFound(f"client {client_id} has no publication {publication_id}")
+            publication = self._own(client_id, publication_id)
             if client is not None:
                 client.publications.discard(publication_id)
             publication.release()
@@ -345,10 +353,10 @@ class Publications:
         return found.messages
 
     def left_behind(self) -> LeftBehind:
-        """What the rings that are left open hold unsent; what others hold is lost, and counted."""
+        """What rings hold unsent that publishers keep; what others hold is lost, and counted."""
         waiting, lost = [], 0
         for publication in list(self._ctx.pubs.values()):
-            if not publication.left:
+            if not (publication.left or publication.kept):
                 sent = self._remove_from_sender(publication)
                 lost += self._report_unsent(publication, sent)
             elif publication.runtime is not None and publication.slot >= 0:
