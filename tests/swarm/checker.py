@@ -306,16 +306,18 @@ def dead_letters_are_earned(history: swarm_history.History) -> Iterator[str]:
         if letter not in given_up:
             yield f"{letter}: a dead letter that no handler gave up"
     crashed = any(_all(history, swarm_history.Crashed))
-    again = Counter(
-        (e.subscription, e.queue, e.token)
-        for e in _all(history, swarm_history.Settled)
-        if e.how == "term"
-    )
+    rounds: dict[tuple[str, int, int], set[int]] = defaultdict(set)
+    last: dict[tuple[str, int, int], swarm_history.Settled] = {}
+    for e in _all(history, swarm_history.Settled):
+        if e.how == "term":
+            rounds[e.subscription, e.queue, e.token].add(e.round)
+        if e.how in HANDLED:
+            last[e.subscription, e.queue, e.token] = e
     for letter, n in letters.items():
-        if n > again[letter] and not crashed:
-            yield f"{letter}: {n} dead letters, given up {again[letter]} times"
+        if n > len(rounds[letter]):
+            yield f"{letter}: {n} dead letters, given up in {len(rounds[letter])} rounds"
     for letter in due:
-        if letter not in letters and not crashed:
+        if letter not in letters and (not crashed or last[letter].how == "term"):
             yield f"{letter}: given up, and no dead letter"
 
 

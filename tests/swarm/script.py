@@ -46,6 +46,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the durable messages: they have a delivery time."""
     ahead_us: int = 0
     """How far ahead these times are, at most."""
+    letters_away: bool = False
+    """Another node than that of the durable topic keeps its dead letters."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -122,7 +124,17 @@ def draw(seed: int) -> Script:
         kinds, weights = [*kinds, "power_lost"], [*weights, 2]
     chosen = chance.choices(kinds, weights, k=chance.randint(STEPS_MIN, STEPS_MAX))
     steps = [_step(chance, kind) for kind in chosen]
-    return Script(_with_delivery_times(seed, settings), _with_clock_steps(seed, steps))
+    settings = _with_letters(seed, _with_delivery_times(seed, settings))
+    return Script(settings, _with_clock_steps(seed, steps))
+
+
+def _with_letters(seed: int, settings: Settings) -> Settings:
+    """Drawn apart, as the steps of the clock."""
+    chance = random.Random(f"letters {seed}")
+    if chance.random() < 0.7:
+        return settings
+    share = chance.choice([0.02, 0.1, 0.3])
+    return msgspec.structs.replace(settings, letters_away=True, term_share=share)
 
 
 def _with_delivery_times(seed: int, settings: Settings) -> Settings:

@@ -332,6 +332,7 @@ class World:
             step_us=50.0,
         )
         self.net.set_time_of_day(DAY_NS)
+        self.letters_at = NODES[1] if settings.letters_away else OWNER
         self.directories: set[Any] = set()
         self.disk = Disk(self.net._directory / OWNER_ID, settings.seed)
         self._end = contextlib.ExitStack()
@@ -354,7 +355,7 @@ class World:
                 segment_bytes=1 << 16,
                 **keep,
             ),
-            TopicConfig(name=DEAD, mode="durable", owner=OWNER, fsync="batch"),
+            TopicConfig(name=DEAD, mode="durable", owner=self.letters_at, fsync="batch", queues=2),
             TopicConfig(name=LIVE, flow=flow, history_bytes=settings.live_history_bytes),
         ]
         for name in NODES:
@@ -698,7 +699,7 @@ class World:
         for name in self.rounds:
             for row in self._shown(name)["cursors"]:
                 self.history.append(history.Disposed(name, row["queue"], row["position"]))
-        letters = self.watcher.connection.consumer(DEAD, "reader")
+        letters = Client(self, "letters", self.letters_at).connection.consumer(DEAD, "reader")
         while True:
             self.net.run(STEP_US)
             batch = letters.step(1000, True)

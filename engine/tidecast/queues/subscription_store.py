@@ -35,6 +35,77 @@ class SavedCursor(msgspec.Struct, array_like=True):
     acked: list[tuple[int, int]] = []
     attempts: list[tuple[int, int]] = []
 
+    def settles(self, token: int) -> bool:
+        """Is a record settled?"""
+        return token < self.position or any(first <= token < end for first, end in self.acked)
+
+
+class SentLetter(msgspec.Struct, array_like=True):
+    """A dead letter with its number, which may be stored or not."""
+
+    queue: int
+    token: int
+    seq: int
+    attempts: int
+    reason: str
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its record is."""
+        return self.queue, self.token
+
+
+class LetterNumbers(msgspec.Struct, kw_only=True):
+    """Dead letters of the records of one topic, which another engine may keep: their numbers.
+
+    A number is the letter's sequence, of a producer. All ``sent`` have numbers behind
+    ``durable_seq``, without a gap up to ``next_seq``.
+    """
+
+    dead_letter: str
+    producer: str
+    durable_seq: int = 0
+    next_seq: int = 1
+    sent: list[SentLetter] = []
+    stored: list[tuple[int, int]] = []
+    """Places of records whose letters are durable, and that the cursors do not count yet."""
+
+    def add(self, queue: int, token: int, attempts: int, reason: str) -> None:
+        """Number a letter."""
+        self.sent.append(SentLetter(queue, token, self.next_seq, attempts, reason))
+        self.next_seq += 1
+
+    def give_back(self, next_seq: int) -> None:
+        """Numbers from this one on were not saved."""
+        self.sent = [each for each in self.sent if each.seq < next_seq]
+        self.next_seq = next_seq
+
+    def note_durable(self, seq: int) -> None:
+        """Letters up to this one are durable."""
+        self.stored += [each.place for each in self.sent if each.seq <= seq]
+        self.sent = [each for each in self.sent if each.seq > seq]
+        self.durable_seq = max(self.durable_seq, seq)
+
+    def resume_behind(self, seq: int) -> None:
+        """Letters up to this one are durable, and none of the others."""
+        self.note_durable(seq)
+        self.sent, self.next_seq = [], self.durable_seq + 1
+
+    def renumber(self, producer: str) -> None:
+        """Another producer sends what is not durable."""
+        self.producer, self.durable_seq, self.next_seq = producer, 0, 1
+        for each in self.sent:
+            each.seq = self.next_seq
+            self.next_seq += 1
+
+    def drop_settled(self, cursors: dict[int, SavedCursor]) -> None:
+        """Forget stored letters whose records the cursors of the topic count as settled."""
+        self.stored = [
+            (queue, token)
+            for queue, token in self.stored
+            if queue not in cursors or not cursors[queue].settles(token)
+        ]
+
 
 class SavedSubscription(msgspec.Struct, kw_only=True):
     """A durable subscription."""
@@ -63,6 +134,8 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     """By queue of the dead-letter topic: before it, nothing is left to be sent again."""
     letters_from: dict[str, dict[int, int]] = {}
     """Topic of its dead letters, by queue: records of letters before it count in the cursors."""
+    letters_of: dict[str, LetterNumbers] = {}
+    """Dead letters that other engines may keep, by the topic of their records."""
     dead_open: int = 0
     """Dead letters that were stored and not sent again since."""
     generation: int = 0
@@ -80,6 +153,8 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     def set_cursors(self, cursors: list[SavedCursor]) -> None:
         """How far it is in each queue."""
         self.cursors = cursors
+        for topic, numbers in self.letters_of.items():
+            numbers.drop_settled({each.queue: each for each in cursors if each.topic == topic})
 
     def set_letters_from(self, starts: dict[str, dict[int, int]]) -> None:
         """The records of all letters before these are acked, and the cursors say so."""

@@ -15,6 +15,7 @@ _CONSUMING = "tests/unit/test_acceptance_consuming.py::"
 _POSITIONS = "tests/simulation/test_durable_positions.py::"
 _SCHEDULED = "tests/unit/test_scheduled.py::"
 _LEASES = "tests/simulation/test_durable_leases.py::"
+_ELSEWHERE = "tests/simulation/test_letters_elsewhere.py::"
 _KILLED = "tests/system/test_engine_killed.py::"
 
 MUTATIONS = (
@@ -348,5 +349,27 @@ MUTATIONS = (
             + "test_a_subscription_does_not_come_back_with_queues_of_an_engine_that_was_down",
         ),
         "A subscription that has the name of a deleted one ends like that one.",
+    ),
+    Mutation(
+        "consume-letters-not-numbered-first",
+        "engine/tidecast/node/consumers/letters/numbered.py",
+        "            if numbers.next_seq != before:\n",
+        "            if numbers.next_seq < before:\n",
+        (
+            _ELSEWHERE + "test_a_crash_before_the_positions_are_saved_stores_no_letter_twice",
+            _ELSEWHERE + "test_crashes_at_any_time_lose_and_double_no_letter",
+        ),
+        "A letter is published before its number is saved.",
+    ),
+    Mutation(
+        "consume-letters-begin-behind",
+        "engine/tidecast/node/consumers/letters/numbered.py",
+        "            return self._open(one, one.numbers.durable_seq + 1, 0)",
+        "            return self._open(one, one.numbers.next_seq, 0)",
+        (
+            _ELSEWHERE + "test_crashes_at_any_time_lose_and_double_no_letter",
+            _ELSEWHERE + "test_letters_are_stored_once_and_forgotten",
+        ),
+        "Letters that were not durable when an engine crashed are not sent again.",
     ),
 )

@@ -14,22 +14,24 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from tidecast import events
 from tidecast.agents.guard import Guard
 from tidecast.agents.puller.observer import Dead
-from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
 from tidecast.api.words import ChannelName
 from tidecast.errors import NotFound, PayloadTooLarge, TidecastError
 from tidecast.layout.header_names import DELIVER_AT
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
+from tidecast.node.consumers.letters.numbered import NumberedLetters, NumberedPublisher, reason_of
 from tidecast.node.consumers.state import ConsumersState, CursorState, SubscriptionState
 from tidecast.queues.records import decoded, is_of_engine, records_from
+from tidecast.queues.subscription_store import SentLetter
 
 STORE_TIMEOUT_S = 10.0
-CAUSES = {DEAD_ATTEMPTS: "delivered too often", DEAD_TERM: "refused", DEAD_TIMEOUT: "not acked"}
+NUMBERED_LOOK_S = 0.01
+"""How often it is looked whether letters that another engine keeps are durable."""
 KNOWN_MAX = 10_000
 LETTERS_READ_MAX = 100_000
 """Of each queue, so many of the newest letters are looked through after a start."""
@@ -41,11 +43,46 @@ MARK = "dead-"
 that is given up in its turn, have it once more until it is sent again."""
 
 
+T = TypeVar("T")
 _Key = tuple[int, int, int]
 """Cursor, generation, token."""
 _Place = tuple[str, int, int]
 """Topic, queue, token."""
 _Letter = tuple["SubscriptionState", "CursorState", Dead]
+
+
+def _headers(
+    subscription: SubscriptionState, cursor: CursorState, sent: SentLetter, record: dict[str, Any]
+) -> dict[str, Any]:
+    """Where a letter comes from, and why."""
+    return {
+        f"{MARK}topic": cursor.here.topic,
+        f"{MARK}queue": sent.queue,
+        f"{MARK}token": sent.token,
+        f"{MARK}subscription": subscription.saved.name,
+        f"{MARK}pattern": subscription.saved.pattern,
+        f"{MARK}attempts": sent.attempts,
+        f"{MARK}reason": sent.reason,
+        f"{MARK}time": record["time_ns"],
+    }
+
+
+def _fitted(record: dict[str, Any], ours: dict[str, Any], build: Callable[[Any], T]) -> T:
+    """``build`` with ``ours`` and the headers of the record that fit beside them."""
+    kept = {
+        MARK + name if name.startswith(MARK) else name: value
+        for name, value in record["headers"].items()
+        if name not in OURS
+    }
+    fit = list(kept)
+    while True:
+        cut = {f"{MARK}cut": len(kept) - len(fit)} if len(fit) < len(kept) else {}
+        try:
+            return build(ours | cut | {name: kept[name] for name in fit})
+        except PayloadTooLarge:
+            if not fit:
+                raise
+            fit.pop()
 
 
 def _limit(known: dict[_Key, Any]) -> None:
@@ -71,6 +108,9 @@ class Completer(Protocol):
 
     def save_soon(self) -> None:
         """Save the positions now, and not when they are due."""
+
+    def save_now(self, subscription: SubscriptionState) -> None:
+        """Save a subscription. Raises StorageError."""
 
 
 class _Deleted(Exception):
@@ -104,8 +144,11 @@ class LetterClient(Protocol):
     def kept_publisher(self, topic: str) -> LetterPublisher:
         """The publisher that the connection keeps for a topic."""
 
-    def publisher(self, topic: str, *, channel: ChannelName, history_bytes: int) -> LetterPublisher:
-        """A publisher of its own."""
+    def publisher(
+        self, topic: str, *, channel: ChannelName, history_bytes: int, producer: str | None = None,
+        first_seq: int | None = None,
+    ) -> Any:  # fmt: skip
+        """A publisher of its own: `LetterPublisher`, `NumberedPublisher`."""
 
     def close(self) -> None:
         """End the connection."""
@@ -132,6 +175,15 @@ class DeadLetters:
         self._said: dict[tuple[str, str], str] = {}
         self._clients: dict[bool, LetterClient] = {}
         self._connecting = threading.Lock()
+        self._numbered = NumberedLetters(
+            state,
+            completer.save_now,
+            self._connection,
+            self._record,
+            self._numbered_message,
+            self._say,
+            self._drop,
+        )
         self._busy = False
         self._inbox: queue.SimpleQueue[_Letter | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -143,7 +195,16 @@ class DeadLetters:
 
     def _run(self) -> None:
         guard = Guard("dead letters", self._state.ctx.conductor.agent_failed)
-        while (letter := self._inbox.get()) is not None:
+        while True:
+            try:
+                letter = self._inbox.get(
+                    timeout=NUMBERED_LOOK_S if self._numbered.waiting else None
+                )
+            except queue.Empty:
+                guard.round(self.work)
+                continue
+            if letter is None:
+                return
             guard.round(partial(self._take, letter), self.work)
 
     def add(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> None:
@@ -171,7 +232,7 @@ class DeadLetters:
 
     def flush(self) -> None:
         """Store what waits, of each topic with one sync; settle what is stored."""
-        if not self._waiting or self._busy:
+        if self._busy or not (self._waiting or self._numbered.waiting):
             return
         self._busy = True
         waiting, self._waiting = self._waiting, set()
@@ -185,17 +246,24 @@ class DeadLetters:
                 letters.setdefault(subscription.saved.dead_letter, []).append(one)
             else:
                 del self._open[key]  # its queue is another engine's now, and so is the record
+        done = 0
         try:
             for topic, those in letters.items():
                 for one in self._stored(topic, those) if topic else those:
                     self._complete(*one)
+                    done += 1
+            for one in self._numbered.advance():
+                self._complete(*one)
+                done += 1
         finally:
             self._busy = False
-        if letters:
+        if done:
             self._completer.save_soon()  # what is settled since then is stored twice after a crash
 
     def _stored(self, topic: str, letters: list[_Letter]) -> list[_Letter]:
         """Those that lie in ``topic`` now. The puller names the others again in a second."""
+        if self._is_numbered(topic):
+            return self._numbered.add(topic, letters)
         stored = []
         try:
             for one in letters:
@@ -203,8 +271,7 @@ class DeadLetters:
                     if not self._is_stored(*one):
                         self._store(topic, *one)
                 except _Deleted as problem:
-                    self._say(topic, one, NotFound(str(problem)))
-                    self._complete(*one, stored=False)
+                    self._drop(topic, one, NotFound(str(problem)))
                 except TidecastError as problem:
                     self._say(topic, one, problem)
                     if problem.retryable:
@@ -217,6 +284,11 @@ class DeadLetters:
             self._say(topic, letters[0], problem)
             return []
         return stored
+
+    def _is_numbered(self, topic: str) -> bool:
+        """Does another engine keep the topic, or may it?"""
+        config = self._state.ctx.topic_by_name.get(topic)
+        return config is not None and config.owner not in ("", self._state.ctx.name)
 
     def _is_stored(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> bool:
         """An engine stored the letter and crashed before the position was saved."""
@@ -234,7 +306,7 @@ class DeadLetters:
             return known
         saved = subscription.saved
         here = self._state.topics.get(saved.dead_letter)
-        if here is None:
+        if here is None or self._is_numbered(saved.dead_letter):
             return set()  # another engine stores them
         found: set[_Place] = set()
         starts = saved.letters_from.get(saved.dead_letter, {})
@@ -251,7 +323,7 @@ class DeadLetters:
         """The positions are about to be saved: which letters they count. Lock held."""
         saved = subscription.saved
         here = self._state.topics.get(saved.dead_letter)
-        if self._busy or here is None:
+        if self._busy or here is None or self._is_numbered(saved.dead_letter):
             return  # some are stored, and their records not acked
         self._before(subscription)
         ends = {one.queue: one.log.next_token for one in here.queues}
@@ -260,6 +332,13 @@ class DeadLetters:
     def forget_stored(self, subscription: SubscriptionState) -> None:
         """It was moved: a record that is given up again gets another letter. Lock held."""
         self._before(subscription).clear()
+        for numbers in subscription.saved.letters_of.values():
+            numbers.stored.clear()
+
+    def _drop(self, topic: str, letter: _Letter, problem: TidecastError) -> None:
+        """The source of the record deleted it: nobody can store it any more."""
+        self._say(topic, letter, problem)
+        self._complete(*letter, stored=False)
 
     def _say(self, topic: str, letter: _Letter, problem: TidecastError) -> None:
         """Tell that one cannot be stored; once, as long as the reason is the same."""
@@ -294,7 +373,7 @@ class DeadLetters:
             "token": dead.token,
             "subscription": subscription.saved.name,
             "attempts": dead.attempts,
-            "reason": dead.reason or CAUSES[dead.cause],
+            "reason": reason_of(dead),
         }
         topic = subscription.saved.dead_letter if stored else ""
         with self._state.lock:
@@ -308,42 +387,41 @@ class DeadLetters:
         )
         self._state.ctx.notify_all(event)
 
+    def _record(self, cursor: CursorState, token: int) -> dict[str, Any]:
+        """A record that is given up. Raises NotFound."""
+        puller = self._state.puller
+        assert puller is not None
+        return decoded(puller.call(puller.record, cursor.here.row, token), cut=False)
+
     def _store(
         self, topic: str, subscription: SubscriptionState, cursor: CursorState, dead: Dead
     ) -> None:
-        puller = self._state.puller
-        assert puller is not None
         try:
-            raw = puller.call(puller.record, cursor.here.row, dead.token)
+            record = self._record(cursor, dead.token)
         except NotFound as problem:
             raise _Deleted(str(problem)) from None
-        record = decoded(raw, cut=False)
-        kept = {
-            MARK + name if name.startswith(MARK) else name: value
-            for name, value in record["headers"].items()
-            if name not in OURS
-        }
-        headers = {
-            f"{MARK}topic": cursor.here.topic,
-            f"{MARK}queue": cursor.here.queue,
-            f"{MARK}token": dead.token,
-            f"{MARK}subscription": subscription.saved.name,
-            f"{MARK}pattern": subscription.saved.pattern,
-            f"{MARK}attempts": dead.attempts,
-            f"{MARK}reason": dead.reason or CAUSES[dead.cause],
-            f"{MARK}time": record["time_ns"],
-        }
-        fit = list(kept)
-        while True:
-            cut = {f"{MARK}cut": len(kept) - len(fit)} if len(fit) < len(kept) else {}
-            try:
-                self._publish(topic, record, headers | cut | {name: kept[name] for name in fit})
-            except PayloadTooLarge:
-                if not fit:
-                    raise
-                fit.pop()
-            else:
-                return
+        sent = SentLetter(cursor.here.queue, dead.token, 0, dead.attempts, reason_of(dead))
+        _fitted(
+            record,
+            _headers(subscription, cursor, sent, record),
+            lambda headers: self._publish(topic, record, headers),
+        )
+
+    def _numbered_message(
+        self,
+        publisher: NumberedPublisher,
+        subscription: SubscriptionState,
+        cursor: CursorState,
+        sent: SentLetter,
+        record: dict[str, Any],
+    ) -> Any:
+        return _fitted(
+            record,
+            _headers(subscription, cursor, sent, record),
+            lambda headers: publisher.prepare(
+                record["payload"], record["key"], headers, None, None, None, True
+            ),
+        )
 
     def _publish(
         self, topic: str, record: dict[str, Any], headers: Any, *, plain: bool = False,
@@ -401,6 +479,7 @@ class DeadLetters:
         if thread is not None:
             self._inbox.put(None)
             thread.join(5.0)
+        self._numbered.close()
         with self._connecting:
             clients, self._clients = self._clients, {}
         for client in clients.values():

@@ -30,6 +30,7 @@ from tidecast.node.consumers.state import ConsumersState, MemberState, Subscript
 from tidecast.node.context import NodeContext
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.subscription_store import (
+    LetterNumbers,
     SavedCursor,
     SavedSubscription,
     SubscriptionStore,
@@ -323,7 +324,8 @@ def taken(
         if state.deleted.is_over(saved):
             here.store.remove(saved.pattern, saved.name)
         elif mine is None:
-            fresh.append(saved)
+            letters = _letters_in(saved, here.config.name)
+            fresh.append(msgspec.structs.replace(saved, letters_of=letters))
         else:
             mine.replace(_merged(mine.saved, saved, here.config.name))
     return fresh, lost
@@ -340,7 +342,16 @@ def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> Sav
         redriven=sorted({*map(tuple, mine.redriven), *map(tuple, came.redriven)}),
         redrive_start=starts,
         dead_open=max(mine.dead_open, came.dead_open),
+        letters_of={
+            **{name: each for name, each in mine.letters_of.items() if name != topic},
+            **_letters_in(came, topic),
+        },
     )
+
+
+def _letters_in(saved: SavedSubscription, topic: str) -> dict[str, LetterNumbers]:
+    """What a file that lies with the queues of a topic has to say about its dead letters."""
+    return {name: each for name, each in saved.letters_of.items() if name == topic}
 
 
 def gone(state: ConsumersState, name: str) -> None:

@@ -1,0 +1,1 @@
+"""Dead letters that other engines keep."""

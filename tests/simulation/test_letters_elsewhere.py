@@ -1,0 +1,263 @@
+"""Dead letters whose topic another engine keeps: each is stored once, whatever crashes when."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.simulation.test_durable_leases import TOPIC, given
+from tests.simulation.test_durable_leases import cluster as sharing
+from tests.support.durable import rows_of
+
+from tidecast.config.topology import TopicConfig
+from tidecast.errors import NotFound
+from tidecast.events import MessageDropped
+from tidecast.node.consumers import storage as places
+from tidecast.node.consumers.dead_letters import DeadLetters
+from tidecast.node.consumers.letters.numbered import NumberedLetters
+from tidecast.queues.subscription_store import LetterNumbers, SavedCursor
+from tidecast.testing import Network, SimulatedNode
+
+N = 12
+ORDERS = TopicConfig(name="orders", mode="durable", owner="b", fsync="batch", queues=2)
+DEAD = TopicConfig(name="dead", mode="durable", owner="a", fsync="batch", queues=2)
+
+
+def letters(node: SimulatedNode) -> list[bytes]:
+    return sorted(row[3] for row in rows_of(node.engine.durable.topics["dead"]))
+
+
+class Pair:
+    """Node ``a`` keeps the dead letters of ``b``."""
+
+    def __init__(self, net: Network, *topics: TopicConfig) -> None:
+        self.net, topics = net, topics or (ORDERS, DEAD)
+        self.a, self.b = net.node("a", topics=topics), net.node("b", topics=topics)
+
+    def join(self) -> Any:
+        consumer = self.b.connect().consumer("orders", "billing", dead_letter="dead", max_deliver=0)
+        self.net.run(1000)
+        return consumer
+
+    def publish(self, n: int = N) -> list[bytes]:
+        sent = [b"%d" % i for i in range(n)]
+        publisher = self.b.connect().publisher("orders")
+        for one in sent:
+            publisher.publish(one, key=one)
+        publisher.wait_durable(timeout=60.0)
+        return sorted(sent)
+
+    def restart(self, name: str) -> None:
+        again = self.net.restart(name)
+        setattr(self, name, again)
+
+    def open(self) -> Any:
+        return self.b.engine.consumers.subscriptions["orders", "billing"].saved.letters_of
+
+    def refuse_all(self, consumer: Any) -> None:
+        """Until all are settled."""
+        for _ in range(200):
+            for message in consumer.fetch(100, 0.05).messages:
+                message.term("no")
+            self.net.run(20_000)
+            if consumer.info()["lag"] == 0:
+                return
+        raise AssertionError(consumer.info())
+
+
+def test_letters_are_stored_once_and_forgotten() -> None:
+    with Network(seed=1) as net:
+        two = Pair(net)
+        sent, consumer = two.publish(), two.join()
+        two.refuse_all(consumer)
+        assert letters(two.a) == sent
+        net.run(200_000)
+        [numbers] = two.open().values()
+        assert (numbers.durable_seq, numbers.sent, numbers.stored) == (N, [], [])
+        two.publish(3)
+        two.refuse_all(consumer)
+        assert letters(two.a) == sorted([*sent, b"0", b"1", b"2"])
+
+
+def test_a_crash_before_the_positions_are_saved_stores_no_letter_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Network(seed=1) as net:
+        two = Pair(net)
+        sent, consumer = two.publish(), two.join()
+        put = places.put
+
+        def numbered(state: Any, saved: Any) -> None:
+            if any(one.sent for one in saved.letters_of.values()):
+                put(state, saved)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(places, "put", numbered)
+            for message in consumer.fetch(100, 1.0).messages:
+                message.term("no")
+            assert net.run(10e6, until=lambda: len(letters(two.a)) == N)
+            net.run(100_000)
+            two.restart("b")
+        two.refuse_all(two.join())
+        assert letters(two.a) == sent
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_crashes_at_any_time_lose_and_double_no_letter(seed: int) -> None:
+    chance = random.Random(seed)
+    with Network(seed=seed, drop=chance.choice([0.0, 0.1])) as net:
+        two = Pair(net)
+        sent = two.publish()
+        for _ in range(4):
+            consumer = two.join()
+            for message in consumer.fetch(chance.randrange(1, N), 0.05).messages:
+                message.term("no")
+            net.run(chance.choice([50, 500, 5_000, 120_000]))
+            killed = chance.choice("abb")
+            two.restart(killed)
+            if killed == "a":
+                consumer.close()
+        two.refuse_all(two.join())
+        assert letters(two.a) == sent
+
+
+def test_a_record_that_is_given_up_after_a_seek_has_another_letter() -> None:
+    with Network(seed=1) as net:
+        two = Pair(net)
+        sent, consumer = two.publish(), two.join()
+        two.refuse_all(consumer)
+        consumer.seek("earliest")
+        two.refuse_all(consumer)
+        assert letters(two.a) == sorted(sent * 2)
+
+
+def test_a_keeper_that_is_away_delays_no_other_letters() -> None:
+    near = TopicConfig(name="near", mode="durable", owner="b", fsync="batch")
+    with Network(seed=1) as net:
+        two = Pair(net, ORDERS, DEAD, near)
+        two.publish()
+        far = two.join()
+        net.partition("a", "b")
+        for message in far.fetch(100, 1.0).messages:
+            message.term("no")
+        client = two.b.connect()
+        with client.consumer("orders", "other", dead_letter="near") as other:
+            two.refuse_all(other)
+        assert len(rows_of(two.b.engine.durable.topics["near"])) == N
+        assert letters(two.a) == []
+        net.heal()
+        two.refuse_all(far)
+        assert len(letters(two.a)) == N
+
+
+def test_a_topic_that_is_made_anew_gets_letters() -> None:
+    with Network(seed=1) as net:
+        two = Pair(net)
+        sent, consumer = two.publish(), two.join()
+        two.refuse_all(consumer)
+        two.a.engine.delete_topic("dead")
+        two.a.engine.create_topic(DEAD)
+        net.run(200_000)
+        two.restart("b")
+        consumer = two.join()
+        consumer.seek("earliest")
+        two.refuse_all(consumer)
+        assert letters(two.a) == sent
+
+
+def test_a_keeper_that_lost_the_last_letters_gets_those_of_another_producer() -> None:
+    with Network(seed=1) as net:
+        two = Pair(net)
+        sent, consumer = two.publish(), two.join()
+        two.refuse_all(consumer)
+        net.run(200_000)
+        numbers = two.open()["orders"]
+        numbers.note_durable(N + 5)
+        numbers.next_seq = N + 6
+        producer = numbers.producer
+        consumer.seek("earliest")  # this saves them
+        two.restart("b")
+        two.refuse_all(two.join())
+        assert letters(two.a) == sorted(sent * 2)
+        assert two.open()["orders"].producer != producer
+
+
+def test_a_record_that_is_deleted_before_its_letter_is_known_to_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper is asked for the last number; the others are sent behind it."""
+    topics = [TOPIC, msgspec.structs.replace(TOPIC, name="dead")]
+    with sharing(tmp_path) as one:
+        a = one.node("a", *topics)
+        given(one, {"orders": a, "dead": a})
+        two = Pair.__new__(Pair)
+        two.net, two.a, two.b = one.net, a, a
+        sent, consumer = two.publish(), two.join()
+        got = [each.copy() for each in consumer.fetch(100, 1.0).messages]
+        with monkeypatch.context() as patched:
+            patched.setattr(NumberedLetters, "_send", lambda self, one: None)
+            for message in got:
+                message.term("no")
+            one.net.run(200_000)
+            one.net.kill(a)
+        gone = (got[-1].token.queue, got[-1].token.sequence)
+        read = DeadLetters._record
+
+        def deleted(self: DeadLetters, cursor: Any, token: int) -> Any:
+            if (cursor.here.queue, token) == gone:
+                raise NotFound("deleted")
+            return read(self, cursor, token)
+
+        monkeypatch.setattr(DeadLetters, "_record", deleted)
+        two.a = two.b = again = one.net.restart(a)
+        again.engine.durable.leases._store._clock_ns = one.net.clock  # type: ignore[attr-defined]
+        given(one, {"orders": again, "dead": again})
+        client = again.connect()
+        consumer = client.consumer("orders", "billing", dead_letter="dead", max_deliver=0)
+        two.refuse_all(consumer)
+        assert letters(again) == sorted(set(sent) - {got[-1].data})
+        assert [e.token for e in client.events() if isinstance(e, MessageDropped)] == [gone[1]]
+
+
+@pytest.mark.parametrize("us", [100, 3_000, 150_000])
+def test_the_next_keeper_of_the_records_goes_on_with_the_numbers(tmp_path: Path, us: int) -> None:
+    dead = TopicConfig(name="dead", mode="durable", owner="c", fsync="batch", queues=2)
+    with sharing(tmp_path) as one:
+        a, b = one.node("a", TOPIC, dead), one.node("b", TOPIC, dead)
+        c = one.net.node("c", topics=[dead])
+        given(one, {"orders": a})
+        two = Pair.__new__(Pair)
+        two.net, two.a, two.b = one.net, c, a
+        sent, consumer = two.publish(), two.join()
+        for message in consumer.fetch(100, 1.0).messages:
+            message.term("no")
+        one.net.run(us)
+        one.net.kill(a)
+        given(one, {"orders": b})
+        two.b = b
+        two.refuse_all(two.join())
+        assert letters(c) == sent
+
+
+def test_numbers_follow_what_is_known_of_letters() -> None:
+    numbers = LetterNumbers(dead_letter="dead", producer="p")
+    for token in range(6):
+        numbers.add(0, token, 1, "no")
+    numbers.give_back(6)
+    assert ([each.seq for each in numbers.sent], numbers.next_seq) == ([1, 2, 3, 4, 5], 6)
+    numbers.note_durable(2)
+    assert (numbers.durable_seq, numbers.stored) == (2, [(0, 0), (0, 1)])
+    numbers.drop_settled({0: SavedCursor("orders", 0, 1)})
+    assert numbers.stored == [(0, 1)]
+    numbers.drop_settled({0: SavedCursor("orders", 0, 0, acked=[(1, 2)])})
+    assert numbers.stored == []
+    numbers.resume_behind(4)
+    assert numbers.stored == [(0, 2), (0, 3)]
+    assert (numbers.durable_seq, numbers.sent, numbers.next_seq) == (4, [], 5)
+    numbers.add(0, 9, 1, "no")
+    numbers.renumber("q")
+    assert ([each.seq for each in numbers.sent], numbers.next_seq) == ([1], 2)
+    assert (numbers.durable_seq, numbers.producer) == (0, "q")
