@@ -28,6 +28,7 @@ from tidecast.layout.counters import QueueCounter as C
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
 from tidecast.queues.adapter import Record, pack
 from tidecast.sync import Connection
+from tidecast.telemetry.queues import Times, samples
 
 E = TypeVar("E", bound=Event)
 _NAMES = itertools.count()
@@ -173,6 +174,10 @@ def test_no_ack_and_no_delivery_before_kafka_answers(
             waits = next_event(client, StorageWaits)
             assert (waits.topic, waits.final) == ("orders", False)
             eventually(lambda: count_of(client, C.STORAGE_WAITS) == 2, "the gauge")
+            node = client.link.node  # type: ignore[attr-defined]
+            rows = samples(node, Times())["queues"]
+            assert [row["state"] for row in rows] == ["full", "full"]
+            assert "it closed the connection" in rows[0]["reason"]
             assert publisher.durable_position == 0
             assert sum(log_of(client, q).synced_token for q in (0, 1)) > 1
             assert sum(log_of(client, q).durable_token for q in (0, 1)) == 1

@@ -315,6 +315,7 @@ class QueueLive(View):
     adapter: str = Field("", description="Of which adapter it is; empty: the engine's own log")
     node: str
     state: Literal["open", "paused", "full"]
+    reason: str = Field("", description="Why its storage takes nothing: then it is full")
     owner_epoch: Int64
     owner_since: datetime | None = Field(None, description="Kept by a lease since then")
     earliest: Int64

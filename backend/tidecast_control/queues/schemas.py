@@ -18,6 +18,7 @@ class Queue(View):
     number: Count
     adapter: str = Field("", description="Of which adapter it is; empty: the engine's own log")
     state: Literal["open", "paused", "recovering", "full", "unwired", "unknown"] = "unknown"
+    reason: str = Field("", description="Why its storage takes nothing: then it is full")
     node: str = Field("", description="The engine that has it")
     owner_epoch: Int64 | None = Field(None, description="Of its lease; 0 = not by a lease")
     owner_since: datetime | None = Field(None, description="When it took the queue")

@@ -236,6 +236,7 @@ def _queue(node: Node, here: QueueState, cache: Json, paused: set[str]) -> Json:
         "number": here.queue,
         "adapter": adapter.name if adapter is not None else "",
         "state": "full" if refused or waits else "paused" if stopped else "open",
+        "reason": owner.storage_waits if waits and owner is not None else "",
         "owner_epoch": owner.owner if owner is not None else 0,
         "owner_since_ns": owner.since_ns if owner is not None else 0,
         "earliest": log.earliest_token,

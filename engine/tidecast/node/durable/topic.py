@@ -134,8 +134,8 @@ class DurableTopic:
         """(queue or -1, file, what is wrong) of files beside the logs that were not sound."""
         self.refused = False
         """It was reported that the disk refuses."""
-        self.storage_waits = self.is_stored
-        """The storage beside its logs takes nothing, or is not open yet."""
+        self.storage_waits = "it is not open yet" if self.is_stored else ""
+        """Why the storage beside its logs takes nothing; empty: it does, or there is none."""
         self.opened_s = 0.0
         """On the node's clock."""
         self.owner = 0
@@ -202,9 +202,9 @@ class DurableTopic:
         changed, self.refused = self.refused != refused, refused
         return changed
 
-    def set_storage_waits(self, *, waits: bool) -> None:
-        """The storage beside its logs takes nothing, or does again."""
-        self.storage_waits = waits
+    def set_storage_waits(self, detail: str) -> None:
+        """Why the storage beside its logs takes nothing; empty: it does again."""
+        self.storage_waits = detail
 
     def _claim(self, owner: int, name: str, now_ns: int) -> None:
         try:

@@ -105,6 +105,7 @@ class Storing:
     def waits(self, topic: DurableTopic, detail: str, *, final: bool) -> None:
         """See `Reports`."""
         ctx = self._registry.ctx
+        topic.set_storage_waits(detail)
         with self._lock:
             if topic not in self._open:
                 return
@@ -112,7 +113,6 @@ class Storing:
             if before is not None and not final and now_ns < before + REPORT_NS:
                 return
             self._waiting[topic] = now_ns
-        topic.set_storage_waits(waits=True)
         name = topic.config.name
         _log.warning("topic %s: its storage takes nothing: %s", name, detail)
         event = events.StorageWaits(topic=name, detail=detail, final=final)
@@ -127,7 +127,7 @@ class Storing:
 
     def back(self, topic: DurableTopic) -> None:
         """See `Reports`."""
-        topic.set_storage_waits(waits=False)
+        topic.set_storage_waits("")
         with self._lock:
             if self._waiting.pop(topic, None) is None:
                 return
