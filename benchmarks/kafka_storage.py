@@ -28,9 +28,13 @@ QUEUES, BATCH, TIMEOUT_S = 4, 1000, 300.0
 def stored(servers: str, topic: str, payload: bytes, messages: int) -> float:
     """Messages a second of a publisher of Tidecast, acked."""
     settings = {
-        "name": "stored", "mode": "durable", "queues": QUEUES, "fsync_interval_ms": 5,
-        "history_bytes": 16 << 20, "storage": f"kafka://{servers}/{topic}",
-    }  # fmt: skip
+        "name": "stored",
+        "mode": "durable",
+        "queues": QUEUES,
+        "fsync_interval_ms": 5,
+        "history_bytes": 16 << 20,
+        "storage": f"kafka://{servers}/{topic}",
+    }
     raw = {"transports": [{"name": "ipc", "kind": "ipc"}], "topics": [settings]}
     with tempfile.TemporaryDirectory() as directory:
         link = EmbeddedLink.open(topology_from(raw), data_dir=Path(directory))
@@ -51,8 +55,10 @@ def bare(servers: str, topic: str, payload: bytes, messages: int) -> float:
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, num_partitions=QUEUES)])[topic].result(TIMEOUT_S)
     settings: dict[str, Any] = {
-        "bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5,
-    }  # fmt: skip
+        "bootstrap.servers": servers,
+        "enable.idempotence": True,
+        "linger.ms": 5,
+    }
     producer = confluent_kafka.Producer(settings)
     producer.produce(topic, payload)
     producer.flush(TIMEOUT_S)

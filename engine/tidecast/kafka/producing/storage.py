@@ -246,11 +246,13 @@ class KafkaStorage:
         """Write until something fails (the queue, and why), it is closed, or the id is renewed."""
         threads = [
             threading.Thread(
-                target=self._write_queue, args=(run, queue), daemon=True,
+                target=self._write_queue,
+                args=(run, queue),
+                daemon=True,
                 name=f"storage-{self._spool.topic}-{queue}",
             )
             for queue in range(len(run.writers))
-        ]  # fmt: skip
+        ]
         for each in threads:
             each.start()
         renew_s, noted = time.monotonic() + RENEW_S, run.notes()
