@@ -78,6 +78,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/e2e/test_copy_as.py": (*_PAGE, *_COMMANDS),
     "tests/e2e/test_dead_letters.py": (*_PAGE, f"{ENGINE}node/consumers/"),
     "tests/e2e/test_forms.py": _PAGE,
+    "tests/e2e/test_scheduled_messages.py": (*_PAGE, f"{ENGINE}node/scheduling/"),
     "tests/e2e/test_large.py": _PAGE,
     "tests/e2e/test_managing.py": (*_PAGE, *_SPARK),
     "tests/e2e/test_outages.py": _PAGE,

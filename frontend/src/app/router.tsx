@@ -70,7 +70,7 @@ const messages = createRoute({
   ...page("/messages"),
   validateSearch: search({
     topic: text(200),
-    view: choice("tail", "browse", "publish"),
+    view: choice("tail", "browse", "scheduled", "publish"),
     decoder: choice("auto", "json", "messagepack", "text", "hex"),
     from: choice("earliest", "latest", "token", "time"),
     at: text(40),

@@ -10,6 +10,7 @@ import { Segments } from "@/ui/segments";
 import { Empty } from "@/ui/states";
 import { Browse } from "./browse";
 import { Publish } from "./publish";
+import { ScheduledMessages } from "./scheduled";
 import { Tail } from "./tail";
 
 const route = getRouteApi("/app/messages");
@@ -48,6 +49,7 @@ export function MessagesPage() {
             options={[
               { value: "tail", label: "Live tail" },
               { value: "browse", label: "Browse" },
+              { value: "scheduled", label: "Scheduled" },
               ...(may("messages:publish") ? [{ value: "publish" as const, label: "Publish" }] : []),
             ]}
           />
@@ -84,6 +86,8 @@ export function MessagesPage() {
         />
       ) : view === "browse" ? (
         <Browse key={topic} topic={topic} search={search} set={set} />
+      ) : view === "scheduled" ? (
+        <ScheduledMessages key={topic} topic={topic} />
       ) : (
         <Publish key={topic} topic={topic} />
       )}
