@@ -15,9 +15,9 @@ from tests.support.durable import rows_of
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import NotFound
 from tidecast.events import MessageDropped
-from tidecast.node.consumers import storage as places
 from tidecast.node.consumers.dead_letters import DeadLetters
 from tidecast.node.consumers.letters.numbered import NumberedLetters
+from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.queues.subscription_store import LetterNumbers, SavedCursor
 from tidecast.testing import Network, SimulatedNode
 
@@ -88,14 +88,8 @@ def test_a_crash_before_the_positions_are_saved_stores_no_letter_twice(
     with Network(seed=1) as net:
         two = Pair(net)
         sent, consumer = two.publish(), two.join()
-        put = places.put
-
-        def numbered(state: Any, saved: Any) -> None:
-            if any(one.sent for one in saved.letters_of.values()):
-                put(state, saved)
-
         with monkeypatch.context() as patched:
-            patched.setattr(places, "put", numbered)
+            patched.setattr(DurableSubscriptions, "save_all", lambda self: None)
             for message in consumer.fetch(100, 1.0).messages:
                 message.term("no")
             assert net.run(10e6, until=lambda: len(letters(two.a)) == N)

@@ -156,6 +156,9 @@ def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
     refused: dict[tuple[str, int, bytes, int], dict[int, str]] = defaultdict(dict)
     keys: dict[tuple[str, int, int], bytes] = {}
     due = _due(history)
+    clock_set = any(_all(history, swarm_history.ClockSet))
+    delayed: set[tuple[str, int, int]] = set()
+    """Records with a delivery time, which may lie ahead again where the clock was set back."""
     done: set[tuple[str, int, int, int]] = set()
     for entry in history:
         if isinstance(entry, swarm_history.Settled) and entry.how in HANDLED:
@@ -167,6 +170,8 @@ def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
             cursor = (entry.subscription, entry.queue, entry.key, entry.round)
             keys[entry.subscription, entry.queue, entry.token] = entry.key
             place = (entry.subscription, entry.queue, entry.token, entry.round)
+            if clock_set and entry.payload in due:
+                delayed.add(place[:3])
             refused[cursor].pop(entry.token, None)
             earlier = [token for token in refused[cursor] if token < entry.token]
             if earlier:
@@ -185,6 +190,8 @@ def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
         elif isinstance(entry, swarm_history.Settled) and entry.how == "nak":
             if (entry.subscription, entry.queue, entry.token, entry.round) in done:
                 continue  # its first delivery timed out, and was acked all the same
+            if (entry.subscription, entry.queue, entry.token) in delayed:
+                continue
             key = keys[entry.subscription, entry.queue, entry.token]
             refused[entry.subscription, entry.queue, key, entry.round][entry.token] = entry.member
 
