@@ -64,6 +64,7 @@ _SPARK = ("backend/tidecast_spark/", "backend/pyspark_tidecast/")
 _DOCS = ("README.md", "docs/", "mkdocs.yml")
 
 TOUCHED_BY: dict[str, tuple[str, ...]] = {
+    "tests/control/test_drain_order.py": _LEASES,
     "tests/control/test_openapi.py": (SERVICE,),
     "tests/control/test_pipelines_spark.py": (f"{SERVICE}pipelines/", *_SPARK),
     "tests/control/test_resilience.py": (

@@ -9,6 +9,7 @@ import mmap
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ import tidecast.sync
 from tidecast.api.start import Earliest
 
 NUMBER = struct.Struct("<Q")
+MARKED = struct.Struct("<QQ")
+"""A producer's number, and that of its message."""
+KEYS = 7
 
 
 def say(text: str) -> None:
@@ -129,6 +133,50 @@ def consume(url: str, topic: str, seen: str) -> None:
             batch.ack()
 
 
+def keyed(url: str, topic: str, mark: str, progress: str, pace_s: str) -> None:
+    """Publish numbers to a durable topic until "stop", then wait until all is durable.
+
+    ``mark``: the producer's number, in the payload and in the keys. See `produce`.
+    """
+    with Path(progress).open("r+b") as file:
+        told = mmap.mmap(file.fileno(), NUMBER.size)
+    name = f"producer-{mark}"
+    publisher = tidecast.sync.connect(url).publisher(topic, producer=name, buffer=False)
+    session = publisher.producer_session
+    assert session is not None
+    number, stopping = session.first_seq, threading.Event()
+    say("ready")
+
+    def listen() -> None:
+        sys.stdin.readline()
+        stopping.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    while not stopping.wait(float(pace_s)):
+        for _ in range(20):
+            payload = MARKED.pack(int(mark), number) + bytes(number % 301)
+            publisher.publish(payload, key=f"{mark}-{number % KEYS}".encode())
+            number += 1
+        NUMBER.pack_into(told, 0, publisher.durable_position)
+    payload = MARKED.pack(int(mark), number)
+    publisher.publish(payload, key=f"{mark}-{number % KEYS}".encode(), ack="durable", timeout=120.0)
+    NUMBER.pack_into(told, 0, publisher.durable_position)
+    say(f"durable {number}")
+
+
+def note(url: str, topic: str, seen: str) -> None:
+    """Consume what `keyed` publishes: each record with the time into the file ``seen``, acked."""
+    consumer = tidecast.sync.connect(url).consumer(
+        topic, "noted", ack_wait=2.0, max_deliver=0, max_in_flight=5_000
+    )
+    say("ready")
+    with Path(seen).open("ab", buffering=0) as file:
+        for batch in consumer.batches(1000):
+            head = struct.pack("<Q", time.monotonic_ns())
+            file.write(b"".join(head + bytes(p[: MARKED.size]) for p in batch.payloads()))
+            batch.ack()
+
+
 def keep(url: str, topic: str, seen: str) -> None:
     """Consume numbers without end: note each in the file ``seen`` before it is acked, once.
 
@@ -154,6 +202,7 @@ def keep(url: str, topic: str, seen: str) -> None:
 ROLES: dict[str, Callable[..., Any]] = {
     "count": count, "hold": hold, "collect": collect, "echo": echo, "embed": embed,
     "produce": produce, "keep": keep, "consume": consume, "respond": respond,
+    "keyed": keyed, "note": note,
 }  # fmt: skip
 
 if __name__ == "__main__":
