@@ -201,7 +201,7 @@ def _section(name: str, outcome: dict[str, Any]) -> list[str]:
 
 
 def _older_sections() -> dict[str, list[str]]:
-    """What RESULTS.md says of each bench, by its name."""
+    """The sections of RESULTS.md by the names of benches."""
     found: dict[str, list[str]] = {}
     section: list[str] = []
     for line in (HERE / "RESULTS.md").read_text().splitlines():

@@ -49,7 +49,7 @@ def collected(frame: Any) -> dict[str, int]:
 def stream_totals(
     spark: Any, options: dict[str, str], checkpoint: Path, name: str
 ) -> dict[str, int]:
-    """What a stream finds that reads all there is, and continues where the last one stopped."""
+    """The rows of a stream that reads all there is, and continues where the last one stopped."""
     records = spark.readStream.format("tidecast").options(**options).load()
     query = (
         totals(records).writeStream.format("memory").queryName(name).outputMode("complete")

@@ -289,6 +289,17 @@ def no_short_aliases(path: str, text: str) -> list[str]:
     ]
 
 
+UNNAMED = re.compile(r'^\s*r?"""(?:What|Who|Whose)\b.*', re.MULTILINE)
+
+
+def docstrings_name_things(path: str, text: str) -> list[str]:
+    """A thing has a name: "The rights of a key", not "What a key may do"."""
+    return [
+        f"{text.count(chr(10), 0, found.start()) + 1}: {found.group().strip()}; name the thing"
+        for found in UNNAMED.finditer(text)
+    ]
+
+
 HOST_CLOCKS = {
     f"time.{name}{unit}" for name in ("monotonic", "perf_counter") for unit in ("", "_ns")
 }
@@ -379,6 +390,10 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
         list(select(".py", under=("engine/tidecast/node/",))),
     ),
     "no short aliases": (no_short_aliases, list(select(".py"))),
+    "named things": (
+        docstrings_name_things,
+        list(select(".py", under=("engine/", "backend/", "benchmarks/", "examples/"))),
+    ),
     "machine paths": (no_machine_paths, list(files().items())),
     "registries": (no_private_registry, [f for f in files().items() if LOCK_FILES.search(f[0])]),
 }
@@ -426,6 +441,8 @@ PLANTED: list[tuple[str, str]] = [
     ("no short aliases", "from tidecast import events as ev\n"),
     ("no short aliases", "def f():\n    import tidecast.log.batch as b\n"),
     ("no short aliases", "from a import numpy as np\n"),
+    ("named things", 'def f():\n    "' + '""What a key may do.""' + '"\n'),
+    ("named things", '"' + '""Who asks.""' + '"\n'),
     ("machine paths", "see /HOME/someone/x".lower()),
     ("registries", '"resolved": "https://npm.corp.example/left-pad"'),
     ("registries", "index-url = https://user:secret@pypi.corp.example/simple"),
@@ -447,6 +464,7 @@ HARMLESS: list[tuple[str, str]] = [
     ("no probing of links", "getattr(links, 'first')\nvalue.link.inline\n"),
     ("no host clock", "import time\ntime.sleep(1)\ntime.time_ns()\n"),
     ("no short aliases", "import numpy as np\nfrom hypothesis import strategies as st\n"),
+    ("named things", '"' + '""Whatever comes, and what was said.""' + '"\n'),
     ("machine paths", "a/home/b ~/work/x https://x.example/work/y $X/root/z"),
     ("registries", '"resolved": "https://registry.npmjs.org/x", "url": "https://fund.example/x"'),
 ]

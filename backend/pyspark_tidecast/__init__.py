@@ -1,4 +1,4 @@
-"""What Spark looks for: a top-level module ``pyspark_*`` with a `DefaultSource` registers itself.
+"""Spark's way in: a top-level module ``pyspark_*`` with a `DefaultSource` registers itself.
 
 So ``spark.read.format("tidecast")`` works in any session where Tidecast is installed.
 """

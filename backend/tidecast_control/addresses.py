@@ -40,7 +40,7 @@ def unwrapped(address: Address) -> Address:
 
 
 def network_of(address: str) -> str:
-    """Whose limits an address counts for: itself, or its /64 for IPv6. No address: as it is."""
+    """The network that an address counts for: itself, or its /64 for IPv6. No address: as it is."""
     try:
         found = unwrapped(ipaddress.ip_address(address.partition("%")[0]))
     except ValueError:

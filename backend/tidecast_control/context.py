@@ -1,4 +1,4 @@
-"""What the running service holds: made by the application's lifespan, handed to routes."""
+"""The objects of the running service: made by the application's lifespan, handed to routes."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ class Database:
     def __init__(self, url: str, pool_size: int = 16) -> None:
         self.url = psycopg_url(url)
         self.world: Callable[[], Any] = lambda: None
-        """What telemetry says now, for statuses: see `live.seen`."""
+        """The newest telemetry, for statuses: see `live.seen`."""
         self.reported: Callable[[str], Any] = lambda _node: None
-        """What a connected engine says that it runs: see `kit.applied`."""
+        """The report of a connected engine on its topology: see `kit.applied`."""
         self.learned: dict[str, tuple[Any, Any]] = {}
-        """What statuses of a kind need, and when it was so: see `kit.reads`."""
+        """Facts that statuses of a kind need, and when they were read: see `kit.reads`."""
         options = f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
         self.statements = Statements(self.listen_url, options)
         self.engine: Engine = create_engine(

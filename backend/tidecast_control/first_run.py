@@ -1,4 +1,4 @@
-"""What a new platform starts with: an admin, two transports, pipelines, an example if wanted."""
+"""A new platform's first resources: an admin, two transports, pipelines, an example if wanted."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 
 def _start_tasks(ctx: Context, postgres: EmbeddedPostgres | None) -> None:
-    """What the service does by itself; `/health/ready` and `/metrics` have a check of each."""
+    """Start the service's own tasks; `/health/ready` and `/metrics` have a check of each."""
     start = ctx.supervisor.start
     evaluator = Evaluator(ctx.db, ctx.hub, ctx.feed, ctx.settings.alert_interval_s)
     sender = WebhookSender(ctx.db, ctx.settings.webhook_policy)

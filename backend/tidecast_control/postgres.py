@@ -128,7 +128,7 @@ class EmbeddedPostgres:
             path.chmod(0o700)
 
     def _let_in_own_user(self) -> None:
-        """Who may connect: the user of this process. Also in a cluster of an older release.
+        """Let in the user of this process alone. Also in a cluster of an older release.
 
         The files are written by the user of the cluster: a link there leads it no further.
         """

@@ -194,7 +194,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
 
 class Application:
-    """What is served. Why it cannot start is kept in ``problem``, not logged as a traceback."""
+    """The ASGI application. The reason why it cannot start is kept in ``problem``, not logged."""
 
     def __init__(self, lifespan: Lifespan) -> None:
         self.problem: TidecastError | None = None

@@ -33,7 +33,7 @@ HostName = Annotated[
 
 
 class Settings(BaseSettings):
-    """What an operator decides."""
+    """The settings of an operator."""
 
     model_config = SettingsConfigDict(
         env_prefix="TIDECAST_CONTROL_", extra="ignore", populate_by_name=True
@@ -44,7 +44,7 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("data_dir", "TIDECAST_DATA_DIR"),
     )
     topology_file: Path | None = None
-    """What a new platform begins with; None: `topology.yaml` in the data directory, if there."""
+    """First resources of a new platform; None: `topology.yaml` in the data directory, if there."""
 
     database_url: SecretStr | None = Field(
         None, validation_alias=AliasChoices("database_url", "TIDECAST_DATABASE_URL")
@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[list[IPvAnyNetwork], NoDecode] = Field(
         default_factory=lambda: [ip_network("127.0.0.0/8"), ip_network("::1")]
     )
-    """Whose X-Forwarded-For and X-Forwarded-Proto are believed, with `behind_tls_proxy`."""
+    """Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, with `behind_tls_proxy`."""
     webhook_networks: Annotated[list[IPvAnyNetwork], NoDecode] = []
     """Networks that webhooks may reach besides public addresses."""
 
@@ -125,7 +125,7 @@ class Settings(BaseSettings):
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """What it listens on; beyond loopback also the machine's name."""
+        """The names that it listens on; beyond loopback also the machine's name."""
         if is_loopback(self.host):
             return (self.host,)
         name = socket.gethostname()

@@ -35,7 +35,7 @@ class Recent:
         """How often something changed."""
 
     def get(self, key: Hashable) -> Any:
-        """What was put under the key a moment ago, or None."""
+        """The value that was put under the key a moment ago, or None."""
         found = self._known.get(key)
         return found[1] if found is not None and self._clock_s() - found[0] < LIFE_S else None
 
@@ -62,7 +62,7 @@ class Statements:
     def __init__(self, url: str, options: str) -> None:
         """``options`` of the server: see `db.Database`."""
         self.recent = Recent()
-        """Who asks, by the kind and the digest of the secret."""
+        """Actors by the kind and the digest of the secret."""
         self._url = url
         # Values differ much in how many rows they match, and planning takes 0.1 ms.
         self._options = f"{options} -c plan_cache_mode=force_custom_plan"

@@ -29,7 +29,7 @@ QUEUES = 2
 MASTER = "local[2]"
 START_NS = 1_700_000_000_000_000_000
 PARTS = ("source", "tuples", "stream", "gateway", "sink", "rollup", "decode")
-"""What can be measured by itself; a session and its first row are measured always."""
+"""Parts that can be measured alone; a session and its first row are measured always."""
 
 
 class TupleReader(BatchReader):

@@ -78,7 +78,7 @@ def _version(directory: Path, name: str) -> str:
 def run_kafka(
     jars: Path, directory: Path, rows: int, keys: int, value_bytes: int
 ) -> dict[str, Any]:
-    """What the bench says of Kafka: rows written by Spark's sink, then read three times."""
+    """The figures beside Kafka: rows written by Spark's sink, then read three times."""
     from tidecast_spark import session
 
     found = [p for p in (jars / "spark").glob("*.jar") if p.name.startswith(CONNECTOR)]

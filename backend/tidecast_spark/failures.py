@@ -27,7 +27,7 @@ def platform_error(problem: BaseException) -> errors.TidecastError | None:
 
 
 def refused_by_spark(problem: BaseException) -> errors.ConfigError | None:
-    """What Spark says of a filter, a setting or a name that it refuses, without the stack."""
+    """Spark's own text on a filter, a setting or a name that it refuses, without the stack."""
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
     if not isinstance(problem, AnalysisException | IllegalArgumentException):

@@ -22,7 +22,7 @@ _COMPARISONS: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Pushed:
-    """What was taken over: a filter on rows, and the queues that may hold some (None: all)."""
+    """The filters taken over from Spark: by rows, and the queues that may hold some (None: all)."""
 
     rows: RowFilter = ALL_ROWS
     queues: frozenset[int] | None = None

@@ -146,7 +146,7 @@ def _fork(client: socket.socket, listening: socket.socket) -> None:
 
 
 def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """What a client asks for, and its three streams. Raises OSError, ValueError."""
+    """A client's request, and its three streams. Raises OSError, ValueError."""
     client.settimeout(REQUEST_S)
     raw_peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     if _PEER.unpack(raw_peer)[1] != os.getuid():

@@ -1,4 +1,4 @@
-"""What a read is made of, as plain values. Light to import: the driver starts workers for it."""
+"""The parts of a read, as plain values. Light to import: the driver starts workers for it."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Planner:
         return self._catalogue.queue(topic, int(queue))
 
     def ranges(self, start: Positions, end: Positions) -> list[QueueRange]:
-        """What each task reads, in order. Raises GapError for what retention has deleted."""
+        """The ranges of each task, in order. Raises GapError for records that are deleted."""
         wanted = []
         for topic, queues in sorted(end.items()):
             for queue, stop in sorted(queues.items(), key=lambda item: int(item[0])):

@@ -163,7 +163,7 @@ def normalised(table: Any, topic: str, *, drop_reserved: bool = False) -> Any:
 
 
 class _Writer:
-    """What batches and streams have in common."""
+    """The common part of batch and stream writers."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_schema(schema, options.topic)

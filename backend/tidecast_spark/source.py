@@ -61,7 +61,7 @@ HEADER_TYPES: dict[str, DataType] = {
 
 
 class Part(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, queue_range: QueueRange) -> None:
         super().__init__(queue_range)

@@ -1,4 +1,4 @@
-"""What the sink keeps between a task and the engine: staged files, manifests, the state of a query.
+"""Files of the sink between a task and the engine: staged data, manifests, the state of a query.
 
     <stagingDir>/<query>/state.json               last batch that is durable, next sequence by topic
     <stagingDir>/<query>/<batch>/manifest.json    the files of the batch: written once, by commit
@@ -110,7 +110,7 @@ class StagingArea:
             yield from pa.ipc.open_stream(file)
 
     def state(self) -> QueryState:
-        """What the last publishing left."""
+        """The state that the last publishing left."""
         try:
             found = json.loads((self.directory / "state.json").read_text())
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a session does while the JVM notes which classes it needs: `python -m ... JVM_OPTIONS`.
+"""A training session, in which the JVM notes the classes it needs: `python -m ... JVM_OPTIONS`.
 
 See `tidecast_spark.spark_session.warm_up`. The JVM writes its cache when it ends.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong with a peer.
+"""Errors of peers.
 
 PeerError
 +-- PeerMissing   not installed here                              peer_missing

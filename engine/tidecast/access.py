@@ -1,4 +1,4 @@
-"""Who may do what: keys of clients, their rights by topic. Checked offline, against hashes.
+"""Keys of clients and their rights by topic. Checked offline, against hashes.
 
 A key's secret is random and long, so SHA-256 is enough to keep it. Keys are declared in the
 topology file (``keys``), or sent by the control service, which stores them the same way.
@@ -34,7 +34,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all clients of one key together may hold at a gateway."""
+    """The most that all clients of one key together may hold at a gateway."""
 
     publications: Annotated[int, Meta(ge=0, le=65_536)] = 1024
     consumers: Annotated[int, Meta(ge=0, le=65_536)] = 1024
@@ -58,7 +58,7 @@ class ClientKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Access(NamedTuple):
-    """What a client that showed a token may do. ``scopes`` None: everything.
+    """The rights of a client that showed a token. ``scopes`` None: everything.
 
     ``quota`` None: no limit but those of each client.
     """

@@ -1,4 +1,4 @@
-"""What makes messages fail on a machine in practice, looked for one by one, each with its fix.
+"""Causes of failing messages on a machine, looked for in turn, each with its fix.
 
 A check returns `Finding`s; it reads the kernel's files below ``root`` ("/" but in tests) and tries
 real sockets. Nothing is changed.
@@ -51,7 +51,7 @@ IP_UDP_HEADER_BYTES = 28
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found. ``mend``: what to do about it, often a command."""
+    """The finding of one check. ``mend``: the remedy, often a command."""
 
     check: str
     status: str
@@ -342,7 +342,7 @@ def check_interfaces(place: Place) -> Iterator[Finding]:
 
 
 def network_findings(place: Place) -> list[Finding]:
-    """What is wrong with interfaces, peers and routes; cheap enough for each start of an engine."""
+    """The defects of interfaces, peers and routes; cheap enough for each start of an engine."""
     found = [*check_interfaces(place), *check_peers(place), *check_routes(place)]
     return [each for each in found if each.status != OK]
 

@@ -1,4 +1,4 @@
-"""What happens besides messages: typed events. Nothing is lost, dropped or evicted without one.
+"""Typed events: all that happens besides messages. Nothing is lost, dropped or evicted without one.
 
 `Connection.events()` yields them; each also is a counter and a flight-recorder record.
 """
@@ -353,7 +353,7 @@ class RingDrained(Event, frozen=True):
 
 
 class RingDropped(Event, frozen=True):
-    """What the ring of a publisher that is gone still held will not be stored. Nothing was acked.
+    """The rest of a ring whose publisher is gone will not be stored. Nothing of it was acked.
 
     A newer session of its producer has begun, its sequences leave some out, or its topic is
     deleted. Those from ``first`` on are gone, in ``packets`` packets of the ring. ``reason``:

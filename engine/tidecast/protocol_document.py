@@ -339,7 +339,7 @@ def mermaid(transitions: tuple[Transition, ...]) -> str:
 
 
 def find(where: str) -> Any:
-    """What a dotted name below `tidecast` names. Raises AttributeError, ImportError."""
+    """The object of a dotted name below `tidecast`. Raises AttributeError, ImportError."""
     return pkgutil.resolve_name(f"tidecast.{where}")
 
 
@@ -518,7 +518,7 @@ def recorder_codes() -> str:
 
 
 def requests() -> str:
-    """What a client may ask over the socket, and what it is answered with."""
+    """The requests of a client over the socket, and their answers."""
     asked: dict[Any, Any] = {**frames.RESULTS, frames.EventsTaken: "no reply"}
     rows = []
     for kind, result in sorted(asked.items(), key=lambda item: item[0].__name__):

@@ -49,7 +49,7 @@ ABOUT_NODES = ("node_down", "drift")
 
 @dataclass
 class Measured:
-    """What is known of a metric now."""
+    """The present state of a metric."""
 
     values: Values = field(default_factory=dict)
     """By target."""

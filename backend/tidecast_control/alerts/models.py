@@ -59,7 +59,7 @@ class PendingAlertRow(SQLModel, table=True):
 
 
 class WebhookSecretRow(SQLModel, table=True):
-    """What a rule's spec shows masked: the URL of its webhook, and the key that signs."""
+    """The masked parts of a rule's spec: the URL of its webhook, and the key that signs."""
 
     __tablename__ = "webhook_secrets"
 

@@ -39,7 +39,7 @@ def seal(session: Session, rule: str, spec: AlertRuleSpec, *, store: bool) -> Al
 
 
 def reveal(session: Session, rule: str, shown: str) -> str | None:
-    """What is behind a masked value; "" is itself. None: it is lost."""
+    """The secret behind a masked value; "" is itself. None: it is lost."""
     if not shown:
         return ""
     row = session.get(WebhookSecretRow, (rule, shown))

@@ -66,7 +66,7 @@ def signed(secret: str, call: str, at: datetime, body: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one call, in words that do not say what is behind an address."""
+    """The result of one call, in words that do not reveal the host behind an address."""
 
     ok: bool
     words: str

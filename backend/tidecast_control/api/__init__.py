@@ -1,1 +1,1 @@
-"""What the REST routes of all domains share: requests, their actors, resources and their audit."""
+"""Shared by the REST routes of all domains: requests, their actors, resources and their audit."""

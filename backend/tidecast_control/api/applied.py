@@ -16,7 +16,7 @@ from tidecast_control.nodes.models import NodeStateRow
 
 @dataclass(frozen=True)
 class Reported:
-    """What an engine says of itself: the generation in effect by ``kind/name``, differences."""
+    """The report of an engine: the generation in effect by ``kind/name``, differences."""
 
     observed: Mapping[str, int]
     differs: Mapping[str, str]

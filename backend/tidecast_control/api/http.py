@@ -1,4 +1,4 @@
-"""What routes share: transaction, actor, preconditions, problems as responses."""
+"""Shared by the routes: transaction, actor, preconditions, problems as responses."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ Db = Annotated[Session, Depends(transaction, scope="function")]
 
 
 async def actor_of(connection: HTTPConnection, ctx: Context) -> Actor:
-    """Who asks: a session's cookie or a key. Raises `unauthenticated`."""
+    """The actor of a request, by a session's cookie or a key. Raises `unauthenticated`."""
     address = connection.client.host if connection.client else ""
     header = connection.headers.get("authorization", "")
     request_id = getattr(connection.state, "request_id", "")
@@ -112,7 +112,7 @@ async def actor_of(connection: HTTPConnection, ctx: Context) -> Actor:
 
 
 async def anyone(request: Request, ctx: Ctx) -> Actor:
-    """Who asks. Raises `unauthenticated`, `csrf`."""
+    """The actor of a request. Raises `unauthenticated`, `csrf`."""
     actor = request.state.actor = await actor_of(request, ctx)
     if actor.csrf is not None and request.method not in SAFE_METHODS:
         sent = request.headers.get("x-csrf-token", "")
@@ -122,7 +122,7 @@ async def anyone(request: Request, ctx: Ctx) -> Actor:
 
 
 async def settled(actor: Annotated[Actor, Depends(anyone, scope="function")]) -> Actor:
-    """Who asks, once a first-run password was changed."""
+    """The actor of a request, once a first-run password was changed."""
     return checked(actor)
 
 

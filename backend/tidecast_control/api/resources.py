@@ -43,7 +43,7 @@ def no_precondition(_etag: str | None) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was, or would be, done."""
+    """The changes that a request made, or would make."""
 
     plan: Plan
     resource: Resource[Any, Any] | None
@@ -166,7 +166,7 @@ def _checked(
 
 
 def _given(body: ResourceInput[Any]) -> dict[str, Any]:
-    """What makes a new resource other than its defaults."""
+    """The fields of a new resource that differ from its defaults."""
     given = body.model_dump(
         mode="json",
         include={"metadata", "spec"},

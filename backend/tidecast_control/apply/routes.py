@@ -89,7 +89,7 @@ def export(
     ] = [],  # noqa: B006 - FastAPI copies it
     managed_by: Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")] = "",
 ) -> Response:
-    """What `POST /apply` takes: everything that is wanted here, as YAML."""
+    """All resources as YAML that `POST /apply` takes."""
     del actor
     text = service.export(session, kind, managed_by)
     return Response(text, media_type="application/yaml")

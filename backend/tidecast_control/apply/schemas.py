@@ -26,7 +26,7 @@ class ApplyInput(Model):
 
 
 class ApplyResult(View):
-    """What was, or with `dry_run=true` would be, done: all of it or nothing."""
+    """The changes that were made, or with `dry_run=true` would be made: all of them or none."""
 
     dry_run: bool
     created: Count

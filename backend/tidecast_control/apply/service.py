@@ -32,7 +32,7 @@ ANALYZED_FROM = 500
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to apply."""
+    """The resources to apply."""
 
     documents: Sequence[Document]
     managed_by: str

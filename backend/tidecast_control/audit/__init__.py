@@ -1,1 +1,1 @@
-"""What was done or denied, by whom."""
+"""The audit: actions and denials, with their actors."""

@@ -50,7 +50,7 @@ class Denial:
 
     @property
     def key(self) -> tuple[str, str, str, int, str, str]:
-        """What makes two denials alike."""
+        """The fields that are equal in denials of one kind."""
         return (self.actor, self.actor_kind, self.route, self.status, self.code, self.network)
 
     @property

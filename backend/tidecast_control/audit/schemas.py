@@ -9,7 +9,7 @@ from tidecast_control.kit.schemas import Count, Int64, View
 
 
 class AuditEntry(View):
-    """Who did what to what, with before and after."""
+    """One action: its actor, its resource, the state before and after."""
 
     id: Int64
     at: datetime

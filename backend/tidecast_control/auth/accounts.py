@@ -282,7 +282,7 @@ def _notify_engines(session: Session, name: str) -> None:
 
 
 async def check_token(statements: Statements, token: str) -> TokenCheck:
-    """What a client's token may do."""
+    """The rights of a client's token."""
     try:
         actor = await service.actor_of_key(statements, token, "", "")
     except ProblemError:

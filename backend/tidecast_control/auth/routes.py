@@ -88,7 +88,7 @@ def logout(response: Response, session: Db, ctx: Ctx, actor: AnyActor) -> None:
 
 @router.get("/auth/me", tags=["auth"], responses=problem_responses())
 def me(actor: AnyActor) -> Identity:
-    """Who is asking, with the CSRF token."""
+    """The actor of this session, with the CSRF token."""
     return service.identity(actor)
 
 
@@ -114,7 +114,7 @@ class TokenInput(Model):
 async def check_token(
     ctx: Ctx, body: TokenInput, actor: Annotated[Actor, needs("tokens:check")]
 ) -> TokenCheck:
-    """What a client's token may do; engines ask this over their link."""
+    """The rights of a client's token; engines ask this over their link."""
     del actor
     return await accounts.check_token(ctx.db.statements, body.token)
 

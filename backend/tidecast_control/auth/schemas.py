@@ -13,14 +13,14 @@ Password = Annotated[str, Field(min_length=10, max_length=256)]
 
 
 class Login(Model):
-    """Who logs in."""
+    """The credentials of a login."""
 
     user: Annotated[str, Field(min_length=1, max_length=200)]
     password: Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Identity(View):
-    """Who is asking, and what they may."""
+    """The actor of a session, and its rights."""
 
     kind: Literal["user", "key"]
     name: str
@@ -107,7 +107,7 @@ class KeySecret(Key):
 
 
 class TokenCheck(View):
-    """What a client's token may do: engines and the gateway ask this."""
+    """The rights of a client's token: engines and the gateway ask this."""
 
     valid: bool
     name: str = ""

@@ -1,4 +1,4 @@
-"""Who asks: sessions and keys become actors. Passwords are argon2id, other secrets SHA-256."""
+"""Sessions and keys become actors. Passwords are argon2id, other secrets SHA-256."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _is_over(expires_at: datetime | None, now: datetime) -> bool:
 
 
 def identity(actor: Actor) -> Identity:
-    """What `GET /auth/me` says."""
+    """The answer of `GET /auth/me`."""
     return Identity(
         kind="key" if actor.kind == "key" else "user",
         name=actor.name,

@@ -24,7 +24,7 @@ class FaultSpec(Model):
 
 
 class FaultStatus(Status):
-    """What the engines say."""
+    """The engines' reports."""
 
     active: bool = False
 

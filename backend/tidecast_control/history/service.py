@@ -30,7 +30,7 @@ STEPS_S = (60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked. ``step_s`` None: as fine as a chart can show."""
+    """The query. ``step_s`` None: as fine as a chart can show."""
 
     scope: HistoryScope
     name: str

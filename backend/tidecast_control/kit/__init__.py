@@ -1,1 +1,1 @@
-"""What all domains share: problems, resources, database, paging."""
+"""Shared by all domains: problems, resources, database, paging."""

@@ -23,7 +23,7 @@ _NAMES_AT_ONCE = 5000
 
 @dataclass
 class Batch:
-    """What a transaction knows already."""
+    """Rows that a transaction has read already."""
 
     rows: dict[tuple[str, str], ResourceRow | None] = field(default_factory=dict)
     lists: dict[str, list[ResourceRow]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What makes a kind of resource: its models, rules, impacts. Domains define one each."""
+"""A kind of resource: its models, rules, impacts. Domains define one each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Checks = Callable[[Session, str, Any, ResourceRow | None], list[ProblemItem]]
 """(session, name, new spec, row before) -> what is wrong beyond the fields' own limits."""
 
 Learn = Callable[[Session], Any]
-"""What statuses of a kind need besides the rows."""
+"""Reads the facts that statuses of a kind need besides the rows."""
 
 StatusOf = Callable[[Any, Any, Sequence[Row]], list[Status]]
 """(what was learned, the `World` of telemetry lately or None, rows) -> their statuses."""
@@ -37,7 +37,7 @@ class Seal(Protocol):
 
 Warnings = Callable[[Session, str, Any, ResourceRow | None], list[str]]
 Uses = Callable[[Session, ResourceRow], list[str]]
-"""What refers to a row, in words; then it cannot be deleted."""
+"""Names the resources that refer to a row, in words; then it cannot be deleted."""
 
 
 def nothing_wrong(_session: Session, _name: str, _spec: Any, _row: ResourceRow | None) -> list[Any]:
@@ -95,11 +95,11 @@ class Kind:
     uses: Uses = no_uses
     learn: Learn = nothing
     keeps: bool = True
-    """What was learned holds until the topology or an engine's state changes."""
+    """Facts for statuses hold until the topology or an engine's state changes."""
     status: StatusOf = plain_status
     number_of: Callable[[str, Mapping[str, Any]], int | None] = no_number
     changed: Changed = nothing_else
-    """What else a write changes, in its transaction."""
+    """Makes the further changes of a write, in its transaction."""
     can_create: bool = True
     unstored: Unstored | None = None
     """Lists hold these beside the resources, for callers that ask for them."""

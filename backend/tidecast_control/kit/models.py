@@ -29,7 +29,7 @@ def time_column(*, nullable: bool = False, index: bool = False) -> Any:
 
 
 class Row(Protocol):
-    """What a status is made from: a row of `ResourceRow`, however it was read."""
+    """The columns that a status needs: a row of `ResourceRow`, however it was read."""
 
     @property
     def uid(self) -> str: ...  # noqa: D102
@@ -65,7 +65,7 @@ SEARCHED = "lower((((name)::text || ' '::text) || (description)::text))"
 
 
 class ResourceRow(SQLModel, table=True):
-    """What is wanted. ``version``: the topology's version when it changed last."""
+    """A resource as wanted. ``version``: the topology's version when it changed last."""
 
     __tablename__ = "resources"
     __table_args__ = (
@@ -87,7 +87,7 @@ class ResourceRow(SQLModel, table=True):
     managed_by: str = ""
     spec: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSONB, nullable=False))
     number: int | None = None
-    """What a kind is also found by: the id in packets of a topic."""
+    """A further unique number of a kind: the id in packets of a topic."""
     generation: int = Field(default=1, sa_type=BigInteger)
     version: int = Field(default=0, sa_type=BigInteger)
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column())
@@ -96,7 +96,7 @@ class ResourceRow(SQLModel, table=True):
     search: str | None = Field(
         default=None, sa_column=Column(Text, Computed(SEARCHED, persisted=True), nullable=True)
     )
-    """What `?q=` looks into: a fifth of the time that ILIKE takes over 10,000 rows."""
+    """The text that `?q=` searches: a fifth of the time that ILIKE takes over 10,000 rows."""
 
 
 class TopologyClock(SQLModel, table=True):

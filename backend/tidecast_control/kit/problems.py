@@ -10,7 +10,7 @@ from tidecast_control.kit.schemas import ProblemItem
 
 
 class ProblemEntry(NamedTuple):
-    """What a code means, and what to do next."""
+    """The meaning of a code, and the next step."""
 
     status: int
     title: str
@@ -109,7 +109,7 @@ class ProblemError(TidecastError):
 
 
 def wrong(error: Mapping[str, Any]) -> str:
-    """What an error of pydantic says, without the name of the exception."""
+    """The text of an error of pydantic, without the name of the exception."""
     return str(error["msg"]).removeprefix("Value error, ")[:500]
 
 

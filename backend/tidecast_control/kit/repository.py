@@ -165,7 +165,7 @@ def claim_key(session: Session, row: IdempotencyRow) -> IdempotencyRow | None:
 
 
 def keep_answer(session: Session, key: str, actor: str, status: int, body: dict[str, Any]) -> None:
-    """What a later use of the same key is answered with."""
+    """Keep the answer for a later use of the same key."""
     row = session.get(IdempotencyRow, (key, actor))
     assert row is not None
     row.status, row.body = status, body

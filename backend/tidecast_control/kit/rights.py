@@ -26,7 +26,7 @@ class Need(NamedTuple):
 
 Needs = Iterator[Need]
 PLATFORM = Need("manage", EVERY_TOPIC)
-"""What concerns all of the platform: transports, nodes, users, the audit."""
+"""Rights on all of the platform: transports, nodes, users, the audit."""
 
 NODE_METRICS = ("node_down", "drift", "forged_packets_per_s")
 BY_TOPIC = frozenset((
@@ -39,7 +39,7 @@ BY_TOPIC = frozenset((
 """Rights of the service that reach single topics: each request says which, and lists leave out the
 others. A key with scopes has every other right only with `manage` on every topic."""
 BY_SCOPE_ALONE = {"messages:publish": "publish", "messages:read": "read_payloads"}
-"""What the scopes of a key allow whatever its role."""
+"""Rights that the scopes of a key give whatever its role."""
 OF_EVERY_KEY = frozenset(("system:read",))
 
 
@@ -47,7 +47,7 @@ OF_EVERY_KEY = frozenset(("system:read",))
 
 
 def of_resource(kind: str, name: str, spec: Mapping[str, Any]) -> Needs:
-    """What a resource does, once it is as ``spec`` says."""
+    """The rights that a resource needs by its effect, once it is as ``spec`` says."""
     match kind:
         case "topic":
             yield Need("manage", name)
@@ -87,7 +87,7 @@ def _of_pipeline(spec: Mapping[str, Any]) -> Needs:
 
 
 def to_replace(kind: str, name: str, spec: Mapping[str, Any]) -> Needs:
-    """What changing, stopping or deleting a resource takes: `manage` on what it reaches."""
+    """The rights to change, stop or delete a resource: `manage` on all that it reaches."""
     for need in of_resource(kind, name, spec):
         if need.right == "manage":
             yield need
@@ -110,7 +110,7 @@ SHOWN_BY = {
 
 
 def of_operation(action: str, kind: str, topic: str, request: Mapping[str, Any]) -> Needs:
-    """What pausing, seeking, purging or re-driving takes. ``topic``: of the queue, subscription."""
+    """The rights to pause, seek, purge or re-drive. ``topic``: of the queue, subscription."""
     del action, kind
     yield Need("manage", topic)
     if request.get("to"):

@@ -54,7 +54,7 @@ Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_instant
 ReadOnly = Annotated[
     Any, Field(exclude=True, description="Ignored", json_schema_extra={"readOnly": True})
 ]
-"""What GET gives and a write may bring along: so PUT takes what GET gave."""
+"""Fields of an answer of GET that a write may bring along: so PUT takes GET's answer."""
 
 
 class Model(BaseModel):
@@ -70,7 +70,7 @@ class View(BaseModel):
 
 
 class MetadataInput(Model):
-    """What a client says about a resource besides its spec."""
+    """The fields of a resource besides its spec that a client may set."""
 
     name: Name | None = Field(None, description="If given, it is the name in the path.")
     labels: Labels = {}
@@ -112,7 +112,7 @@ class Condition(View):
 
 
 class Status(View):
-    """What the engines made of a spec. Drift: ``observed_generation`` < ``generation``."""
+    """The state of a spec in the engines. Drift: ``observed_generation`` < ``generation``."""
 
     observed_generation: Count = 0
     drift: bool = False
@@ -177,7 +177,7 @@ class Change(View):
 
 
 class Plan(View):
-    """What a write changes. ``dry_run`` true: what it would change; nothing was done."""
+    """The changes of a write. ``dry_run`` true: those that it would make; nothing was done."""
 
     dry_run: bool
     kind: str

@@ -11,7 +11,7 @@ from tidecast_control.kit.models import time_column
 
 
 class LeaseRow(SQLModel, table=True):
-    """Who holds a queue. ``owner`` "": nobody. The epoch of a queue never goes back."""
+    """The owner of a queue. ``owner`` "": none. The epoch of a queue never goes back."""
 
     __tablename__ = "leases"
 

@@ -29,7 +29,7 @@ TEXT = r"^[^\x00]*$"
 
 
 class LeaseRequest(Model):
-    """What an engine asks: see `tidecast.queues.leases.store`."""
+    """The request of an engine: see `tidecast.queues.leases.store`."""
 
     type: Literal["Acquire", "Renew", "Release"]
     serial: int

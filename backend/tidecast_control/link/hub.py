@@ -61,12 +61,12 @@ class Engine:
         self.dirty = asyncio.Event()
         self.sample: Json | None = None
         self.before: Json | None = None
-        """What rates are measured against: a sample that is some `RATES_OVER_S` older."""
+        """The sample that rates are measured against: some `RATES_OVER_S` older."""
         self._earlier: deque[Json] = deque(maxlen=SAMPLES_KEPT_MAX)
         self._resting = False
         self.sampled_s = float("-inf")
         self.reported: Reported | None = None
-        """What it runs; None: it has not said, or its version cannot say."""
+        """The topology that it runs with; None: not reported, or its version cannot report it."""
         self.applied_version = 0
         """The newest topology that it reported as applied on this connection, once noted."""
         self.refused_samples = 0
@@ -314,7 +314,7 @@ class Hub:
         await self._try_send(engine, answer)
 
     def reported(self, node: str) -> Reported | None:
-        """What a connected engine runs, by its own word."""
+        """The topology that a connected engine reports."""
         engine = self._engines.get(node)
         return engine.reported if engine is not None else None
 

@@ -1,4 +1,4 @@
-"""What a channel of the live feed takes: one rule for the websocket and for the routes."""
+"""The rights that a channel of the live feed needs: one rule for websocket and routes."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class AppendSource(Protocol):
     """Where entries come from."""
 
     async def take(self, limit: int) -> Json | None:
-        """What came since the call before; None when there is nothing."""
+        """The lines since the call before; None when there are none."""
 
     async def close(self) -> None:
         """No more is wanted."""

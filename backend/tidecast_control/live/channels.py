@@ -1,4 +1,4 @@
-"""What each channel shows of the world."""
+"""The contents of each channel, made from the world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RING_FULL, LAG_SLOW, LOSS_RATIO, LATE_S = 0.9, 0.5, 0.01, 1.0
 
 @dataclass
 class Facts:
-    """What Postgres and the hub know besides telemetry."""
+    """Facts from Postgres and the hub besides telemetry."""
 
     nodes: dict[str, Json] = field(default_factory=dict)
     topics_total: int = 0
@@ -88,7 +88,7 @@ def _totals(world: World, facts: Facts) -> Json:
 
 
 def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
-    """What is slow, and why."""
+    """The slow receivers and subscriptions, with the reason."""
     found: dict[str, Json] = {}
 
     def note(kind: str, name: str, node: str, reason: str, detail: str, value: float) -> None:

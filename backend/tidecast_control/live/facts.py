@@ -1,4 +1,4 @@
-"""What the live feed needs of Postgres, read once a second at most."""
+"""Facts that the live feed reads from Postgres, once a second at most."""
 
 from __future__ import annotations
 

@@ -58,5 +58,5 @@ class Sockets:
 
 
 def owner_of(actor: Actor) -> str:
-    """Whose limits count."""
+    """The owner whose limits count."""
     return f"{actor.kind} {actor.name}"

@@ -20,7 +20,7 @@ RATE_COUNTERS = {
 }
 """Rate -> the counter whose growth it is."""
 MESSAGES = "messages_out"
-"""What publishers wrote: their rings count it, no counter of an agent does."""
+"""Messages that publishers wrote: their rings count them, no counter of an agent does."""
 HELD = {"rate_held": "rate_held_ns", "flow_held": "flow_held_ns"}
 """Share of the time -> the publication's total that it is made of. Of many, the greatest counts."""
 HELD_REPORTED_MIN = 0.01
@@ -78,7 +78,7 @@ def held(before: Json | None, after: Json, seconds: float) -> Json:
 
 
 def throttle(made: Json) -> str:
-    """What holds packets back for a time worth telling: ``flow``, ``rate`` or ``none``."""
+    """The reason that holds packets back long enough to show: ``flow``, ``rate`` or ``none``."""
     if made["flow_held"] >= HELD_REPORTED_MIN:
         return "flow"
     return "rate" if made["rate_held"] >= HELD_REPORTED_MIN else "none"

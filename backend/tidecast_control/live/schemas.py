@@ -20,7 +20,7 @@ CHANNELS_MAX = 32
 
 
 class Watch(Model):
-    """What a client sends; it replaces what was watched before. ``after``: the last seq it has."""
+    """A client's frame; it replaces the channels watched before. ``after``: the last seq it has."""
 
     watch: Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=CHANNELS_MAX)]
     after: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
@@ -28,7 +28,7 @@ class Watch(Model):
 
 
 class Frame(View):
-    """What the server sends.
+    """A frame of the server.
 
     snapshot: the channel's whole data. delta: a merge patch on it, or for the append channels
     (messages:, recorder:, audit, alerts) new entries. gap: entries or frames were missed, a

@@ -1,4 +1,4 @@
-"""What statuses show of telemetry: the newest world, if engines said something lately."""
+"""Telemetry for statuses: the newest world, if engines reported lately."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _own(origin: str, host: str, ctx: Context) -> bool:
 
 
 class Viewer:
-    """What one connection watches, and how far it was sent."""
+    """The channels that one connection watches, and its position in each."""
 
     def __init__(self, ctx: Context, websocket: WebSocket, actor: Actor) -> None:
         self._ctx, self._feed, self._websocket, self._actor = ctx, ctx.feed, websocket, actor
@@ -239,7 +239,7 @@ class Viewer:
         return None
 
     def _still_allowed(self) -> bool:
-        """What is watched may be watched as it is."""
+        """May each watched channel still be watched?"""
         try:
             self._actor.need("live:read")
             return all(self._internal(n) == c.name for n, c in self._channels.items())

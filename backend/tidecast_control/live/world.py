@@ -1,4 +1,4 @@
-"""What all engines say, put together: topics, rings, receivers, agents. Plain JSON values.
+"""The reports of all engines, put together: topics, rings, receivers, agents. Plain JSON values.
 
 Built once a tick for all channels and viewers. 64-bit numbers become strings here.
 """

@@ -38,7 +38,7 @@ class Kept:
 
 
 class Place(msgspec.Struct, array_like=True):
-    """What a cursor says."""
+    """The place that a cursor names."""
 
     topic: str
     older: bool
@@ -67,7 +67,7 @@ def encode(place: Place) -> str:
 
 
 def decode(cursor: str, topic: str) -> Place:
-    """What `encode` made of it. Raises `invalid_request`."""
+    """The place of a cursor that `encode` made. Raises `invalid_request`."""
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         packed = base64.b64decode(padded, altchars=b"-_", validate=True)

@@ -64,7 +64,7 @@ def _text(raw: bytes) -> str | None:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """What JSON in a browser can hold: big integers become strings, bytes hex."""
+    """A value as JSON in a browser can hold it: big integers become strings, bytes hex."""
     if depth > 64:
         return "..."
     if isinstance(value, dict):

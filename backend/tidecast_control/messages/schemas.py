@@ -43,7 +43,7 @@ class MessageView(View):
 
 
 class NotSearched(View):
-    """What a browse could not look at."""
+    """A queue or node that a browse could not search."""
 
     node: str = Field("", description="The engine; empty: no connected engine has the queues")
     queues: list[Count] = Field([], description="Empty: whatever that engine has")

@@ -28,7 +28,7 @@ from tidecast_control.messages.schemas import BrowsePage, Published, PublishInpu
 
 @dataclass(frozen=True)
 class Browse:
-    """What to look for."""
+    """The query of a browse."""
 
     topic: str
     start: str
@@ -107,7 +107,7 @@ async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> Browse
 
 
 async def planned(db: Database, hub: Hub, topic: str, body: PublishInput) -> Plan:
-    """What `publish` would do. Raises what it would raise before it asks an engine."""
+    """The plan of a `publish`. Raises all that it would raise before it asks an engine."""
     payload = _payload(body)
     _check_headers(body)
     await _check_topic(db, topic, body)

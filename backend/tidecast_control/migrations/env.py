@@ -1,4 +1,4 @@
-"""What Alembic runs: our tables, our URL."""
+"""Alembic's environment: our tables, our URL."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from tidecast_control.kit.schemas import NAME_PATTERN
 
 NAME_MAX = 200
 VERSION_MAX = INCARNATION_MAX = 2**63 - 1
-"""What a column of 64 bits holds."""
+"""The largest number that a column of 64 bits holds."""
 SOFTWARE_MAX, HOST_MAX = 50, 200
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What an engine says of itself. ``fetch``: it only asks for the transports."""
+    """An engine's hello. ``fetch``: it only asks for the transports."""
 
     node: str
     node_id: int

@@ -1,4 +1,4 @@
-"""What engines said of themselves, and what lets them in."""
+"""The tables of engines' reports, and of the credentials that let them in."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ShownT = TypeVar("ShownT")
 
 
 def shown(node: str, command: str, show: Callable[[], ShownT]) -> ShownT:
-    """What ``show`` makes of an engine's answer. Raises `node_failed`: it has not what is shown."""
+    """The answer of an engine through ``show``. Raises `node_failed`: it lacks the resource."""
     try:
         return show()
     except KeyError as missing:
@@ -58,7 +58,7 @@ def shown_counters(raw: dict[str, Any]) -> NodeCounters:
 
 
 def shown_drain(node: str, value: dict[str, Any], *, wanted: bool) -> NodeDrain:
-    """What a drain moves, as the engine says."""
+    """The drain of a node, as its engine reports it."""
     moves = [
         DrainMove(
             at=datetime.fromtimestamp(int(each["at_ns"]) / 1e9, UTC),

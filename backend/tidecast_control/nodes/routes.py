@@ -100,7 +100,7 @@ def revoke_credential(
 async def get_drain(
     name: NodeName, ctx: Ctx, actor: Annotated[Actor, needs("nodes:read")]
 ) -> NodeDrain:
-    """What a drain of the node moves, and what stays; `PATCH /nodes/{name}` begins and ends it."""
+    """The resources that a drain moves, and the rest; `PATCH /nodes/{name}` begins and ends it."""
     del actor
     spec = await run_in_threadpool(service.spec_of, ctx.db, name)
     value = await ctx.hub.ask(name, "drain", {})

@@ -21,7 +21,7 @@ from tidecast_control.kit.schemas import (
 
 
 class NodeSpec(Model):
-    """What is wanted of a node. It is made when an engine registers."""
+    """The wanted state of a node. It is made when an engine registers."""
 
     quarantined: bool = Field(False, description="Other nodes refuse its packets")
     site: Short = ""
@@ -31,7 +31,7 @@ class NodeSpec(Model):
 
 
 class NodeStatus(Status):
-    """What a node last said."""
+    """The last report of a node."""
 
     state: Literal["up", "down", "never"] = "never"
     node_id: Count | None = None
@@ -162,7 +162,7 @@ class DrainMove(View):
 
 
 class NodeDrain(View):
-    """What a drain of a node moves, read from its engine now."""
+    """The resources that a drain of a node moves, read from its engine now."""
 
     node: str
     wanted: bool = Field(description="The node is to be drained")

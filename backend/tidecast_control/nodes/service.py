@@ -113,7 +113,7 @@ def must_exist(db: Database, name: str) -> None:
 
 
 def spec_of(db: Database, name: str) -> dict[str, Any]:
-    """What is wanted of a node. Raises `not_found`: no engine of that name ever registered."""
+    """The wanted state of a node. Raises `not_found`: no engine of that name ever registered."""
     with db.begin() as session:
         row = resources_repository.find(session, "node", name)
         if row is None:

@@ -1,1 +1,1 @@
-"""What was asked of engines: pause, seek, purge, re-drive."""
+"""Requests to engines: pause, seek, purge, re-drive."""

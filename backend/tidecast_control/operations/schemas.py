@@ -11,7 +11,7 @@ from tidecast_control.kit.schemas import View
 
 
 class NodeResult(View):
-    """What one engine answered."""
+    """The answer of one engine."""
 
     node: str
     ok: bool

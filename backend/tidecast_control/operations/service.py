@@ -29,7 +29,7 @@ from tidecast_control.operations.schemas import NodeResult, Operation
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked."""
+    """The request."""
 
     action: str
     kind: str
@@ -109,7 +109,7 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
 
 
 def _check(session: Session, wanted: Wanted, actor: Actor) -> dict[str, Any]:
-    """What else an engine has to know. Raises `not_found`, `conflict`, `denied`."""
+    """Further arguments that an engine needs. Raises `not_found`, `conflict`, `denied`."""
     number = ""
     if wanted.kind == "queue":
         topic, _, number = wanted.name.rpartition(":")

@@ -1,4 +1,4 @@
-"""What is run for a pipeline: `tidecast pipeline ...`, as a list of words; no shell."""
+"""The command of a pipeline's job: `tidecast pipeline ...`, as a list of words; no shell."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def words_of(spec: Mapping[str, Any], place: Place) -> list[str]:
 
 
 def command_of(spec: Mapping[str, Any], place: Place) -> Command:
-    """What to run. Only jobs that write rollups get the address of Postgres."""
+    """The command to run. Only jobs that write rollups get the address of Postgres."""
     environment = {k: v for k, v in os.environ.items() if k != _URL}
     if spec["job"] in ("rollup", "backfill"):
         environment[_URL] = place.database_url

@@ -92,7 +92,7 @@ def get_pipeline_log(
 
 @router.get("/capacity", responses=problem_responses())
 def get_capacity(session: Db, actor: Reader) -> Capacity:
-    """What the newest capacity report recommends."""
+    """The recommendations of the newest capacity report."""
     return service.capacity(session, actor)
 
 

@@ -87,7 +87,7 @@ class Runner:
         self._soon(lambda: self._terminate(run, "stopped"))
 
     def log_of(self, run: str) -> PipelineLog | None:
-        """What the run under way has written so far."""
+        """The output of the run under way so far."""
         active = self._active
         if active is None or active.run.id != run:
             return None
@@ -262,7 +262,7 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 def _result_of(output: _Tail) -> dict[str, Any]:
-    """What the job says that it did, as docs/SPARK.md has it; nothing, if it says nothing."""
+    """The job's own result, as docs/SPARK.md has it; None, if it printed none."""
     try:
         result = msgspec.json.decode(bytes(output.kept))
     except msgspec.MsgspecError:

@@ -112,7 +112,7 @@ class PipelineLog(View):
 
 
 class CapacityAdvice(View):
-    """What the capacity report recommends for a topic. ``spec`` may be applied as it is."""
+    """A recommendation of the capacity report for a topic. ``spec`` may be applied as it is."""
 
     topic: Name
     spec: dict[str, Count]

@@ -168,7 +168,7 @@ def stop(session: Session, name: str, actor: Actor) -> PipelineRun:
 
 
 def plan_of_run(run: PipelineRun, before: str | None) -> Plan:
-    """What a start (``before`` None) or a stop would make of a run."""
+    """The changes to a run by a start (``before`` None) or a stop."""
     after = {"state": "queued" if before is None else "stopped"}
     was = None if before is None else {"state": before}
     return resources.plan_of("pipeline_run", run.pipeline, was, after, dry_run=True)
@@ -181,7 +181,7 @@ def runs(session: Session, name: str, limit: int, actor: Actor) -> list[Pipeline
 
 
 def log_of(session: Session, name: str, run: str, actor: Actor) -> PipelineLog:
-    """What a finished run wrote. Raises `not_found`."""
+    """The output of a finished run. Raises `not_found`."""
     resources.shown_row(session, KIND, name, actor)
     row = session.get(PipelineRunRow, run)
     if row is None or row.pipeline != name:
@@ -194,7 +194,7 @@ def log_of(session: Session, name: str, run: str, actor: Actor) -> PipelineLog:
 
 
 def capacity(session: Session, actor: Actor) -> Capacity:
-    """What the newest capacity report recommends, for topics that the caller sees."""
+    """The recommendations of the newest capacity report, for topics that the caller sees."""
     row = repository.newest_report(session, "capacity")
     if row is None:
         return Capacity(mend="start a pipeline with the job `capacity`; it reads the rollups")

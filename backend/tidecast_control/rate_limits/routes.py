@@ -24,6 +24,6 @@ def get_effective_rates(
         str, Query(max_length=200, pattern=r"^[^\x00]*$", description="Of publishers on this node")
     ] = "",
 ) -> EffectiveRates:
-    """What limits a topic of this name, where that came from, and what else would."""
+    """The limits of a topic of this name, their origin, and further policies that match."""
     actor.need_shown(name)
     return service.effective_rates(session, name, node)

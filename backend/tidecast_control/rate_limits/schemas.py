@@ -45,7 +45,7 @@ class MatchedPolicy(View):
 
 
 class EffectiveRates(View):
-    """What limits a topic, and the policies that match it, the strongest first."""
+    """The limits of a topic, and the policies that match it, the strongest first."""
 
     topic: str
     exists: bool

@@ -53,7 +53,7 @@ class _Fixed(Collector):
         self._metrics = list(metrics)
 
     def collect(self) -> Iterator[Metric]:
-        """What was given."""
+        """The metrics that were given."""
         yield from self._metrics
 
 
@@ -123,7 +123,7 @@ def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
 
 
 def _servers(samples: dict[str, Json]) -> Iterator[Metric]:
-    """What came and went through gateways, Kafka endpoints and adapters; refusals by key."""
+    """Traffic of gateways, Kafka endpoints and adapters; refusals by key."""
     for server, gauges in SERVERS.items():
         for counter in COLUMNS_OF[server]:
             kind = GaugeMetricFamily if counter in gauges else CounterMetricFamily

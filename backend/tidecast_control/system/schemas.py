@@ -1,4 +1,4 @@
-"""What the service says of itself."""
+"""Schemas of the service's report on itself."""
 
 from __future__ import annotations
 

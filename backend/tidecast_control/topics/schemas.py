@@ -21,7 +21,7 @@ RingBytes = Annotated[int, Field(ge=16 * 1024, le=64 << 30)]
 
 
 class TopicSpec(Model):
-    """What is wanted of a topic. Live: rates and linger; the rest makes the topic anew."""
+    """The wanted state of a topic. Live: rates and linger; the rest makes the topic anew."""
 
     mode: Literal["live", "durable"] = "live"
     transport: Short = Field("", description='"" = the first transport')
@@ -76,7 +76,7 @@ class EffectiveRate(View):
 
 
 class TopicStatus(Status):
-    """What the engines say of a topic."""
+    """The engines' reports on a topic."""
 
     effective_rate: EffectiveRate
     publishers: Count | None = Field(None, description="null: the live feed has it")

@@ -175,7 +175,7 @@ def _status(
 
 
 def _seen(world: World | None, name: str) -> dict[str, Any]:
-    """What telemetry says; nothing when nobody asked for any lately."""
+    """The telemetry of a topic; empty when no status was asked for lately."""
     if world is None:
         return {}
     live = world.topics.get(name, {})

@@ -34,7 +34,7 @@ class TransportSpec(Model):
 
 
 class TransportStatus(Status):
-    """What the engines say of a transport."""
+    """The engines' reports on a transport."""
 
     topics: Count = 0
     nodes: list[str] = []

@@ -45,7 +45,7 @@ def _check(session: Session, name: str, spec: TransportSpec, row: ResourceRow | 
 
 
 def _warn(session: Session, name: str, spec: TransportSpec, row: ResourceRow | None) -> list[str]:
-    """What is allowed and seldom meant."""
+    """Warn of settings that are allowed and seldom meant."""
     del session, row
     mine = topology_from({"transports": [{"name": name, **spec.model_dump(mode="json")}]})
     return [text.removeprefix("transports[0].") for text in topology_warnings(mine)]

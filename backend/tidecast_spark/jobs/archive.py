@@ -23,7 +23,7 @@ ORDER = ("topic", "date", "queue", "token")
 
 @dataclass(frozen=True)
 class ArchiveReport:
-    """What an archive run did."""
+    """The figures of an archive run."""
 
     steps: int
     rows: int

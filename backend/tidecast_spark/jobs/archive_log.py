@@ -41,7 +41,7 @@ class Commit:
 
 @dataclass
 class Snapshot:
-    """What an archive holds after a commit."""
+    """The contents of an archive after a commit."""
 
     version: int = -1
     positions: Positions = field(default_factory=dict)

@@ -44,7 +44,7 @@ class Minute:
 
 @dataclass(frozen=True)
 class Advice:
-    """What is recommended for a topic. ``spec`` may be applied as it is; ``reasons`` say why."""
+    """Settings recommended for a topic. ``spec`` may be applied as it is; ``reasons`` say why."""
 
     topic: str
     spec: dict[str, int]
@@ -61,7 +61,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class CapacityReport:
-    """What the report says. ``rows``: minutes it was made from."""
+    """The report's recommendations. ``rows``: minutes it was made from."""
 
     rows: int
     out: str

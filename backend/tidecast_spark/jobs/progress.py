@@ -26,7 +26,7 @@ class Bar:
         self._progress.update(self._task, completed=n)  # type: ignore[arg-type]
 
     def say(self, what: str) -> None:
-        """What is being done."""
+        """Show the present step."""
         self._progress.update(self._task, description=what)  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from tidecast_spark.planning import Planner
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What a replay did, or would do."""
+    """The figures of a replay, or of its dry run."""
 
     rows: int
     bytes: int

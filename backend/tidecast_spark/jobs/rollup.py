@@ -44,7 +44,7 @@ QUANTILES = {"lag_p50": 0.5, "lag_p95": 0.95, "lag_p99": 0.99}
 
 @dataclass(frozen=True)
 class RollupReport:
-    """What a rollup run did. ``late``: samples older than the watermark, which were left out."""
+    """The figures of a rollup run. ``late``: samples left out, older than the watermark."""
 
     batches: int
     rows: int

@@ -1,4 +1,4 @@
-"""What every Python worker does alike: JSON lines out, a closed standard input as stop sign."""
+"""Common to all Python workers: JSON lines out, a closed standard input as stop sign."""
 
 import ctypes
 import json

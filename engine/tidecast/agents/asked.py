@@ -42,7 +42,7 @@ class Asked:
             return self._given_up
 
     def outcome(self) -> Any:
-        """What it returned. Raises what it raised."""
+        """The value that it returned. Raises its exception."""
         if self._problem is not None:
             raise self._problem
         return self._result

@@ -1,4 +1,4 @@
-"""What agents tell the conductor: a small ring of fixed records, drained in Python.
+"""Reports of agents to the conductor: a small ring of fixed records, drained in Python.
 
 The agent's run kernel returns to Python when there are events or commands; the Python shell of the
 agent hands events to the conductor. Nothing here is on the path of messages.

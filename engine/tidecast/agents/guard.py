@@ -1,4 +1,4 @@
-"""What fails in an agent's thread in a way nobody foresaw is told, and the agent goes on.
+"""Unforeseen failures in an agent's thread are reported, and the agent goes on.
 
 So does Aeron's AgentRunner. A cycle that failed is not repeated: the next one goes on with what the
 state holds. One that fails again and again is tried more and more slowly, so that commands (a stop,

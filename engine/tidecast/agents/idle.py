@@ -1,4 +1,4 @@
-"""What an agent does when a duty cycle found no work: spin, then yield, then park.
+"""An agent without work: it spins, then yields, then parks.
 
 `busy` only spins, `block` parks at once, `backoff` does all three. Parking is the agent's own: it
 knows what can wake it.

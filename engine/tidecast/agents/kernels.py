@@ -146,7 +146,7 @@ def _puller_entries() -> None:
 
 
 def tasks() -> dict[str, Callable[[], None]]:
-    """What to compile, by name."""
+    """The kernels to compile, by name."""
     from tidecast.agents import run
     from tidecast.agents.live import leave, remote_acks
     from tidecast.buffers import reader, writer

@@ -32,18 +32,18 @@ CPU_S = {
     "consumers": 0.7, "puller": 6.3, "puller entries": 1.8, "archiver": 2.1, "log": 1.5,
     "queues": 0.7,
 }  # fmt: skip
-"""What there is to compile, and the CPU seconds that each takes in the order of its group."""
+"""The kernels to compile, and the CPU seconds that each takes in the order of its group."""
 _GROUPS = (
     ("rings", "client", "remote", "consumers"), ("receiver", "sender", "inline"),
     ("puller", "puller entries"), ("archiver", "log", "queues"),
 )  # fmt: skip
-"""What shares most, for one process to compile."""
+"""The kernels that share most, for one process to compile."""
 LIVE = ("receiver", "sender", "rings", "client")
-"""What a node needs for live topics."""
+"""Kernels of a node with live topics."""
 DURABLE = (*LIVE, "consumers", "puller", "puller entries", "archiver", "log", "queues")
 """And one with durable topics."""
 REMOTE = ("rings", "client", "remote")
-"""What a client of a gateway needs."""
+"""Kernels of a client of a gateway."""
 ALL = tuple(CPU_S)
 
 
@@ -62,7 +62,7 @@ def marker(name: str) -> Path:
 
 
 def needed(topology: Topology, *, inline: bool = False) -> tuple[str, ...]:
-    """What a node with this topology compiles before it starts."""
+    """The kernels that a node with this topology compiles before it starts."""
     durable = any(topic.mode == "durable" for topic in topology.topics)
     names = DURABLE if durable else LIVE
     return (*names, "inline") if inline else names
@@ -102,7 +102,7 @@ class _Child:
 
 
 class _Compiling:
-    """What this process has in its cache, and what its children compile just now. Thread-safe."""
+    """The kernels in this process's cache, and those that its children compile now. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -47,7 +47,7 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a publisher may choose; None = the topic's setting."""
+    """A publisher's choices; None = the topic's setting."""
 
     channel: str = "ordinary"
     history_bytes: int | None = None
@@ -69,7 +69,7 @@ class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber may choose. ``start``: latest or earliest (as far as history reaches).
+    """A subscriber's choices. ``start``: latest or earliest (as far as history reaches).
 
     ``tethered``: None = the topic's flow control decides; False = may be lapped, never holds back.
     """
@@ -99,7 +99,7 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
     """It has the session that was asked for. The client copies its old ring into this one and calls
     `Link.begin_publication`; nobody reads or sends before."""
     on_full: str = "block"
-    """What the topic says to do when the ring is full; a publisher may choose otherwise."""
+    """The topic's setting for a full ring; a publisher may choose otherwise."""
     durable: bool = False
     """The topic keeps what is published; what follows is for that."""
     producer_id: int = 0
@@ -128,7 +128,7 @@ class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer may choose. None: as the subscription has it, else the default.
+    """A consumer's choices. None: as the subscription has it, else the default.
 
     ``start``: earliest, latest, time (``start_time_ns``, since 1970) or tokens (``start_tokens``,
     by queue; other queues: earliest). It counts when the subscription is made.

@@ -1,4 +1,4 @@
-"""What the admission server and the engine process need of a node; `Node` is the real one."""
+"""The parts of a node that admission server and engine process need; `Node` is the real one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConsumersApi(Protocol):
 
 
 class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
-    """What live publications held unsent when their engine stopped.
+    """The messages that live publications held unsent when their engine stopped.
 
     ``waiting_messages`` of ``publications`` lie in rings of publishers that look for the next
     engine, or are kept by clients of the gateway; ``lost_messages`` lie in rings of others.

@@ -33,7 +33,7 @@ class _Question(NamedTuple):
 
 
 def result_of(reply: Reply, kind: Any, peer: str) -> Any:
-    """What a reply says. Raises the error that it carries, ConnectionLost when it is malformed."""
+    """The value of a reply. Raises the error in it, ConnectionLost when it is malformed."""
     if reply.failure is not None:
         raise error_of(reply.failure)
     try:

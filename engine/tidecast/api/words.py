@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 Ack = Literal["none", "engine", "durable"]
 """When `publish` returns: as soon as the ring has the message, or when it is on disk."""
 OnFull = Literal["block", "error", "drop"]
-"""What `publish` does while the ring is full."""
+"""The behaviour of `publish` while the ring is full."""
 OnGap = Literal["raise", "event", "skip"]
 """How a subscription reports lost packets."""
 ChannelName = Literal["control", "ordinary", "large"]
@@ -17,7 +17,7 @@ StartWord = Literal["earliest", "latest"]
 AckWhen = Literal["after", "before", "none"]
 """When `Consumer.run` acks: after the handler returns, before it is called, or never."""
 Outcome = Literal["nak", "term", "ack", "raise"]
-"""What becomes of a message whose handler raised."""
+"""The fate of a message whose handler raised."""
 NodeMode = Literal["threads", "inline"]
 
 

@@ -27,7 +27,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called, the topic of a subscription first."""
+        """Its name, the topic of a subscription first."""
         return self.topic if self.subscription is None else f"{self.topic} {self.subscription}"
 
     async def ensure(self, client: Connection) -> None:

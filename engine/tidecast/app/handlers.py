@@ -41,7 +41,7 @@ class RetryLater(Exception):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows an exception of a handler.
+    """The reaction to an exception of a handler.
 
     ``max_deliver``: deliveries of a message, then it is a dead letter; None: as the subscription
     has it, 0: no limit. ``delays``: seconds before the second, third ... delivery; the last one
@@ -146,7 +146,7 @@ class Handler(ABC):
         """Leave: what was not handled goes to others. The connection may be used on."""
 
     def describe(self) -> dict[str, Any]:
-        """What it is, as JSON."""
+        """Its description, as JSON."""
         return {"name": self.name, "kind": self.kind, "topic": self.topic}
 
     async def call(self, message: Any) -> Any:

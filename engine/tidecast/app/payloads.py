@@ -28,7 +28,7 @@ def check_codec(codec: Codec | str) -> Codec | str:
 
 
 def decoder_of(wanted: Any, codec: Codec | str, where: str) -> Decoder:
-    """What decodes payloads to ``wanted``. Raises ConfigError for a type that no codec knows."""
+    """The decoder of payloads to ``wanted``. Raises ConfigError for a type that no codec knows."""
     if wanted is bytes:
         return lambda message: bytes(message.data)
     if wanted is str:

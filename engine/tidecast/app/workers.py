@@ -24,7 +24,7 @@ GRACE_S = 5.0
 WRONG = 2
 """Exit code of a worker that no other start can fix: a setting or the module is wrong."""
 LAST_REPORT_S = 1.0
-"""What a process that has ended may take to be read to its end: its children may hold the pipe."""
+"""The time to read an ended process's report to its end: its children may hold the pipe."""
 
 
 class Worker:

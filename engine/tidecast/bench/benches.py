@@ -379,7 +379,7 @@ def _ipc_turn(
 
 
 def python(note: Note, *, messages: int = 2_000_000) -> Result:
-    """What a Python user sees: one by one and in batches, over UDP and over ipc.
+    """The rates of a Python program: single messages and batches, over UDP and over ipc.
 
     One by one the subscriber looks at each message's bytes, or (``one_nothing``) at nothing, as the
     peers' most favourable reading. Batches are lists of `bytes` on both sides; or arrays whose

@@ -24,7 +24,7 @@ BATCH = 10_000
 TURNS = 5
 """How often `durable` measures each way, and a plain write: disks change their speed, too."""
 SERVE_S_MAX = 2.0
-"""What recovery may take until a queue serves."""
+"""The most time that recovery may take until a queue serves."""
 Note = Callable[[str], None]
 
 

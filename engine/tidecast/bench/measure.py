@@ -55,7 +55,7 @@ class Worker:
         self.process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
-        """What the worker measured."""
+        """The worker's figures."""
         found: dict[str, Any] = json.loads(self._line("{"))
         self.process.wait(WORKER_TIMEOUT_S)
         return found
@@ -167,7 +167,7 @@ class Result:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
+    """The machine of the figures."""
     return {
         "cores": os.cpu_count(),
         "machine": platform.machine(),

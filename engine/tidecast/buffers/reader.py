@@ -179,7 +179,7 @@ def _note_gap(r, end, reason):
 
 @inlined
 def note_torn(ring, r):
-    """What was polled since the last `release` may be torn: a gap from its first packet on.
+    """Messages polled since the last `release` may be torn: a gap from their first packet on.
 
     Reading resumes at the beginning of a packet: messages at the front of R_SEQ may be torn too.
     """

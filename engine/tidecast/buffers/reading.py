@@ -1,4 +1,4 @@
-"""What readers of a packet ring share: their private state, and how messages are parsed."""
+"""Common to readers of a packet ring: their private state, and the parsing of messages."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Record:
 
     @property
     def text(self) -> str:
-        """What happened, in words."""
+        """The event, in words."""
         try:
             _, words, names = lay.MEANING[lay.Code(self.code)]
         except ValueError:

@@ -18,7 +18,7 @@ from tidecast.native.packing import pack_into, unpack_from
 
 @dataclass(frozen=True, slots=True)
 class RingInfo:
-    """What a ring's header says. Sequences are packet sequences."""
+    """The header of a ring. Sequences are packet sequences."""
 
     kind: int
     slots: int
@@ -194,7 +194,7 @@ def tethered_readers(ring: Bytes) -> int:
 
 
 class Held(NamedTuple):
-    """What a part of a ring holds."""
+    """The contents of a part of a ring."""
 
     packets: int
     messages: int

@@ -1,4 +1,4 @@
-"""What several commands share: options, output, reaching the engine. Light to import."""
+"""Shared by commands: options, output, reaching the engine. Light to import."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def server_kept_option(command: F) -> F:
 
 
 def server_of(ctx: click.Context | None = None) -> str | None:
-    """What a command was given as ``--server``, if it takes one; None: the one that runs."""
+    """The ``--server`` of a command, if it takes one; None: the service that runs."""
     found: str | None = (ctx or click.get_current_context()).meta.get(_SERVER)
     return found
 

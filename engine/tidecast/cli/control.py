@@ -177,7 +177,7 @@ def local_token(data_dir: Path) -> str | None:
 
 
 class Linked(NamedTuple):
-    """What an engine that a control service manages runs with."""
+    """The settings of an engine that a control service manages."""
 
     companion: CompanionFactory
     leases: LeaseStore

@@ -212,7 +212,7 @@ _IMAGE_TOTALS = (
 
 
 def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str, Any]:
-    """What is shown, by kind: ``publications``, ``images``, ``sources``, ``agents`` and others."""
+    """The view, by kind: ``publications``, ``images``, ``sources``, ``agents`` and others."""
     from tidecast.layout.counters import GAUGES, Counter
 
     found: dict[str, Any] = {

@@ -54,7 +54,7 @@ _NEVER = Deadline(None)
 
 
 class Published(Coroutine[Any, Any, None]):
-    """What `Publisher.publish` returns when all is done: await it, or make a task of it."""
+    """The awaitable of `Publisher.publish`: await it, or make a task of it."""
 
     __slots__ = ()
     __await__ = ().__iter__  # type: ignore[assignment] # no line of Python: 60 ns, not 100
@@ -332,7 +332,7 @@ class Responder(ResponderFlows, Subscription):
 
 
 class Responding:
-    """What `Connection.responder` returns: await it, or use it with ``async with``."""
+    """The awaitable of `Connection.responder`: await it, or use it with ``async with``."""
 
     def __init__(self, responder: Responder) -> None:
         self._responder = responder
@@ -559,7 +559,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
             return await responder.serve(handler, concurrency)
 
     async def requester(self, topic: str) -> Requester:
-        """What sends the requests on a topic; opened by the first."""
+        """The sender of requests on a topic; opened by the first."""
         self.check()
         publisher = await self._publisher_of(topic)
         async with self._opening.setdefault(topic, asyncio.Lock()):

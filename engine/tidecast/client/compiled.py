@@ -51,7 +51,7 @@ _HEADER, _MESSAGE_HEADER = wire.PACKET_HEADER_BYTES, wire.MESSAGE_HEADER_BYTES
 
 
 class Meta(NamedTuple):
-    """What a compiled handler may know besides the payload. Absent: 0 and empty arrays.
+    """The facts that a compiled handler may know besides the payload. Absent: 0 and empty arrays.
 
     ``headers`` is the MessagePack map as it came.
     """
@@ -353,7 +353,7 @@ def _enter_empty(
 def _why(
     fn: Callable[..., Any], state: Any, between: tuple[types.Type, ...], problem: NumbaError
 ) -> str:
-    """What Numba says about the user's function alone: its own lines, not those of a kernel."""
+    """Numba's text on the user's function alone: its own lines, not those of a kernel."""
     of_state = f"a state of type {type(state).__name__}"
     try:
         kind = typeof(state)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Connecting:
-    """What `connect` returns: await it, or use it with ``async with``."""
+    """The awaitable of `connect`: await it, or use it with ``async with``."""
 
     def __init__(self, make: Callable[[], Connection]) -> None:
         self._make = make

@@ -168,7 +168,7 @@ def _meant(key: Any, fields: dict[str, _Setting]) -> str:
 
 
 def allowed(kind: inspect.Type) -> str:
-    """What a type allows, in words made from its annotations."""
+    """The values that a type allows, in words made from its annotations."""
     match kind:
         case inspect.Metadata():
             return allowed(kind.type)
@@ -213,7 +213,7 @@ def _allowed_text(kind: inspect.StrType) -> str:
 
 
 def owner_problems(at: str, topic: Any, only_here: bool, node: str) -> list[str]:
-    """What is wrong with a topic's ``owner``. ``only_here``: its transport never leaves a node."""
+    """The defects of a topic's ``owner``. ``only_here``: its transport never leaves a node."""
     if not topic.owner:
         return []
     given = f"{at}.owner: {shown(topic.owner)}"

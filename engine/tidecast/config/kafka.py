@@ -76,7 +76,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 def kafka_problems(kafka: KafkaConfig) -> list[str]:
-    """What types and ranges cannot say, as ``kafka.field: value: what is allowed``."""
+    """The defects beyond types and ranges, as ``kafka.field: value: allowed values``."""
     found = []
     for name in ("listen", "advertised"):
         text = getattr(kafka, name)
@@ -136,7 +136,7 @@ class KafkaSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     key: File = ""
     group: Annotated[str, Meta(max_length=255)] = ""
     fetch_bytes: Annotated[int, Meta(ge=1 << 14, le=1 << 26)] = 1 << 20
-    """What a queue asks for at once, and holds in memory at most, but for a larger batch."""
+    """Bytes that a queue asks for at once, and holds in memory at most, but for a larger batch."""
     refresh_s: Annotated[float, Meta(ge=1.0, le=86_400.0)] = 30.0
     """How often partitions that were added are looked for."""
 
@@ -176,7 +176,7 @@ class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def adapter_problems(adapters: Sequence[AdapterConfig], declared: set[str]) -> list[str]:
-    """What types and ranges cannot say, as ``adapters[i].field: value: what is allowed``."""
+    """The defects beyond types and ranges, as ``adapters[i].field: value: allowed values``."""
     found, names = [], set(declared)
     for i, one in enumerate(adapters):
         if one.topic in names:
@@ -254,7 +254,7 @@ def storage_source(storage: str) -> KafkaSource:
 
 
 def storage_problems(topics: Sequence[Any]) -> list[str]:
-    """What is wrong with the ``storage`` of topics, as ``topics[i].field: value: allowed``."""
+    """The defects of the ``storage`` of topics, as ``topics[i].field: value: allowed``."""
     found, taken = [], dict[tuple[str, str], str]()
     for i, topic in enumerate(topics):
         if topic.storage == LOCAL:

@@ -12,7 +12,7 @@ ALLOWED = (
     "now, a time (2026-01-31T12:00, of this machine's zone unless it names one), @SECONDS since "
     "1970, or a time from now: -1h before, +5m after"
 )
-"""What `parse_time_ns` takes; a bare ``5m`` is before now."""
+"""The forms that `parse_time_ns` takes; a bare ``5m`` is before now."""
 TIME_NS_MAX = (1 << 63) - 1
 _RELATIVE = re.compile(r"([-+]?)\s*(\d+(?:\.\d+)?\s*[a-zA-Z]+)$")
 _SECONDS = re.compile(r"@(\d{1,11})(?:\.(\d{1,9}))?$")

@@ -232,7 +232,7 @@ class FaultSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         )
 
     def problems(self) -> list[str]:
-        """What is wrong with the values, empty when nothing is."""
+        """The defects of the values, empty when there are none."""
         found: list[str] = []
         build(FaultSettings, self, "faults", found)
         return found
@@ -276,7 +276,7 @@ def derive_topic_id(name: str) -> int:
 
 
 def topic_name_problem(name: str) -> str | None:
-    """What is wrong with a topic's name, or None."""
+    """The defect of a topic's name, or None."""
     if len(name.encode()) > NAME_BYTES_MAX:
         return f"{shown(name)}: allowed at most {NAME_BYTES_MAX} bytes"
     if TOPIC_NAME.fullmatch(name) is None:

@@ -1,4 +1,4 @@
-"""What a topology may say and seldom means, each with what to do about it."""
+"""Settings that are allowed and seldom meant, each with its remedy."""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ _AT_TOPIC = re.compile(r"topics\[(\d+)\]\.?")
 
 @dataclass
 class Outcome:
-    """What came of a topology. References are ``topic/NAME``, ``transport/NAME`` ..."""
+    """The effect of a topology. References are ``topic/NAME``, ``transport/NAME`` ..."""
 
     errors: dict[str, str] = field(default_factory=dict)
     restart_needed: list[str] = field(default_factory=list)
     managed: list[str] = field(default_factory=list)
     differs: dict[str, str] = field(default_factory=dict)
-    """What runs other than wanted until a restart, and what to do."""
+    """Resources that run other than wanted until a restart, and the remedy."""
     observed: dict[str, int] = field(default_factory=dict)
     """The generation in effect of each resource that changed."""
 
@@ -141,7 +141,7 @@ class Applier:
             self._save()
 
     def traffic(self) -> dict[str, Any]:
-        """What the generators did, by name."""
+        """The figures of the generators, by name."""
         return {name: generator.counts() for name, generator in list(self._traffic.items())}
 
     # --- topics -----------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ class Applier:
 
 
 def _difference(running: TransportConfig | None, wanted: TransportConfig) -> str:
-    """What runs other than wanted, and what to do about it."""
+    """The resources that run other than wanted, and the remedy."""
     if running is None:
         return "it is new and is opened when this engine starts again: restart it"
     fields = [

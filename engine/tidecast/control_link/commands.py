@@ -53,7 +53,7 @@ class Unsupported(TidecastError):
 
 
 class Command(NamedTuple):
-    """What the control service asks for, on a resource of ``args["kind"]`` if it is of one."""
+    """A request of the control service, on a resource of ``args["kind"]`` if it is of one."""
 
     id: str
     name: str
@@ -101,7 +101,7 @@ class Commands:
         return {"node": node.name, "at_ns": time.time_ns(), "counters": node.stats()}
 
     def drain(self, _: Command) -> Any:
-        """What a drain moves, and what stays."""
+        """The resources that a drain moves, and those that stay."""
         return drain_state(self._node)
 
     def pause(self, command: Command) -> Any:
@@ -245,7 +245,7 @@ class Commands:
         return {"messages": found, "scanned": scanned, "complete": len(found) < limit}
 
     def _shown(self, args: dict[str, Any]) -> Shown:
-        """Whose messages a tail shows: each engine its own, the first one those of strangers."""
+        """Publishers whose messages a tail shows: each engine its own, the first one others too."""
         others, mine = frozenset(args.get("except", ())), self._node.name
         if args.get("first", True):
             return lambda node: node not in others
@@ -277,7 +277,7 @@ class Commands:
     def _tail_once(
         self, command_id: str, reader: Subscription, stopping: threading.Event, shown: Shown
     ) -> None:
-        """What comes in one interval: the first few messages, and how many more there were."""
+        """The messages of one interval: the first few, and how many more there were."""
         began_s = time.monotonic()
         kept: list[dict[str, Any]] = []
         skipped = 0

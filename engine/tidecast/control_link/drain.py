@@ -1,4 +1,4 @@
-"""What a node has that a drain moves, and what stays on it: for `tidecast cluster drain`."""
+"""Resources of a node that a drain moves, and those that stay: for `tidecast cluster drain`."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def reason_of(body: bytes | bytearray | None) -> str:
 
 
 def hello_levels() -> dict[str, Any]:
-    """What a hello says of the levels that this engine reads."""
+    """The levels of a hello: those that this engine reads."""
     return {
         "protocol": levels.protocol_of("control"),
         "levels": [levels.OURS.low, levels.OURS.high],
@@ -72,7 +72,7 @@ def hello_levels() -> dict[str, Any]:
 
 
 class ControlState(msgspec.Struct, kw_only=True):
-    """What an engine remembers of its control service. In ``control.json``, mode 0600."""
+    """The facts that an engine remembers of its control service. In ``control.json``, mode 0600."""
 
     url: str = ""
     credential: str = ""

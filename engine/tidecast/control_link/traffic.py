@@ -47,7 +47,7 @@ class Traffic:
             thread.start()
 
     def counts(self) -> dict[str, Any]:
-        """What it did so far."""
+        """The figures so far."""
         return {
             "published": self.published,
             "received": self.received,

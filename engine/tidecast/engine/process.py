@@ -53,7 +53,7 @@ NodeFactory = Callable[[Topology, Path], NodeApi]
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``engine.json`` says; kept after a crash, for `tidecast recorder`."""
+    """The contents of ``engine.json``; kept after a crash, for `tidecast recorder`."""
 
     pid: int
     node_id: int
@@ -68,7 +68,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_state(data_dir: Path) -> EngineState | None:
-    """What the last engine of a data directory wrote; None when there is nothing sound."""
+    """The state that the last engine of a data directory wrote; None: nothing sound is there."""
     try:
         return msgspec.json.decode((data_dir / STATE_NAME).read_bytes(), type=EngineState)
     except (OSError, msgspec.DecodeError):
@@ -76,7 +76,7 @@ def read_state(data_dir: Path) -> EngineState | None:
 
 
 def read_left_behind(data_dir: Path) -> LeftBehind:
-    """What the engine that stopped last on a data directory left unsent; after a crash: nothing."""
+    """The messages that the last engine of a data directory left unsent; after a crash: none."""
     try:
         return msgspec.json.decode((data_dir / STOPPED_NAME).read_bytes(), type=LeftBehind)
     except (OSError, msgspec.DecodeError):
@@ -202,7 +202,7 @@ def no_fetch(topology: Topology, data_dir: Path, path: Path) -> Topology:
 
 
 class Companion(Protocol):
-    """What runs beside a node for as long as it runs: the control link."""
+    """A companion of a node, for as long as it runs: the control link."""
 
     def start(self) -> None:
         """Begin; does not wait for others."""

@@ -105,7 +105,7 @@ class RemotePublication:
         await self._session.send(frames.Accepted(number=self.number, batch=self.accepted))
 
     def _allowed(self, receiver: int, block: Block) -> Block | None:
-        """What of a block may be published. Raises ConfigError, AuthError."""
+        """The part of a block that may be published. Raises ConfigError, AuthError."""
         topic, session = self.core.topic, self._session
         node_id = session.connection.link.node_id
         left_out = check_block(topic, receiver, block, node_id, session.reply_homes())
@@ -184,7 +184,7 @@ class RemotePublication:
             )
 
     async def close(self) -> None:
-        """What is queued gets its chance; then the publication ends."""
+        """The queued messages get their chance; then the publication ends."""
         if self._reports is not None:
             self._reports.cancel()
         with contextlib.suppress(TimeoutError):

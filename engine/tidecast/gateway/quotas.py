@@ -16,7 +16,7 @@ FIELDS = ("publications", "consumers", "ring_bytes")
 
 
 class Quotas:
-    """What sessions hold, by key. In the gateway's loop alone."""
+    """Resources of sessions, by key. In the gateway's loop alone."""
 
     def __init__(self, refused: Callable[[Access, str], None]) -> None:
         """``refused(access, what)``: counts and reports what was over a quota."""
@@ -52,6 +52,6 @@ class Quotas:
             self._held.pop(access.id, None)
 
     def held(self, key: str) -> dict[str, int]:
-        """What the clients of a key hold."""
+        """The resources that the clients of a key hold."""
         found = self._held.get(key, {}).values()
         return {what: sum(each[what] for each in found) for what in FIELDS}

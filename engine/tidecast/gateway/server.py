@@ -141,7 +141,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """What a client connects to."""
+        """The URL that a client connects to."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         scheme = "tidecast" if self._certificate is None else "tidecast+tls"
         return f"{scheme}://{host}:{self.port}"

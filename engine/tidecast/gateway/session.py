@@ -181,7 +181,7 @@ class _Subscription:
             )
 
     def news(self) -> Iterator[Frame]:
-        """What happened to images."""
+        """The events of images."""
         while self.relay.news:
             what, image, about = self.relay.news.popleft()
             if what == "opened":
@@ -259,7 +259,7 @@ class RemoteSession:
         """``failed``: ends the session, of which a task failed in a way that nobody foresaw."""
         self.connection, self.name, self.keep_s = connection, name, keep_s
         self.access, self.digest = access, digest
-        """What its key may do, and the hash of its token."""
+        """The rights of its key, and the hash of its token."""
         self._counters, self._denied, self._failed = counters, denied, failed
         self._quotas = quotas
         self._held: dict[int, int] = {}

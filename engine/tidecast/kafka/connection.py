@@ -46,7 +46,7 @@ _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 Pieces = list[bytes | bytearray | memoryview]
 Turn = Callable[[], Awaitable[Pieces | None]]
-"""What gives a request's answer when it is its turn; None: it gets none."""
+"""Gives a request's answer when it is its turn; None: it gets none."""
 
 
 class Acceptor(Protocol):
@@ -104,7 +104,7 @@ class Connection:
 
     @property
     def access(self) -> Access:
-        """What the client may do. Raises BadRequest before it has logged in."""
+        """The rights of the client. Raises BadRequest before it has logged in."""
         if self._access is None:
             raise BadRequest("it has not logged in")
         return self._access

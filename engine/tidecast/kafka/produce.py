@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ACKS = (0, 1, -1)
 TIMEOUT_S_MAX = 300.0
 AT_ONCE_BYTES_MAX = 1 << 20
-"""What decompresses to more is decompressed in a thread: others are served meanwhile."""
+"""A larger result is decompressed in a thread: others are served meanwhile."""
 PLAIN_BYTES_MAX = 2 * BYTES_MAX
 """Bytes of all records of one request, decompressed."""
 

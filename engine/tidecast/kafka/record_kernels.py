@@ -45,7 +45,7 @@ LOG_BATCH_BYTES = 256 * 1024
 SCRATCH_BYTES = 3 * (FIELD_BYTES_MAX + 1) + 64
 
 S_BYTES, S_RECORDS, S_TIME_MAX = 0, 1, 2
-"""What `scan_records` says: bytes that the records take in the log, batch headers included."""
+"""Results of `scan_records`: bytes that the records take in the log, batch headers included."""
 SCAN_WORDS = 4
 
 E_LIMIT, E_BYTES_MAX, E_EPOCH, E_NEXT, E_NEED = 0, 1, 2, 3, 4

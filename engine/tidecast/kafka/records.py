@@ -204,7 +204,7 @@ class Encoder:
 
 
 class _Local(threading.local):
-    """What each thread has of its own."""
+    """The state of each thread."""
 
     @cached_property
     def encoder(self) -> Encoder:

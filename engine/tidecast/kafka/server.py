@@ -57,7 +57,7 @@ BACKLOG = 128
 BROKERS = 1
 """The type of endpoints that clients connect to."""
 NO_OPERATIONS = -(1 << 31)
-"""What Kafka says of authorized operations that nobody asked for."""
+"""Kafka's value for authorized operations that were not asked for."""
 WARN_S = 1.0
 THROTTLED_S = 60.0
 HANDSHAKE_S = 10.0
@@ -145,7 +145,7 @@ class KafkaEndpoint:
 
     @property
     def address(self) -> str:
-        """What a client calls its bootstrap server."""
+        """The address that a client calls its bootstrap server."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     # --- life -------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class KafkaEndpoint:
     # --- waiting for records ----------------------------------------------------------------------
 
     def watch(self, topics: set[str]) -> asyncio.Future[None]:
-        """What is done when one of these topics may have more to read. End it with `unwatch`."""
+        """Set the callback for more to read in one of these topics. End it with `unwatch`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for topic in topics:
             self._watching.setdefault(topic, set()).add(waiter)

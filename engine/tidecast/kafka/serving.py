@@ -26,7 +26,7 @@ class Client(Protocol):
 
     @property
     def access(self) -> Access:
-        """What it may do. Raises BadRequest before it has logged in."""
+        """The rights of the client. Raises BadRequest before it has logged in."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Endpoint(Protocol):
     counters: Counters
 
     def watch(self, topics: set[str]) -> asyncio.Future[None]:
-        """What is done when one of these topics may have more to read. End it with `unwatch`."""
+        """Set the callback for more to read in one of these topics. End it with `unwatch`."""
 
     def unwatch(self, topics: set[str], waiter: asyncio.Future[None]) -> None:
         """Nobody waits for it any more."""

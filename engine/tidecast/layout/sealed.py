@@ -21,7 +21,7 @@ SEAL_BYTES = SEAL_HEADER_BYTES + TAG_BYTES
 FLAG_PAIR = 1
 """The key is that of two nodes (NAK, STATUS, ACK), not the sender's for all."""
 MODE_OFF, MODE_OPTIONAL, MODE_REQUIRED = 0, 1, 2
-"""What a transport takes: plain packets, both, sealed packets alone."""
+"""The packets that a transport takes: plain ones, both, sealed ones alone."""
 LANES_MAX = 8
 GENERATION_BITS = 24
 """A sender takes a new key after 2^24 packets, the next generation: AES-GCM's limits are far."""

@@ -135,4 +135,4 @@ PRODUCER = Layout(
         Field("seen", 32, 8, "when it last appended, ns since 1970"),
     ),
 )
-"""What ``<segment>.producers`` holds, so that recovery need not read the segments before."""
+"""The contents of ``<segment>.producers``, so that recovery need not read the segments before."""

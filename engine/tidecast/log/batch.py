@@ -28,7 +28,7 @@ CAUSES = {
     BAD_RECORD: "a record does not fit",
     NO_ROOM: "the table for its records is too small",
 }
-"""What `check_batch` and `list_records` return below zero, in words."""
+"""Results of `check_batch` and `list_records` below zero, in words."""
 
 (
     O_PAYLOAD_AT, O_PAYLOAD_N, O_KEY_AT, O_KEY_N, O_HEADERS_AT, O_HEADERS_N, O_TIME, O_KEY_HASH,

@@ -89,7 +89,7 @@ def open_json(raw: bytes) -> bytes:
 
 
 def topic_digest(topic: str) -> int:
-    """What a segment's header says of its topic."""
+    """The digest of a topic in a segment's header."""
     return int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "little")
 
 
@@ -109,7 +109,7 @@ def index_header(segment_head: bytes) -> bytes:
 
 
 def check_segment_header(head: bytes, base_token: int, topic: str, queue: int) -> str:
-    """What is wrong with the first bytes of a segment, or ""."""
+    """The defect in the first bytes of a segment, or ""."""
     if len(head) < lay.SEGMENT_HEADER_BYTES:
         return f"{len(head)} bytes, shorter than a header"
     magic, version, of_queue, base, _, digest = _HEADER.unpack_from(head)

@@ -246,7 +246,7 @@ class QueueLog:
             sync_directory(self.directory)
 
     def snapshot(self, base_token: int) -> bytes:
-        """What was kept beside a segment, or nothing."""
+        """The snapshot that was kept beside a segment, or nothing."""
         try:
             return (self.directory / snapshot_name(base_token)).read_bytes()
         except FileNotFoundError:

@@ -38,7 +38,7 @@ _CANNOT_SHARE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who has a topic's queues. ``since_ns``: since 1970."""
+    """The owner of a topic's queues. ``since_ns``: since 1970."""
 
     epoch: int
     name: str
@@ -174,7 +174,7 @@ class Owners:
 
 
 def owner_of(queue: Path) -> Owner:
-    """Who has a queue that lies in this directory; epoch 0: nobody by a lease."""
+    """The owner of a queue that lies in this directory; epoch 0: none by a lease."""
     return _read(queue.parent / OWNER_NAME)
 
 

@@ -18,7 +18,7 @@ class Stopped(Exception):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """What a mirror has done. ``lag`` is a gauge: offsets that are to be copied.
+    """The figures of a mirror. ``lag`` is a gauge: offsets that are to be copied.
 
     ``repeated``: records that the topic had already; ``gone``: offsets that the source deleted
     before they were copied; ``retries``: attempts after an error.

@@ -1,4 +1,4 @@
-"""What a mirror keeps in a file: from where it began, and how it places records.
+"""A mirror's state in a file: its start, and the placing of records.
 
 Positions are in the log of the topic, as marks. The file says what the log cannot: the offset that
 a source began at, the counts of queues by which records were placed, and up to where all records
@@ -58,7 +58,7 @@ class StateFile:
         os.close(self._lock)
 
     def load(self) -> Saved | None:
-        """What is saved. Raises ConfigError when the file is damaged."""
+        """The saved state. Raises ConfigError when the file is damaged."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=Saved)
         except FileNotFoundError:

@@ -104,7 +104,7 @@ class Whole(_Library):
 
 
 def _called_by(library: Any, seen: set[Any]) -> Iterator[Any]:
-    """What a library calls, and what its parts call."""
+    """The functions that a library calls, and those that its parts call."""
     for each in library._linking_libraries:
         if each not in seen:
             seen.add(each)

@@ -152,11 +152,11 @@ class _BySources(_CacheLocator):  # type: ignore[misc]
         return str(self._directory)
 
     def get_source_stamp(self) -> str:
-        """What tells a stale entry: the directory's name holds it already."""
+        """The mark of a stale entry: the directory's name holds it already."""
         return self._directory.name
 
     def get_disambiguator(self) -> str:
-        """What tells functions of one name apart."""
+        """The mark that keeps functions of one name apart."""
         return str(self._line)
 
 

@@ -20,7 +20,7 @@ from tidecast.errors import ConfigError
 from tidecast.native.memory import bytes_at
 
 DROPS, KEEPS, RAISED = 0, 1, 2
-"""What a predicate answers. A record about which it raises is delivered."""
+"""The answers of a predicate. A record about which it raises is delivered."""
 _SIGNATURE = types.int32(types.int64, types.int64, types.int64, types.int64, types.int64)
 
 

@@ -1,4 +1,4 @@
-"""What clients administer: topics of a running engine, and its durable subscriptions.
+"""Administration by clients: topics of a running engine, and its durable subscriptions.
 
 Topics are changed in the node first, then saved in the topology file.
 """

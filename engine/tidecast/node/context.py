@@ -1,4 +1,4 @@
-"""What the parts of a node share: settings, clock, ids, registries, shared memory, events.
+"""Shared by the parts of a node: settings, clock, ids, registries, shared memory, events.
 
 A part of the node receives this context, and the few other parts that it calls; no part receives
 the whole node. The registries are read by all parts. An entry is added and removed by the part that

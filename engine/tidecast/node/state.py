@@ -1,4 +1,4 @@
-"""What the node keeps in mind about clients, publications, subscriptions, images and peers."""
+"""The node's records of clients, publications, subscriptions, images and peers."""
 
 from __future__ import annotations
 

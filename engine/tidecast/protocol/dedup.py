@@ -76,7 +76,7 @@ class Producer:
     met: bool = False
     """A session of it was opened since the topic was."""
     line: int = 0
-    """Whose its newest epoch is: the publisher's first session; 0: unknown."""
+    """The publisher of its newest epoch, by its first session; 0: unknown."""
     opened_ns: int = 0
     """When that was granted; 0: unknown."""
     born_ns: int = 0
@@ -109,7 +109,7 @@ class Producer:
         self.torn_seq = 0
 
     def note_hole(self) -> None:
-        """What is missing is awaited no more."""
+        """The missing sequences are awaited no more."""
         self.torn_seq, self.hole_seq = 0, self.torn_seq
 
     def note_repeated(self, first_seq: int) -> None:
@@ -140,7 +140,7 @@ class Producer:
 
 @dataclass(slots=True)
 class Session:
-    """What a producer is told when it opens."""
+    """The answer to a producer that opens."""
 
     producer: Producer
     epoch: int
@@ -196,7 +196,7 @@ class ProducerTable:
     def snapshot(
         self, queue: int, checksum: Checksum, waiting: Mapping[int, int] = NOTHING
     ) -> bytes:
-        """What is known of a queue's producers, for the beginning of a segment.
+        """The known producers of a queue, for the beginning of a segment.
 
         ``waiting``: first sequence of each producer that was read and is not yet in the log: a
         mark must not be persisted before its effect.
@@ -222,7 +222,7 @@ class ProducerTable:
         return entries is not None
 
     def grant(self, session: Session) -> bytes:
-        """What must be on disk before a session's epoch is told."""
+        """The bytes that must be on disk before a session's epoch is reported."""
         self.granted[session.producer.id] = session.epoch
         return self._grant(session.producer, session.epoch)
 

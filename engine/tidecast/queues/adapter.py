@@ -47,7 +47,7 @@ Run = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Direction(Enum):
-    """What an adapter can do."""
+    """The abilities of an adapter."""
 
     READ = "read"
     WRITE = "write"
@@ -55,7 +55,7 @@ class Direction(Enum):
 
 
 class Received(NamedTuple):
-    """What a receive brought. ``bytes`` 0: nothing came in time, which is not an error.
+    """The result of a receive. ``bytes`` 0: nothing came in time, which is not an error.
 
     ``next_token``: behind the last record; without bytes the token that was asked for, or a later
     one when no record lies before that. ``need``: the next batch needs a buffer of so many bytes.
@@ -160,7 +160,7 @@ class Growing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What an adapter has done since it was made; ``lag`` is a gauge. See `AdapterCounter`."""
+    """The figures of an adapter since it was made; ``lag`` is a gauge. See `AdapterCounter`."""
 
     fetches: int = 0
     records: int = 0
@@ -349,7 +349,7 @@ class EmbeddedAdapter:
 
 
 class _Shared:
-    """What receivers and senders of one log share: wake-ups, and the highest owner epoch met."""
+    """Shared by receivers and senders of one log: wake-ups, and the highest owner epoch met."""
 
     def __init__(self, owner: int) -> None:
         self.grown = threading.Condition()

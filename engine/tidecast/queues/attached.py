@@ -30,7 +30,7 @@ _JOIN_S = 5.0
 
 
 class AttachedQueue:
-    """What is asked about one queue besides its records; by any thread, one after the other.
+    """Queries about one queue besides its records; by any thread, one after the other.
 
     Raises what the adapter raises when it cannot say where its queue begins and ends: positions
     are compared with that.
@@ -93,7 +93,7 @@ class AttachedQueue:
 
 
 def fetched(receiver: Receiver, token: int, buffer: Bytes) -> Fetched:
-    """What a receive brings, or what is oldest when that is gone. Raises TidecastError."""
+    """The result of a receive, or the oldest records when those are gone. Raises TidecastError."""
     oldest = 0
     try:
         got = _received(receiver, token, buffer, FETCH_S)
@@ -116,7 +116,7 @@ def fetched(receiver: Receiver, token: int, buffer: Bytes) -> Fetched:
 
 
 def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What the adapter answers. Raises TidecastError."""
+    """The adapter's answer. Raises TidecastError."""
     try:
         return call(*arguments)
     except TidecastError:
@@ -188,7 +188,7 @@ class AdapterSource:
         return self._of.read_now(token, buffer)
 
     def damage(self) -> None:
-        """What an adapter gets wrong may be right the next time."""
+        """A wrong answer of an adapter may be right the next time."""
 
     def poll(self, now_ns: int) -> Fetched | None:
         """See `Source`. Raises what the adapter raised."""

@@ -1,4 +1,4 @@
-"""What every adapter must do, as checks to run in a test: see docs/ADAPTERS.md.
+"""The duties of each adapter, as checks to run in a test: see docs/ADAPTERS.md.
 
     @pytest.mark.parametrize("check", conformance.CHECKS)
     def test_my_adapter(check, tmp_path):
@@ -180,7 +180,7 @@ def holes(subject: Subject, adapter: Adapter) -> None:
 
 
 def queues_are_apart(subject: Subject, adapter: Adapter) -> None:
-    """What is put into one queue is not in another; a queue that is not there is NotFound."""
+    """Records of one queue are not in another; a queue that is not there is NotFound."""
     if _reads(adapter):
         subject.fill(adapter, 1, 20)
         one = adapter.receiver(1)
@@ -279,7 +279,7 @@ def acks(subject: Subject, adapter: Adapter) -> None:
 
 
 def survives_reopening(subject: Subject, adapter: Adapter) -> None:
-    """What was durable is there when the adapter is opened again, with its tokens."""
+    """Durable records are there when the adapter is opened again, with their tokens."""
     if not _reads(adapter):
         return
     subject.fill(adapter, 0, 60)
@@ -297,7 +297,7 @@ def survives_reopening(subject: Subject, adapter: Adapter) -> None:
 
 
 def appends(_: Subject, adapter: Adapter) -> None:
-    """What is appended is read as it was: payload, key, headers, time; and its first token told."""
+    """Appended records are read as they were: payload, key, headers, time; first token too."""
     if not _writes(adapter):
         _raises(TidecastError, lambda: adapter.sender(0, 1))
         return

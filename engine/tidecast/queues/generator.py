@@ -26,7 +26,7 @@ from tidecast.queues.adapter import Direction, Received, Run
 from tidecast.queues.mapper import key_hash
 
 LEAD = struct.Struct("<qq")
-"""What a payload begins with: number of the record, number of the queue."""
+"""The beginning of a payload: number of the record, number of the queue."""
 PAYLOAD_BYTES_MAX = 1 << 20
 KEYS_MAX = 1 << 20
 _KEY_BYTES = 8  # "k" and seven digits
@@ -34,7 +34,7 @@ _KEY_BYTES = 8  # "k" and seven digits
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a generator makes. Payloads have ``payload_min`` to ``payload_max`` bytes.
+    """The records that a generator makes. Payloads have ``payload_min`` to ``payload_max`` bytes.
 
     ``hole``: so many tokens behind each whole batch have no record.
     """

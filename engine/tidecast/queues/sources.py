@@ -17,7 +17,7 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a source read: bytes of whole batches; ``end``: token behind its newest record.
+    """The result of a source's read: bytes of whole batches; ``end``: token behind the newest.
 
     ``need_bytes`` > 0: nothing was read, the first batch alone needs a buffer that large.
     ``oldest`` > 0: the token that was asked for is no longer kept, that is the oldest one, and the

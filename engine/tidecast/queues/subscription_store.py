@@ -1,4 +1,4 @@
-"""What a subscription keeps on disk: what it is, and how far it is. One small file each.
+"""A subscription on disk: its definition, and its positions. One small file each.
 
 The file: 8 bytes of magic, u32 length, u32 CRC32C of what follows, MessagePack. It is replaced as
 a whole, so a crash leaves the old or the new one. A damaged file is set aside (``.bad``), and not

@@ -32,7 +32,7 @@ SUFFIXES = (".sub", ".bad")
 
 
 def verify_files(data_dir: Path, topics: list[str]) -> list[Report]:
-    """What is wrong with files of some topics, and with subscriptions; a report for each topic.
+    """The defects in files of some topics, and in subscriptions; a report for each topic.
 
     Their ``queue`` is -1; a topic whose files are sound has none.
     """

@@ -96,7 +96,7 @@ class Resources:
         return _resource(self._patch(name, changes, if_match))
 
     def preview(self, /, name: str, **changes: Any) -> Plan:
-        """What `edit` would change, and with which effect; nothing changes."""
+        """The changes that `edit` would make, and their effects; nothing changes."""
         return _plan(self._patch(name, changes, None, dry_run=True))
 
     def delete(

@@ -42,7 +42,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Answer(NamedTuple):
-    """What the service returned."""
+    """The service's answer."""
 
     body: bytes
     etag: str

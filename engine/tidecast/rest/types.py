@@ -1,4 +1,4 @@
-"""What the control service returns. Fields that it adds later are ignored."""
+"""Results of the control service. Fields that it adds later are ignored."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request did, or (``dry_run``) would do."""
+    """The changes of a request, made or (``dry_run``) planned."""
 
     dry_run: bool
     kind: str
@@ -68,7 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Control.apply` did, or (``dry_run``) would do."""
+    """The changes of `Control.apply`, made or (``dry_run``) planned."""
 
     dry_run: bool
     created: int
@@ -80,7 +80,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engines did. ``results``: one mapping an engine."""
+    """The engines' results. ``results``: one mapping an engine."""
 
     id: str
     action: str

@@ -1,4 +1,4 @@
-"""What a node shows of itself, and samples of it in a durable topic of its own.
+"""The telemetry of a node: views, and samples of it in a durable topic of its own.
 
 An application above `node`.
 """

@@ -1,4 +1,4 @@
-"""What telemetry says of queues and durable subscriptions: fill, lag, cursors, why they wait.
+"""Telemetry of queues and durable subscriptions: fill, lag, cursors, why they wait.
 
 All cursors are read in one command to the puller, between two of its cycles; times of records are
 read from blocks only when a cursor has moved, and at most `TIMES_READ_MAX` of them a sample.
@@ -260,7 +260,7 @@ def _counters(node: Node, here: QueueState) -> Any:
 
 
 def _add_readers(row: Json, cursors: list[_Cursor]) -> None:
-    """What the queue's slowest subscription is at."""
+    """Add the place of the queue's slowest subscription."""
     slowest = max(cursors, key=lambda cursor: (cursor.lag, -cursor.position), default=None)
     row |= {
         "subscriptions": len(cursors),

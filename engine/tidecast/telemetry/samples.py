@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 QUIET_NS = 60_000_000_000
-"""What has not changed for so long is written once in so long."""
+"""A value that has not changed for so long is written once in so long."""
 ENDED_MAX = 100_000
 AGES_MAX = 64
 """Of so many cursors the age of what they lag behind is read at most: each is a read of the log."""
@@ -35,7 +35,7 @@ MS_NS = 1_000_000
 
 
 class Key(NamedTuple):
-    """Whose counters they are. ``queue`` -1, ``subscription`` "": of none."""
+    """The key of counters. ``queue`` -1, ``subscription`` "": of none."""
 
     topic: str
     queue: int = -1
@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """What was counted since the reading before, and the gauges as they are now."""
+    """The counts since the reading before, and the gauges as they are now."""
 
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     gauges: dict[str, int] = field(default_factory=dict)

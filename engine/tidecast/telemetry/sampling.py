@@ -163,7 +163,7 @@ class Telemetry:
 
 
 def telemetry(interval_s: float) -> Callable[[Any, Any], Telemetry]:
-    """What makes an engine's telemetry. ``interval_s``: where the topology leaves it open."""
+    """Make an engine's telemetry. ``interval_s``: where the topology leaves it open."""
 
     def make(node: Any, store: Any) -> Telemetry:
         return Telemetry(node, store.topology.telemetry, interval_s)

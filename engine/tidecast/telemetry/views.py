@@ -1,4 +1,4 @@
-"""What telemetry holds: one sample of all that a node shows of itself."""
+"""The contents of telemetry: one sample of all that a node shows of itself."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LIVE = sa.text(
 
 
 def upgrade() -> None:
-    """What meant nothing for live topics is at its default: it is refused from now on."""
+    """Settings without a meaning for live topics are reset: others are refused from now on."""
     for old, new in RENAMED.items():
         op.get_bind().execute(RENAME, {"old": old, "new": new})
     op.get_bind().execute(LIVE, {"defaults": DEFAULTS})

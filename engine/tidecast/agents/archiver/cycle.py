@@ -189,7 +189,7 @@ def _write_queues(A, topic, now_ns):
 
 @inlined
 def _move_on(A, topic):
-    """What was read is in the log. With nothing left to sync it is durable too."""
+    """The records read are in the log. With nothing left to sync they are durable too."""
     clean = topic.dirty_ns == 0 and topic.syncing == 0
     s = topic.first_source
     while s >= 0:
@@ -277,7 +277,7 @@ def _end_sync(A, topic, now_ns):
 
 @inlined
 def _report_synced(A, topic):
-    """What the sync covered is durable."""
+    """The records that the sync covered are durable."""
     s = topic.first_source
     while s >= 0:
         source = A.sources[s]

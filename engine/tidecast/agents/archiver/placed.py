@@ -19,7 +19,7 @@ from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import bytes_at, load_u32, store_i64, store_u32
 
 HELD, NEEDS_ROLL = -100_001, -100_002
-"""What `append_placed` returns below zero besides ``-errno``: the topic waits for its disk or for a
+"""Results of `append_placed` below zero besides ``-errno``: the topic waits for its disk or for a
 sync; the segment is full: make the next one and call again. Nothing was written."""
 
 _archiver_of, _log_of = ARCHIVER.of, LOG.of

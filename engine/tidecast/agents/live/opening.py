@@ -32,7 +32,7 @@ WANT_INTERVAL_NS = 200_000
 FORGED_TAG, FORGED_PLAIN = 0, 1
 """Why a packet counts as forged: its tag does not fit; it is plain where it has to be sealed."""
 REFUSED, AS_IT_CAME = 0, -1
-"""What `open_datagram` returns beside the length of an opened packet."""
+"""Results of `open_datagram` beside the length of an opened packet."""
 
 
 @inlined

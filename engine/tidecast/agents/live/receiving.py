@@ -1,4 +1,4 @@
-"""What a packet does to one image: place it, note gaps, answer heartbeats, give up what is gone."""
+"""A packet at one image: place it, note gaps, answer heartbeats, give up packets that are gone."""
 
 from __future__ import annotations
 

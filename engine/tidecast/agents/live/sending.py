@@ -1,4 +1,4 @@
-"""What one publication sends in its turn: repairs, then new packets, within limits."""
+"""One publication's turn to send: repairs, then new packets, within limits."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tidecast.native.memory import load_i64, load_u8
 from tidecast.queues.cache import cursors, window
 
 CANCELLED, TOO_LATE, ACKED = range(3)
-"""What becomes of a record: it is cancelled; its time has come, or it was delivered before; it was
+"""The fates of a record: it is cancelled; its time has come, or it was delivered before; it was
 acked or cancelled before, or a filter excluded it."""
 AHEAD_MAX = window.WINDOW_MAX
 """Rows that a cursor keeps about records that it has yet to come to."""
@@ -161,7 +161,7 @@ def cancel(
 
 
 def _ahead(rows: np.ndarray, token: int, due_ns: int, wall_ns: int) -> int:
-    """What becomes of a record that the cursor has yet to come to; ``rows``: saved of it."""
+    """The fate of a record that the cursor has yet to come to; ``rows``: saved of it."""
     i = int(np.searchsorted(rows[:, 0], token, side="right")) - 1
     if i >= 0 and token < int(rows[i, 1]):
         return ACKED if rows[i, 2] < 0 else TOO_LATE

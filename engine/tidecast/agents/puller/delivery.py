@@ -43,7 +43,7 @@ from tidecast.queues.filters.filters import passes
 from tidecast.queues.filters.scheduled import deliver_at
 
 SKIP, HOLD, STOP, LATER = -1, -2, -3, -4
-"""What becomes of a record that goes to no member now."""
+"""The fates of a record that goes to no member now."""
 STUCK = -1
 _FRAME = lay.FRAME_HEADER_BYTES
 _U32 = (1 << 32) - 1
@@ -123,7 +123,7 @@ def _anybody_has_credit(S, C, cursor):
 
 @inlined
 def _restored(C, token):
-    """What the saved position says of a token: -1 settled, 0 nothing, else its attempts."""
+    """The saved position's word on a token: -1 settled, 0 nothing, else its attempts."""
     rows = bytes_at(C.restored_address, C.restored_n * 24)
     while C.restored_left > 0:
         at = (C.restored_n - C.restored_left) * 24
@@ -219,7 +219,7 @@ def _no_room(S, C, cursor, member, hostile):
 
 @inlined
 def cursor_word(C, cursor):
-    """What frames call a cursor."""
+    """The name of a cursor in frames."""
     return (C.generation << 32) | cursor
 
 

@@ -1,4 +1,4 @@
-"""What the puller's shell calls: cycles, fetches, members that come and go, pause, seek, settling.
+"""Kernels that the puller's shell calls: cycles, fetches, members, pause, seek, settling.
 
 All of them run on the puller's thread, between two cycles.
 """

@@ -1,4 +1,4 @@
-"""What the puller tells its node."""
+"""Reports of the puller to its node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dead:
 
 
 class Observer:
-    """What the shell tells; a node overrides what it cares about."""
+    """The shell's reports; a node overrides those that it needs."""
 
     def dead(self, dead: Dead) -> None:
         """Store it in the dead-letter topic, then call `settle_dead`."""

@@ -253,7 +253,7 @@ class Puller(BlockMemory):
         self._windows[cursor] = (*self._windows[cursor], predicate)
 
     def restored_beyond(self, cursor: int, token: int) -> np.ndarray:
-        """What a saved position says beyond ``token``, as it was given; nothing after a seek.
+        """The part of a saved position beyond ``token``, as it was given; nothing after a seek.
 
         The cursor passes what was settled without a trace in the window: this is all that knows.
         """
@@ -285,7 +285,7 @@ class Puller(BlockMemory):
         self._windows.pop(cursor, None)
 
     def cursor_word(self, cursor: int) -> int:
-        """What frames call a cursor."""
+        """The name of a cursor in frames."""
         return int(self.state.cursors[cursor]["generation"]) << 32 | cursor
 
     def share(self, cursor: int, heirs: np.ndarray | list[int]) -> None:
@@ -416,7 +416,7 @@ class Puller(BlockMemory):
         self._end(job, int(record["used"]) - used, n, max(got.end, int(record["end"])))
 
     def _go_on_at(self, job: _Pending, token: int) -> None:
-        """What was asked for is gone: a fresh block covers what follows."""
+        """The records that were asked for are gone: a fresh block covers those that follow."""
         job.token = token
         self.state.queues[job.q]["want"] = token
         if job.fresh:

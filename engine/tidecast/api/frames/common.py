@@ -1,4 +1,4 @@
-"""What all connections of the platform share: errors that travel, replies, the encoder."""
+"""Shared by all connections of the platform: errors that travel, replies, the encoder."""
 
 from __future__ import annotations
 

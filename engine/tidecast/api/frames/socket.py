@@ -1,4 +1,4 @@
-"""What a client and an engine process say over the unix socket, and how it is framed.
+"""The frames between a client and an engine process over the unix socket.
 
 A frame is a little-endian u32 length and that many bytes of MessagePack. The client sends
 `Request`; the engine answers each with one `Reply` of the same id, in any order, and pushes
@@ -51,7 +51,7 @@ class Hello(Body, frozen=True, kw_only=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Who answered. ``client_id`` and ``doorbell`` are 0 for those who did not attach.
+    """The engine's answer. ``client_id`` and ``doorbell`` are 0 for clients that did not attach.
 
     ``level``: that both speak.
     """
@@ -202,7 +202,7 @@ UNDO: dict[type[Body], Callable[[Any], Body]] = {
     OpenSubscription: lambda grant: CloseSubscription(subscription_id=grant.subscription_id),
     OpenConsumer: lambda grant: CloseConsumer(consumer_id=grant.consumer_id),
 }
-"""What closes a grant that came after its asker had given up."""
+"""The frames that close a grant that came after its client had given up."""
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -162,7 +162,7 @@ def _batch(how: str, message_bytes: int, n: int) -> Any:
 
 
 def _take(batch: Any, how: str, expected: int) -> int:
-    """What a user does with a batch; how many messages it has.
+    """A program's work on a batch; how many messages it has.
 
     ``list``: all payloads as `bytes`; ``array``: copied as a matrix, whose numbers are looked at;
     ``in_place``: left where it is, its bytes counted.

@@ -1,4 +1,4 @@
-"""What the queues of a durable topic keep, read from the log: no subscription is made or moved.
+"""The records in a durable topic's queues, read from the log: no subscription is made or moved.
 
 It follows the log: what is there now, then what was appended since. `Connection.read` ends.
 """

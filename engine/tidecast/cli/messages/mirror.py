@@ -140,7 +140,7 @@ def mirror(
 
 
 def _named(source: str) -> tuple[str, str]:
-    """What the state file calls a source, without options; the topic's name."""
+    """The name of a source in the state file, without options; the topic's name."""
     from tidecast.config.kafka import SCHEME, kafka_source_of
 
     if source.startswith(SCHEME):
@@ -245,7 +245,7 @@ class _Screen:
         click.echo(f"\r\x1b[K{text}" if self._rewrites else text, err=True, nl=not self._rewrites)
 
     def summary(self, progress: Progress, past_s: float) -> None:
-        """What was done."""
+        """The figures at the end."""
         found = self._figures(progress)
         rate = found["records"] / past_s if past_s else 0.0
         if self._json:

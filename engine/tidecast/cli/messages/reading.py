@@ -38,7 +38,7 @@ class Flow:
 
     @property
     def topic(self) -> str:
-        """What is read, for errors."""
+        """The topic that is read, for errors."""
         return self._messages.pattern
 
     def run(

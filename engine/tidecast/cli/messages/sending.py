@@ -1,4 +1,4 @@
-"""What `tidecast pub` sends: its input as messages, their keys, the sender that counts."""
+"""Input of `tidecast pub`: messages, their keys, the sender that counts."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Sender:
         self._count([message])
 
     def _publish(self, message: bytes, optional: dict[str, Any]) -> None:
-        """Who receives is known by name only once its first STATUS has come."""
+        """Receivers have names only once their first STATUS has come."""
         from tidecast.errors import NoResponders
 
         while True:
@@ -182,7 +182,7 @@ def stream(
 
 
 def _chunks(source: str, *, quiet: bool) -> Iterator[bytes | None]:
-    """What can be read, as it comes; None at the end."""
+    """Parts of the input as they come; None at the end."""
     if source == "-":
         yield from _with_progress("standard input", 0, quiet=quiet or os.isatty(0))
         return
@@ -209,7 +209,7 @@ def _read(descriptor: int) -> Iterator[bytes | None]:
 
 
 def _with_progress(name: str, descriptor: int, *, quiet: bool) -> Iterator[bytes | None]:
-    """What can be read, with a bar on a terminal; of a pipe, whose size is not known, a count."""
+    """The input with a bar on a terminal; of a pipe, whose size is not known, a count."""
     out = console(stderr=True)
     if quiet or not out.is_terminal:
         yield from _read(descriptor)

@@ -28,7 +28,7 @@ EXIT_STOPPED = 130
 
 @dataclass
 class Result:
-    """What a job did. ``report`` is the job's own; ``error`` is null when ``ok``."""
+    """The result of a job. ``report`` is the job's own; ``error`` is null when ``ok``."""
 
     job: str
     ok: bool

@@ -1,4 +1,4 @@
-"""What `tidecast up` does after its start: it starts again what is missing of engine and service.
+"""`tidecast up` after its start: it starts again an engine or a service that is missing.
 
 A process that runs holds the lock on its data directory, also if `up` did not start it. The
 service itself looks after its Postgres.
@@ -35,7 +35,7 @@ LOOK_S, STOP_TIMEOUT_S, ENGINE_STOP_TIMEOUT_S = 0.5, 10.0, 60.0
 START_LOOK_S, INTERRUPTED = 0.05, 130
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 30.0
 SOUND_S = 60.0
-"""What ran for so long is started again at once when it ends."""
+"""A process that ran for so long is started again at once when it ends."""
 Say = Callable[[str], None]
 
 
@@ -195,7 +195,7 @@ def hold(data_dir: Path) -> IO[str] | None:
 
 
 def watching_pid(data_dir: Path) -> int | None:
-    """Who watches a data directory."""
+    """The process that watches a data directory."""
     try:
         with (data_dir / LOCK_NAME).open() as lock:
             try:

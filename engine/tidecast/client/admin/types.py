@@ -1,4 +1,4 @@
-"""What administration takes and returns, with the names that YAML, REST and the shell use."""
+"""Types of administration, with the names that YAML, REST and the shell use."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """What `seek` does in one queue."""
+    """The effect of a `seek` on one queue."""
 
     topic: str
     queue: int
@@ -197,7 +197,7 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CancelledOf(msgspec.Struct, frozen=True, kw_only=True):
-    """What one subscription cancelled, in records."""
+    """The records that one subscription cancelled, by number."""
 
     pattern: str
     name: str
@@ -209,7 +209,7 @@ class CancelledOf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Topics.cancel_scheduled` did."""
+    """The result of `Topics.cancel_scheduled`."""
 
     dry_run: bool
     records: int

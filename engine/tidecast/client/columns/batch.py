@@ -63,7 +63,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 class Optional(msgspec.Struct, frozen=True):
-    """What the caller gives besides payloads."""
+    """The columns that the caller gives besides payloads."""
 
     keys: Keys | None = None
     headers: BatchHeaders | None = None

@@ -64,7 +64,7 @@ class Rounds(Protocol):
 
 
 class Collector:
-    """What one consumer has acked and not sent. ``send`` gets it; any thread may call.
+    """The acks of one consumer that are not sent. ``send`` gets them; any thread may call.
 
     ``flusher``: sends it in time; None (nobody else runs in this process): nothing is collected.
     """

@@ -191,7 +191,7 @@ class Consumer(Public, OnLoop, ConsumerFlows):
 
 
 class Opening:
-    """What `consumer` returns: await it, or use it with ``async with``."""
+    """The awaitable of `consumer`: await it, or use it with ``async with``."""
 
     def __init__(self, make: Callable[[], Consumer]) -> None:
         self._make = make

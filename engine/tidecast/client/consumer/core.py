@@ -61,7 +61,7 @@ _Ack = tuple[int, int, int, int, int, bytes, int]
 """Kind, cursor, first token, end, ns, reason, hash of the key that it refuses (or -1)."""
 ACKS, ON_ERROR = get_args(AckWhen), get_args(Outcome)
 OnError = Outcome | Callable[[DurableMessage, Exception], Any]
-"""What becomes of a message whose handler raised: one of ON_ERROR, or a function of the message and
+"""The fate of a message whose handler raised: one of ON_ERROR, or a function of the message and
 the exception that returns one of them (or None: nak)."""
 _TAKEN, _MOVED = member_layout.MEM_TAKEN_AT // 8, member_layout.MEM_MOVED_AT // 8
 
@@ -94,7 +94,7 @@ Filter = str | Callable[[Any, Any, int], bool]
 
 
 def filter_options(link: Link, where: Filter | None) -> dict[str, Any]:
-    """What `ConsumerOptions` says of a filter. Raises ConfigError."""
+    """The filter of `ConsumerOptions`. Raises ConfigError."""
     if where is None or isinstance(where, str):
         return {"where": where}
     return {"filter_digest": link.offer_filter(where)}
@@ -136,20 +136,20 @@ class ConsumerCore:
         """By cursor and key's hash: deliveries that the engine wrote before it had read up to here
         in our acks are given back."""
         self._unsent: deque[_Ack] = deque()
-        """What found no room in the ring of acks, in order."""
+        """Acks that found no room in the ring, in order."""
         self._unsent_until: Deadline | None = None
         self._rest: Iterator[DurableMessage] | None = None
         self._epoch = np.zeros(1, dtype=np.int64)
         """Changes when a kernel may not continue a walk."""
         self._walked: DurableBatch | None = None
-        """What is handed out message by message: those from MEM_TAKEN_AT on are still to come."""
+        """The batch that is handed out by message: those from MEM_TAKEN_AT on are still to come."""
         self._current: tuple[int, frozenset[int]] = (-1, frozenset())
-        """What `moved` was when these were the subscription's cursors, as frames call them."""
+        """The value of `moved` when these were the subscription's cursors, as frames call them."""
         self._attach(self._ask())
         connection.add_consumer(self)
 
     def codec_for(self, topic: str) -> codecs.Codec | None:
-        """What decodes records of a topic: of this consumer, else of the connection."""
+        """The codec for records of a topic: of this consumer, else of the connection."""
         return self._codec or self._connection.topic_codecs.of(topic)
 
     def _ask(self) -> ConsumerGrant:
@@ -250,7 +250,7 @@ class ConsumerCore:
     # --- taking -----------------------------------------------------------------------------------
 
     def step(self, limit: int, mark: bool = True) -> DurableBatch | None:
-        """What is there, up to ``limit``; None when nothing is. Raises."""
+        """The records that are there, up to ``limit``; None when there are none. Raises."""
         self.check()
         if self._lost or self._draining:
             return None
@@ -283,7 +283,7 @@ class ConsumerCore:
         return DurableBatch(self, memory, self._rows[:count].copy(), self._runs[:r].copy(), moved)
 
     def _left(self, limit: int, mark: bool) -> DurableBatch | None:
-        """What a loop took and did not hand out before it was left; ``mark``: up to ``limit``."""
+        """Records that a loop took and did not hand out; ``mark``: up to ``limit``."""
         batch = self._walked
         if batch is None:
             return None
@@ -394,7 +394,7 @@ class ConsumerCore:
         self._epoch[0] += 1
 
     def _walk_rest(self, batch: DurableBatch, state: Any) -> Iterator[DurableMessage]:
-        """What a kernel did not hand out, each looked at."""
+        """Walk over the messages that a kernel did not hand out."""
         words, ring, first = self._words, self._ring, int(state[objects.WALK_ROW])
         if self._walked is not batch:
             return
@@ -607,7 +607,7 @@ class ConsumerCore:
         return rows
 
     def stats(self) -> dict[str, Any]:
-        """What passed through this consumer."""
+        """The figures of this consumer."""
         return {
             "pattern": self.pattern,
             "name": self.name,
@@ -665,7 +665,7 @@ def check_run(
 
 
 def check_outcome(said: Any) -> str:
-    """What ``on_error`` says, or what its function returned. Raises ConfigError."""
+    """Check ``on_error``, or the return value of its function. Raises ConfigError."""
     if said is None:
         return "nak"
     if said not in ON_ERROR:

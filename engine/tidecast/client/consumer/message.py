@@ -84,7 +84,7 @@ class Acknowledger(Protocol):
         """Acks that are not sent."""
 
     def codec_for(self, topic: str) -> codecs.Codec | None:
-        """What decodes records of a topic."""
+        """The codec for records of a topic."""
 
     def cursor(self, word: int) -> tuple[str, int]:
         """(topic, queue) of a cursor as frames call it."""
@@ -225,7 +225,7 @@ class DurableBatch(StoredRecords):
     ) -> None:
         super().__init__(memory, rows)
         self.moved = moved
-        """What `Acknowledger.moved` was before it was taken."""
+        """The value of `Acknowledger.moved` before it was taken."""
         self.consumer, self._runs = consumer, runs
         self.generation = consumer.generation
         self._starts: list[int] | None = None
@@ -369,17 +369,17 @@ class DurableBatch(StoredRecords):
 
     @property
     def runs(self) -> Any:
-        """What it is made of, see `member_ring.RUN_*`."""
+        """Its runs, see `member_ring.RUN_*`."""
         return self._runs
 
     @property
     def positions(self) -> list[int]:
-        """What says that each is taken, and no more than it."""
+        """Positions that say that each message is taken, and no other."""
         found: list[int] = self._rows[:, member_ring.ROW_POSITION].tolist()
         return found
 
     def position(self, row: int) -> int:
-        """What says that message ``row`` is taken, and all before it."""
+        """The position that says that message ``row`` is taken, and all before it."""
         return int(self._rows[row, member_ring.ROW_POSITION])
 
     # --- one message ------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ class KeptBatch(DurableBatch):
 
 
 class EmptyDurableBatch(KeptBatch):
-    """What `fetch` returns when nothing came."""
+    """The result of `fetch` when nothing came."""
 
     __slots__ = ()
 

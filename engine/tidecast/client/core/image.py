@@ -134,7 +134,7 @@ class Image:
         """The same session's image from before its publisher was silent for long: read first."""
 
     def take(self, limit: int) -> Batch | Gap | None:
-        """What comes next: up to ``limit`` messages in place, or a gap, or None."""
+        """The next part: up to ``limit`` messages in place, or a gap, or None."""
         n = self._take(limit)
         if n > 0:
             return self._batch(n)
@@ -251,7 +251,7 @@ class Image:
         return int(ports.newest(self.port))
 
     def counts(self) -> dict[str, int]:
-        """What was read and what was lost, since the image began."""
+        """Messages read and lost since the image began."""
         port = self.port
         return {
             "messages": int(port[reader.R_MESSAGES]),

@@ -336,7 +336,7 @@ class Batch(Origin):
 
 
 class EmptyBatch(Batch):
-    """What `poll` returns when there is nothing."""
+    """The result of `poll` when there is nothing."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What a connection needs of the publishers, subscriptions and consumers that it has opened."""
+"""The registry of publishers, subscriptions and consumers that a connection has opened."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class OpenConsumer(Protocol):
         """The gateway has given it a new ring."""
 
     def stats(self) -> dict[str, Any]:
-        """What passed through it."""
+        """The figures of its traffic."""
 
     def forked(self) -> None:
         """This process is a fork of its owner."""

@@ -1,4 +1,4 @@
-"""What a publisher is given: single messages, lists, NumPy arrays. `client.columns`: columns."""
+"""Arguments of a publisher: single messages, lists, NumPy arrays. `client.columns`: columns."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _SLICE_S = 0.1
 
 
 class Move:
-    """What an old ring holds that is not durable, on its way into a new one."""
+    """The messages of an old ring that are not durable, on their way into a new ring."""
 
     def __init__(self, mapped: MappedFile, ring: Bytes) -> None:
         about = describe(ring)

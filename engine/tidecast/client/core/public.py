@@ -1,4 +1,4 @@
-"""What `dir` and completion show of the client's objects: the names that programs use."""
+"""Names for `dir` and completion of the client's objects: those that programs use."""
 
 from __future__ import annotations
 

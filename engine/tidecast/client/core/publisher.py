@@ -79,7 +79,7 @@ class PublisherCore:
     """One publication. See the module; made by `Connection.publisher`."""
 
     _FAST: ClassVar[dict[str, object]] = {"try_publish": True}
-    """What a plain call of a method returns when it took the short way."""
+    """The value that a plain call of a method returns when it took the short way."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class PublisherCore:
         )
 
     def _unsent_in_ring(self) -> MessagesUnsent | None:
-        """What a live publication's ring holds that was not sent to other nodes."""
+        """The messages in a live publication's ring that were not sent to other nodes."""
         if not self._has_network or not self._ring.size:
             return None
         about = describe(self._ring)

@@ -110,7 +110,7 @@ class SubscriptionCore:
         """Those whose publications are gone."""
         self._turn = 0
         self._held: Image | None = None
-        """What was read last: its messages stay in place until the next look."""
+        """The image that was read last: its messages stay in place until the next look."""
         self._rest: tuple[Batch, Iterator[Message]] | None = None
         self._refusal: TidecastError | None = None
         self._end: TidecastError | None = None
@@ -450,7 +450,7 @@ class SubscriptionCore:
             self._await_more(batch, len(batch) + _FEW_MESSAGES, _KEEP_BACK_SPINS)
 
     def take_rest(self, limit: int) -> Batch | None:
-        """What was taken and not walked over, up to ``limit``."""
+        """Messages that were taken and not walked over, up to ``limit``."""
         if self._rest is None:
             return None
         batch, walk = self._rest

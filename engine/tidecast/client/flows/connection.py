@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 class ConnectionFlows(
     ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, ConsumerT, OpenedT, RecordsT]
 ):
-    """What a blocking and an asyncio connection share: opening, and the flows that the shells run.
+    """Common to blocking and asyncio connections: opening, and the flows that the shells run.
 
     ``OpenedT``: what `consumer` returns, a consumer or something to await.
     """

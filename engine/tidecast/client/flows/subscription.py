@@ -19,7 +19,7 @@ class SubscriptionFlows(SubscriptionCore):
     """The flows of one subscription; the shells document what they do."""
 
     def poll(self, max_messages: int = 256) -> Batch:
-        """What is there now, up to ``max_messages``; an empty batch when nothing is. Never waits.
+        """The messages that are there, up to ``max_messages``; or an empty batch. Never waits.
 
         Raises GapError by policy, Closed, ConfigError.
         """

@@ -51,12 +51,12 @@ from tidecast.native.objects import (
 
 _HEADER, _MESSAGE_HEADER, _WHOLE = wire.PACKET_HEADER_BYTES, wire.MESSAGE_HEADER_BYTES, wire.WHOLE
 _BYTES, _LIST = TUPLE_ITEMS_AT, TUPLE_ITEMS_AT + 8
-"""What `_put_list` owns: the types `bytes` and `list`."""
+"""State of `_put_list`: the types `bytes` and `list`."""
 DONE, FULL, OTHER = 0, 1, 2
 """Why `put_list` and `put_rows` stopped. OTHER: the port is busy, or the next message is not plain
 or needs packets of its own."""
 CODES = 4
-"""What they return is ``CODES * (index of the next message) + code``."""
+"""They return ``CODES * (index of the next message) + code``."""
 _PAUSES = 8
 
 

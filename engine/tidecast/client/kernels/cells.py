@@ -52,7 +52,7 @@ NULL = -1
 NO_TIME = -(1 << 63)
 """A message without a time-stamp."""
 SOUND = -1
-"""What kernels return that look at the rows of a column; else the number of the first bad row."""
+"""The result of kernels for sound rows of a column; else the number of the first bad row."""
 
 IS_NULL, TOO_LARGE, KEY_TOO_LONG, HEADERS_TOO_LONG, META_TOO_LONG, BAD_TIME = 1, 2, 3, 4, 5, 6
 """Why `put_cells` refused a message; 0: it did not."""

@@ -22,7 +22,7 @@ from tidecast.native.memory import bytes_at, copy, load_u8, store_u8
 TEXT, BINARY, NUMBER = 0, 1, 2
 """Kinds of values. A number lies in its cell, in the place of the address."""
 NOT_UTF8, RESERVED, NO_NAME, NO_MAP = 1, 2, 3, 4
-"""What is wrong with the headers of a row."""
+"""The defects of a row's headers."""
 _ENTRIES_MAX = 65_535
 TIME_BYTES_MAX = 64
 """Room for the entry that `add_times` adds, and for the longer beginning of its map."""

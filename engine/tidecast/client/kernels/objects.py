@@ -1,4 +1,4 @@
-"""What the client does with Python's objects in kernels: take `bytes`, make `bytes` and messages.
+"""Python's objects in the client's kernels: take `bytes`, make `bytes` and messages.
 
 Functions of this module are called as the interpreter's own are (see `tidecast.native.objects`),
 without a dispatch and without Python code a message. `tidecast bench python` measures the gain.
@@ -44,13 +44,13 @@ from tidecast.native.objects import (
 
 _M = TypeVar("_M")
 _CELL, _SLOW, _DONE, _BYTES = (TUPLE_ITEMS_AT + 8 * i for i in range(4))
-"""What a publisher's function owns: its port's address in an array, the method for all that is not
+"""State of a publisher's function: its port's address in an array, the method for all that is not
 plain, what it returns, the type of plain payloads."""
 _KIND, _OFFSETS = TUPLE_ITEMS_AT, TUPLE_ITEMS_AT + 8
-"""What `_message_list` owns: the type, and where it keeps its fields."""
+"""State of `_message_list`: the type, and where it keeps its fields."""
 
 _WALK, _WALK_KIND, _WALK_OFFSETS, _WALK_ORIGIN, _NONE = (TUPLE_ITEMS_AT + 8 * i for i in range(5))
-"""What `_next_message` owns: its words, the type and where it keeps its fields, the batch, None."""
+"""State of `_next_message`: its words, the type and where it keeps its fields, the batch, None."""
 WALK_ROW, WALK_ROWS, WALK_TABLE_AT, WALK_ROW_BYTES, WALK_BASE = range(5)
 WALK_EPOCH_AT, WALK_EPOCH, WALK_MOVED_AT, WALK_MOVED, WALK_TAKEN_AT = range(5, 10)
 WALK_FIELDS = 10

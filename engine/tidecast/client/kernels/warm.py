@@ -42,7 +42,7 @@ def compile_kernels() -> None:
 
 
 def compile_remote() -> None:
-    """What a gateway and its clients call beside it."""
+    """Compile the further kernels of a gateway and its clients."""
     writer = np.zeros(ports.PORT_FIELDS, dtype=np.int64)
     out = np.zeros((1, OUT_FIELDS), dtype=np.int64)
     columns, words = np.zeros((2, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -70,7 +70,7 @@ def compile_remote() -> None:
 
 
 def compile_consumers() -> None:
-    """What publishers to durable topics and their consumers call beside it."""
+    """Compile the further kernels of publishers to durable topics and their consumers."""
     writer, words = np.zeros(ports.PORT_FIELDS, dtype=np.int64), np.zeros(1, dtype=np.int64)
     raw = np.zeros(1, dtype=np.uint8)
     state = np.zeros(member_ring.CLIENT_FIELDS, dtype=np.int64)

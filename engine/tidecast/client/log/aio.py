@@ -54,7 +54,7 @@ class Records(Public, ReadCore):
         return found
 
     async def _walk(self, begin: Callable[[Logs], Iterator[T]], n: int) -> AsyncIterator[T]:
-        """What ``begin`` gives, ``n`` at a time. A thread that still reads is never disturbed."""
+        """The items of ``begin``, ``n`` at a time. A thread that still reads is never disturbed."""
         source = _Source(self, begin)
         try:
             while chunk := await source.take(n):

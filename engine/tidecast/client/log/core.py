@@ -31,7 +31,7 @@ _time = attrgetter("timestamp")
 
 
 class ReadCore:
-    """What a read covers. Its ranges are fixed when they are first asked for."""
+    """The ranges of a read. They are fixed when they are first asked for."""
 
     def __init__(
         self, connection: ConnectionCore, topic: str, *, start: Start | str, end: Start | str,

@@ -1,4 +1,4 @@
-"""What arrives at a remote client: subscriptions, their images, and the rings these are put into.
+"""Arrivals at a remote client: subscriptions, their images, and the rings these are put into.
 
 The link's reader calls `opened`, `delivered` and `reported` as frames come; its pump calls `drain`,
 which puts what found no room, and `credits`, which says what may be asked for again.

@@ -132,7 +132,7 @@ class ReplicaRing:
         )
 
     def next_frame(self) -> bytes | None:
-        """What the gateway does not know yet; None: nothing."""
+        """The next frame for the gateway; None: it knows all."""
         if not self.changed:
             return None
         ring = self.file.array

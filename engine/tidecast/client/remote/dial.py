@@ -88,7 +88,7 @@ def open_socket(
 
 
 def _of_tls(where: str, problem: ssl.SSLError) -> str:
-    """What is wrong with the TLS of a gateway, and what to do."""
+    """The defect in a gateway's TLS, and the remedy."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         return (
             f"the certificate is not valid here ({problem.verify_message}): name the file of its "

@@ -1,4 +1,4 @@
-"""What a remote client and a gateway say over a websocket, and the batches that travel with it.
+"""The frames of a remote client and a gateway over a websocket, and their batches.
 
 A frame is one binary websocket message: u32 length (little endian), that many bytes of MessagePack
 (one of the structures here), and a body. `Publish` and `Deliver` have a batch of messages as
@@ -46,10 +46,10 @@ BLOCK_BYTES = 256 << 10
 BLOCK_MESSAGES_MAX = 8192
 FRAME_BYTES_MAX = HEAD.size + HEADER_BYTES_MAX + MESSAGE_BYTES_MAX + 9 * BLOCK_MESSAGES_MAX
 PUBLISH_WINDOW_BYTES, SESSION_WINDOW_BYTES = 1 << 20, 16 << 20
-"""What a client may have under way, unconfirmed, of one publication and of all: so much and one
+"""Bytes that a client may have unconfirmed, of one publication and of all: so much and one
 frame."""
 CREDIT_BYTES = 1 << 20
-"""What a gateway may send of one subscription before the client has room for it in its rings."""
+"""Bytes that a gateway may send of one subscription before the client has room in its rings."""
 CREDIT_BYTES_MAX = 16 << 20
 DELIVERED_BYTES, ACKS_FRAME_BYTES_MAX = 256 << 10, member.ACKS_BYTES_MAX
 """Bytes of a member's ring in one frame: deliveries at most, acks at most (all there are)."""
@@ -212,7 +212,7 @@ class Publish(Frame, frozen=True, kw_only=True):
 
 # --- from the gateway ---------------------------------------------------------------------------
 class Welcome(Frame, frozen=True, kw_only=True):
-    """Who answered. ``resumed``: publications are as they were; ``accepted``: batches by number.
+    """The gateway's answer. ``resumed``: publications continue; ``accepted``: batches by number.
 
     ``level``: that both speak; ``resumes``: subscriptions begin at the places that a client names.
     """

@@ -380,7 +380,7 @@ class RemoteLink(Link):
             self._fail(out, error_of(frame.failure), engine_lives=True)
 
     def _fail(self, out: OutgoingRing, problem: BaseException, *, engine_lives: bool) -> None:
-        """What a publisher still has cannot go anywhere.
+        """The messages that a publisher still has cannot go anywhere.
 
         ``engine_lives``: the one that accepted the rest sends it.
         """

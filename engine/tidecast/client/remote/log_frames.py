@@ -1,4 +1,4 @@
-"""What a reader of logs and a gateway say: ranges of durable queues, as whole encoded batches.
+"""Frames of a reader of logs and a gateway: ranges of durable queues, as whole encoded batches.
 
 A frame is one binary websocket message, as in `tidecast.client.remote.frames`; only a `Piece` has a
 body: batches as they lie in segments (`layout/segment.py`), or a part of them. One connection reads

@@ -44,7 +44,7 @@ IN_SLOT_BYTES, IN_RING_BYTES = 16 << 10, 512 << 10
 """Geometry of a ring that a link writes; a larger message gets a larger ring."""
 GONE_PACKETS_MAX = 8
 HELD_BYTES_MAX = 8 << 20
-"""What a publication may hold that is not durable; of a live topic: that was not sent."""
+"""Bytes that a publication may hold that are not durable; of a live topic: not sent."""
 _PREFIX = "tidecast-remote-"
 LARGE_SLOT_BYTES = wire.PACKET_BYTES_MAX // 64 * 64
 
@@ -108,7 +108,7 @@ def out_slots_max(slot_bytes: int) -> int:
 
 
 class OutgoingRing:
-    """What one publisher wrote, until it is durable; of a live topic: until the engine sent it.
+    """One publisher's messages until they are durable; of a live topic: until the engine sent them.
 
     For the pump's thread, but `accepted`, `durable`, `sent`, `resume` and `done`. A batch is first
     `ready`, then under way, then kept. An engine that is killed takes along what it accepted: the

@@ -49,7 +49,7 @@ _GROUP = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Replies(Protocol):
-    """What a request needs of its responder."""
+    """The methods of a responder that a request needs."""
 
     def reply(self, to: Return, payload: Any, headers: Headers | None) -> Any:
         """Send a reply. Raises CodecError, ConfigError, PayloadTooLarge, Closed."""

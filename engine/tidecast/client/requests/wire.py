@@ -54,7 +54,7 @@ class Return(NamedTuple):
 
 
 def home_tail(token: int, node: int, subscriber: int) -> bytes:
-    """What follows the number in a `Return` as bytes."""
+    """The bytes behind the number in a `Return`."""
     return _REQUEST.pack(0, token, node, subscriber)[8:]
 
 
@@ -68,7 +68,7 @@ class Answer(NamedTuple):
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """What a responder says of itself. ``replies``: session of its publication of replies."""
+    """A responder's announcement. ``replies``: session of its publication of replies."""
 
     node: int
     subscriber: int

@@ -1,1 +1,1 @@
-"""What Kafka's tools administer: topics and their settings."""
+"""Administration by Kafka's tools: topics and their settings."""

@@ -292,7 +292,7 @@ class TopicAdministration:
 
     @staticmethod
     def _tried(step: Callable[..., Struct], *arguments: Any) -> Struct:
-        """What a step answers, or why it is refused."""
+        """The answer of a step, or the reason why it is refused."""
         try:
             return _answer(Code.NONE, None) | step(*arguments)
         except Refused as problem:

@@ -47,7 +47,7 @@ MOVES = frozenset(
 
 
 class Leader(NamedTuple):
-    """Who leads a partition."""
+    """The leader of a partition."""
 
     address: Address
     epoch: int
@@ -150,7 +150,7 @@ class Cluster:
         return 0
 
     def leader(self, partition: int) -> Leader:
-        """Who leads a partition, as far as is known. Raises ConnectionLost."""
+        """The leader of a partition, as far as is known. Raises ConnectionLost."""
         with self._lock:
             found = self._leaders.get(partition)
         if found is None:

@@ -60,7 +60,7 @@ class Link:
     def __init__(self, address: Address, source: KafkaSource, tls: ssl.SSLContext | None) -> None:
         self.address = address
         self.asked: Any = None
-        """What the request that is under way is about; None: none is."""
+        """The subject of the request that is under way; None: there is none."""
         self._key, self._version, self._correlation = 0, 0, 0
         self._head, self._frame, self._got = bytearray(4), bytearray(), 0
         self._has_length = self._woken = False

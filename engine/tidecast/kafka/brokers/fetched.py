@@ -132,7 +132,7 @@ class Fetched:
             raise self.damage(self.token, f"it is cut off: {size} bytes came")
 
     def covers(self, token: int) -> bool:
-        """What follows ``token`` is in this answer."""
+        """Does this answer have the record behind ``token``?"""
         return self.token <= token < self.behind
 
     def receive(self, token: int, buffer: Run, decoder: Decoder) -> Received:

@@ -186,7 +186,7 @@ class KafkaReceiver:
     # --- offsets ----------------------------------------------------------------------------------
 
     def _offset(self, timestamp: int) -> int:
-        """What ListOffsets says of a time in ms, or of _EARLIEST, _LATEST; -1: none."""
+        """The offset in ListOffsets of a time in ms, or of _EARLIEST, _LATEST; -1: none."""
         row = {"partition_index": self.partition, "timestamp": timestamp}
         body = {
             "replica_id": -1, "isolation_level": _COMMITTED,

@@ -73,7 +73,7 @@ class Group:
     state: State = State.EMPTY
     generation: int = 0
     kind: str = ""
-    """What its members are: ``consumer``."""
+    """The kind of its members: ``consumer``."""
     protocol: str = ""
     leader: str = ""
     members: dict[str, Member] = field(default_factory=dict)

@@ -57,7 +57,7 @@ class Offset(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct, kw_only=True):
-    """What a group's file holds. ``at``: seconds since 1970 of the last commit."""
+    """The contents of a group's file. ``at``: seconds since 1970 of the last commit."""
 
     group: str
     at: float
@@ -77,7 +77,7 @@ class Offsets:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets")
         self.groups: dict[str, Stored] = {}
         self._staged: dict[str, dict[Place, Offset | None]] = {}
-        """What is to be written; None: the offset is deleted."""
+        """The offsets to be written; None: the offset is deleted."""
         self._written: asyncio.Future[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 

@@ -20,7 +20,7 @@ ROOM_BYTES_MAX = 320 << 20
 
 
 class Identity(NamedTuple):
-    """Who writes a partition: Kafka's producer id and epoch, and the sequence that is next."""
+    """The writer of a partition: Kafka's producer id and epoch, and the next sequence."""
 
     producer: int
     epoch: int

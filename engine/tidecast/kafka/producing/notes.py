@@ -1,4 +1,4 @@
-"""What a writer of a Kafka topic keeps on disk, so that the next one continues where it ended.
+"""Notes of a Kafka topic's writer on disk, so that the next one continues where it ended.
 
 The file lies beside the logs of the topic's queues. The writer before is known by its producer id
 and epoch; a mark of each queue says from which place on its batches are counted.
@@ -27,7 +27,7 @@ class Mark(NamedTuple):
 
 
 class Notes(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wrote a topic of the cluster last, and a mark of each queue."""
+    """The last writer of a topic of the cluster, and a mark of each queue."""
 
     topic: str
     producer: int
@@ -36,7 +36,7 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_notes(directory: Path) -> Notes | None:
-    """What the writer before has noted; None: there was none. Raises StorageError."""
+    """The notes of the writer before; None: there was none. Raises StorageError."""
     path = directory / FILE_NAME
     try:
         return msgspec.json.decode(open_json(path.read_bytes()), type=Notes)
@@ -49,7 +49,7 @@ def load_notes(directory: Path) -> Notes | None:
 
 
 def remedy(path: Path) -> str:
-    """What to do about notes that cannot be used."""
+    """The remedy for notes that cannot be used."""
     return (
         f"Move {path.name} away to write the log from its oldest record on: records that the "
         "cluster has already are then there twice"

@@ -37,7 +37,7 @@ _log = logging.getLogger("tidecast.kafka")
 PATIENCE_S = 2.0
 """So long a batch is sent again before the wait is reported; then it is sent on."""
 AGAIN_S_MAX = 30.0
-"""What only a change of settings cures is tried again so rarely at last: each attempt fences."""
+"""The longest wait before a next try: only a change of settings helps, and each try fences."""
 NOTE_S = 5.0
 """Marks are noted so often: the next writer counts from there."""
 RENEW_S = 86_400.0

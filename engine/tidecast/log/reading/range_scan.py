@@ -24,7 +24,7 @@ from tidecast.log.reading import select as log_select
 BLOCK_BYTES = 8 << 20
 TIME_MIN_NS, TIME_END_NS = -(1 << 62), (1 << 63) - 1
 SKIPPED, LOST = "skipped", "lost"
-"""What a scan tells of: a corrupt batch that was left out, tokens that retention deleted."""
+"""Findings of a scan: a corrupt batch that was left out, tokens that retention deleted."""
 
 Report = Callable[[str, dict[str, Any]], None]
 
@@ -151,7 +151,7 @@ class RangeScan:
     def _problem(
         self, fd: int, base: int, position: int, size: int, cause: int, expected: int, until: int
     ) -> tuple[int, int]:
-        """What to do when no batch could be taken: (position, token expected there) to go on."""
+        """The next place when no batch could be taken: (position, token expected there)."""
         at = int(self.selector.w[log_select.W_AT])
         position += at
         if cause == SHORT and size == self._block.size and at > 0:

@@ -42,7 +42,7 @@ from tidecast.native.memory import load_i64, load_u32, store_u8
 from tidecast.native.system.files import ENOENT, close, file_bytes, open_at, pread, pread_all
 
 NOTHING, GONE, CORRUPT, NEED_ROOM = 0, -10_001, -10_002, -10_003
-"""What `read_block` returns besides bytes: NOTHING there yet; GONE: the token was deleted by
+"""Results of `read_block` besides bytes: NOTHING there yet; GONE: the token was deleted by
 retention; CORRUPT: R_BAD_* say where; NEED_ROOM: give R_NEED bytes. Otherwise ``-errno``."""
 
 _reader_of = READER.of

@@ -1,4 +1,4 @@
-"""What a queue's directory holds after a crash, where it is damaged, whether all of it is sound.
+"""The contents of a queue's directory after a crash or damage, and whether all of it is sound.
 
 It may use `tidecast.log.reading`; `recovery` alone changes files.
 """

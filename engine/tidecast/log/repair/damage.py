@@ -1,4 +1,4 @@
-"""What lies behind a damaged batch: where the next sound one begins, and whether it was acked."""
+"""The bytes behind a damaged batch: where the next sound one begins, and whether it was acked."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Torn:
 
 @dataclass(slots=True)
 class Recovered:
-    """What a queue's directory holds. The last of ``segments`` is the active one."""
+    """The contents of a queue's directory. The last of ``segments`` is the active one."""
 
     segments: list[Segment] = field(default_factory=list)
     next_token: int = 0

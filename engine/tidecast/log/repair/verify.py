@@ -48,7 +48,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Report:
-    """What a queue holds, and what is wrong with it."""
+    """The contents of a queue, and their defects."""
 
     topic: str
     queue: int

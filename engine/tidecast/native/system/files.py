@@ -41,7 +41,7 @@ DISK_FIELDS = 5
 errno of a sync (0: none), how many calls failed by it; address of ``int fdatasync(int)``."""
 
 sync_address: int = ctypes.cast(ctypes.CDLL(None).fdatasync, ctypes.c_void_p).value or 0
-"""What a new disk table calls."""
+"""The function that a new disk table calls."""
 
 
 def disk_table() -> np.ndarray:

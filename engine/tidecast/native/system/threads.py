@@ -1,4 +1,4 @@
-"""What an agent's thread asks of the kernel: short timer slack, optionally a core of its own."""
+"""Requests of an agent's thread to the kernel: short timer slack, optionally a core of its own."""
 
 from __future__ import annotations
 

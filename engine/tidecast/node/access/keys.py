@@ -67,7 +67,7 @@ class KeyRing:
             self._by_digest = {key.sha256: key for key in (*self._declared, *received)}
 
     def find(self, digest: str) -> Access | None:
-        """What the key with this hash may do; None: unknown, expired, revoked."""
+        """The rights of the key with this hash; None: unknown, expired, revoked."""
         key = self._by_digest.get(digest)
         if key is None or key.over(self._now()):
             return None

@@ -144,7 +144,7 @@ class Guard:
         ]
 
     def admit(self, token: str, client: str) -> Access:
-        """What the token allows. Raises AuthError."""
+        """The rights of the token. Raises AuthError."""
         access: Access | None = self._find(digest_of(token))
         if access is None:
             self._row[GatewayCounter.REFUSED] += 1

@@ -1,4 +1,4 @@
-"""What may be asked about durable subscriptions, and what may be done to them: `Link.administer`.
+"""Queries and commands about durable subscriptions: `Link.administer`.
 
 Each action takes a mapping and returns plain values, so that the socket, the REST API and the
 command line share it.

@@ -1,4 +1,4 @@
-"""What consumers may ask for, where a cursor begins, and how far it is, as it is saved."""
+"""Checks of consumers' requests; the start of a cursor, and its saved position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidecast.queues.subscription_store import SavedCursor, SavedSubscription
 
 
 def or_default(chosen: Any, default: Any) -> Any:
-    """What was chosen, if anything."""
+    """The chosen value, if there is one."""
     return default if chosen is None else chosen
 
 
@@ -145,7 +145,7 @@ class _State(NamedTuple):
     window: np.ndarray
     """See `window.export_window`."""
     before: np.ndarray
-    """What a saved position says of tokens from the mark on: see `Puller.restored_beyond`."""
+    """The saved position's word on tokens from the mark on: see `Puller.restored_beyond`."""
 
 
 def _state_of(puller: Puller, cursor: CursorState) -> _State:
@@ -180,7 +180,7 @@ def unacked(puller: Puller, cursor: CursorState) -> Iterator[int]:
 
 
 def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
-    """What says of a record (and its parts) whether a subscription gets it.
+    """The predicate for a record (and its parts) that a subscription gets.
 
     Filters that are functions run in the puller alone: for these it says yes.
     """

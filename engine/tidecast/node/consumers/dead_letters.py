@@ -427,7 +427,7 @@ class DeadLetters:
         self, topic: str, record: dict[str, Any], headers: Any, *, plain: bool = False,
         timestamp: int | None = None,
     ) -> None:  # fmt: skip
-        """What does not fit into the ring that is kept for a topic has one of its own."""
+        """A record that does not fit into the ring that is kept for a topic has one of its own."""
 
         def publish(publisher: LetterPublisher) -> None:
             publisher.publish(

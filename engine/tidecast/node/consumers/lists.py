@@ -1,4 +1,4 @@
-"""What a node has, page by page: topics, queues on disk, counters, receivers.
+"""Resources of a node, page by page: topics, queues on disk, counters, receivers.
 
 For commands on hosts without an engine: an answer has to fit a frame.
 """

@@ -29,7 +29,7 @@ TOKENS_MAX = 1000
 
 @dataclass(slots=True)
 class _Page:
-    """What one page found; ``starts``: by queue, before which nothing is left."""
+    """The finds of one page; ``starts``: by queue, before which nothing is left."""
 
     pattern: str
     name: str
@@ -108,7 +108,7 @@ Confirms = Callable[[dict[str, Any], bool], bool]
 
 
 def confirms_of(subs: DurableSubscriptions, subscription: SubscriptionState) -> Confirms:
-    """What says whether a letter is one of this subscription, as its headers claim.
+    """The check that a letter is one of this subscription, as its headers claim.
 
     It must name a record of a queue that the subscription has here. The engine's own letters are
     then true. Others (of an older engine, or of one elsewhere) are if that record is still there,

@@ -70,7 +70,7 @@ SAVE_INTERVAL_S = 0.1
 NAME_BYTES_MAX = 128
 APPEND_ROUNDS_MAX = 8
 CACHE_BYTES_MAX = 256 << 20
-"""What all caches of a node hold together."""
+"""The most bytes that all caches of a node hold together."""
 _ACKS_BYTES = 1 << 18
 
 

@@ -124,7 +124,7 @@ class SubscriptionState:
     cursors: dict[tuple[str, int], CursorState] = field(default_factory=dict)
     members: dict[int, MemberState] = field(default_factory=dict)
     gone: deque[RecordsGone] = field(default_factory=lambda: deque(maxlen=GONE_KEPT_MAX))
-    """What retention deleted before it was delivered; reported to members that join later, too."""
+    """Records that retention deleted before their delivery; reported to later members, too."""
 
     def replace(self, saved: SavedSubscription) -> None:
         """Its queues came here with what their owner had stored of it."""
@@ -228,7 +228,7 @@ def reason_of(cursor: CursorState, record: Any) -> str:
 def shares_of(
     cursors: Sequence[tuple[str, int]], members: Sequence[int], before: dict[tuple[str, int], int]
 ) -> dict[tuple[str, int], list[int]]:
-    """Who owns which share of the keys of which cursor: `cursors.SHARES` members a cursor.
+    """The member of each share of the keys of each cursor: `cursors.SHARES` members a cursor.
 
     No more members than cursors: each cursor has one owner, the one ``before`` it as far as the
     counts stay even. More: each cursor is shared out among its members by key.

@@ -46,7 +46,7 @@ MARK_OF_PAUSE = "paused "
 
 
 class PausedTopic(msgspec.Struct):
-    """What of a topic is paused for all subscriptions. It lies, and moves, with the queues."""
+    """The parts of a topic that are paused for all. It lies, and moves, with the queues."""
 
     topic: bool = False
     queues: list[int] = []
@@ -350,7 +350,7 @@ def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> Sav
 
 
 def _letters_in(saved: SavedSubscription, topic: str) -> dict[str, LetterNumbers]:
-    """What a file that lies with the queues of a topic has to say about its dead letters."""
+    """The dead letters of a topic by a file that lies with its queues."""
     return {name: each for name, each in saved.letters_of.items() if name == topic}
 
 

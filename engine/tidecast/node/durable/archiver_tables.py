@@ -83,7 +83,7 @@ def fill(record: Any, values: dict[str, Any]) -> None:
 
 
 class ArchiverTables:
-    """What the archiver reads, kept alive. Methods run between two duty cycles."""
+    """The tables that the archiver reads, kept alive. Methods run between two duty cycles."""
 
     def __init__(self, runtime: ArchiverRuntime) -> None:
         self.state = runtime.state
@@ -110,7 +110,7 @@ class ArchiverTables:
         S.topics[slot]["active"] = 1
 
     def set_policy(self, topic: DurableTopic) -> None:
-        """What may change while it runs."""
+        """Set the fields that may change while it runs."""
         fill(
             self.state.topics[topic.slot],
             {
@@ -355,7 +355,7 @@ class UnackedRing:
 
 
 def describe_unacked(mapped: MappedFile) -> UnackedRing | None:
-    """What a durable topic's ring holds behind what is acked; None: nothing, or not such a ring.
+    """The messages of a durable topic's ring behind its acks; None: none, or not such a ring.
 
     Raises SharedMemoryError when it is damaged.
     """

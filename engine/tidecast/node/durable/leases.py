@@ -107,7 +107,7 @@ class Leases:
         self._released: list[Release] = []
         self._swept: dict[str, tuple[int, int]] = {}
         self._before: dict[str, str] = {}
-        """Who held a topic last, by the listings."""
+        """The last owner of each topic, by the listings."""
         self._movable: frozenset[str] | None = None
         self.moves: deque[Move] = deque(maxlen=MOVES_MAX)
 
@@ -164,7 +164,7 @@ class Leases:
                     self._released.append(release)
 
     def owners_of(self, name: str) -> Owners:
-        """Who owns a topic's queues, on disk."""
+        """The owners of a topic's queues, on disk."""
         return Owners(self.directory / "queues", name)
 
     # --- life -------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class Leases:
         return [None] * len(requests)
 
     def _sweep(self) -> None:
-        """What owners before had is no longer needed, once they must have noticed."""
+        """Remove the files of owners before, once they must have noticed."""
         for name, (epoch, due_ns) in list(self._swept.items()):
             if self.ctx.clock_ns() >= due_ns:
                 del self._swept[name]

@@ -44,7 +44,7 @@ from tidecast.protocol.dedup import Session
 from tidecast.protocol.state_table import StateTable
 
 NO_ROOM = errno.ENOMEM
-"""What the ACK of a session that has to wait says."""
+"""The word in the ACK of a session that has to wait."""
 WAITING_MAX = 4096
 SILENT_S = 1.0
 """A publication that has ended, is durable and silent for so long is gone."""
@@ -259,7 +259,7 @@ class PublisherRings:
 
     @property
     def bytes(self) -> int:
-        """What they have now."""
+        """The bytes that they have now."""
         images = self._ctx.images_by_id.values()
         return sum(image.mapped.array.size for image in images if image.mode == "durable")
 

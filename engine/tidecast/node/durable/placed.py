@@ -50,7 +50,7 @@ _BORN_SHIFT = 28
 
 
 class Outcome(Enum):
-    """What became of a run."""
+    """The outcome of a run."""
 
     APPENDED = "appended"
     DUPLICATE = "duplicate"
@@ -64,7 +64,7 @@ class Outcome(Enum):
 
 
 class Verdict(NamedTuple):
-    """What became of a run: its first token, the queue's oldest one, the error if refused."""
+    """The outcome of a run: its first token, the queue's oldest one, the error if refused."""
 
     outcome: Outcome
     token: int = -1

@@ -121,7 +121,7 @@ class PublisherSide:
             self._on(self._event_of(one, now_s), one)
 
     def _event_of(self, one: Held, now_s: float) -> PublicationEvent:
-        """What may happen to a publication whose session has not begun here."""
+        """The event for a publication whose session has not begun here."""
         publication = one.publication
         if publication.id not in self._ctx.pubs:
             return PublicationEvent.CLOSED

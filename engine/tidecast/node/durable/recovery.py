@@ -123,7 +123,7 @@ class Recovery:
         self._registry.sources[slot].orphan()
 
     def report_dropped(self, mapped: MappedFile) -> int:
-        """What a ring still holds will never be stored: its session is over. How many packets."""
+        """The rest of a ring will never be stored: its session is over. How many packets."""
         (state,) = unpack_from("<q", mapped.array, lay.ACK_STATE_AT)
         return self._report_rest(mapped, WHY_DROPPED[state]) if state in WHY_DROPPED else 0
 

@@ -87,7 +87,7 @@ class Claim:
 
 
 def claim_of_options(topic: str, producer: int, session: int, options: PublicationOptions) -> Claim:
-    """What a client of this node asks for. Raises ConfigError."""
+    """The claim of a client of this node. Raises ConfigError."""
     line, after = options.line, options.after
     for name, value in (("line", line), ("after", after)):
         if not 0 <= value <= wire.EPOCH_MAX:
@@ -96,7 +96,7 @@ def claim_of_options(topic: str, producer: int, session: int, options: Publicati
 
 
 def claim_of_ring(ring: Bytes, *, left: bool) -> Claim:
-    """What a ring that has no epoch yet asks for."""
+    """The claim of a ring that has no epoch yet."""
     about = describe(ring)
     producer, _, first_seq = archiver_tables.ring_session(ring)
     line, after = unpack_from("<II", ring, lay.LINE_AT)
@@ -105,7 +105,7 @@ def claim_of_ring(ring: Bytes, *, left: bool) -> Claim:
 
 
 def claim_of_setup(setup: Setup, block: ProducerBlock, topic: str, stamp_ns: int) -> Claim:
-    """What a SETUP with epoch 0 asks for, which came at ``stamp_ns``."""
+    """The claim of a SETUP with epoch 0, which came at ``stamp_ns``."""
     born_ns = stamp_ns - max(setup.age_ns, 0) - max(block.older_ns, 0)
     return Claim(
         topic, block.id, setup.session, block.first_seq, block.line, block.after, setup.left,

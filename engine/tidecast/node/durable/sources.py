@@ -39,7 +39,7 @@ EVENTS_KEPT_MAX = 1000
 
 
 class Announced(NamedTuple):
-    """What a publisher on another node holds, whose session waits to begin or has no ring here."""
+    """The messages of a publisher on another node that waits to begin or has no ring here."""
 
     topic: str
     messages: int
@@ -76,7 +76,7 @@ class SourceRegistry:
         self.standing: dict[tuple[str, str], events.Event] = {}
         """Damages and pauses, by topic and mark: clients that connect later get them, too."""
         self.notified: list[events.Event] = []
-        """What recovery found, for later requests."""
+        """The events that recovery found, for later requests."""
         self.broken: dict[str, TidecastError] = {}
         """Topics that could not be opened when the engine started, and why."""
         self.rows: dict[tuple[str, int], int] = {}
@@ -202,7 +202,7 @@ class SourceRegistry:
         self.runtime.work(self.ctx.clock_ns())
 
     def drain(self, topic: DurableTopic, sources: list[archiver_tables.Source]) -> None:
-        """What some rings hold goes into the log, unless the disk refuses."""
+        """The messages in some rings go into the log, unless the disk refuses."""
 
         def drain() -> None:
             topics = self.runtime.state.topics
@@ -283,7 +283,7 @@ class SourceRegistry:
         return bool(self.unread_topics)
 
     def note_announced(self, session: int, topic: str, messages: int | None) -> None:
-        """What a session that is not received holds; None: it is received, over, or not named."""
+        """Note the messages of a session that is not received; None: received, over, not named."""
         self._announced.pop(session, None)
         if messages is None:
             return

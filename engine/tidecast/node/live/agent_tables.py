@@ -131,7 +131,7 @@ def announce(ctx: NodeContext, publication: Publication, owner: int = 0) -> None
 
 
 def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
-    """What the sender must know of a ring whose acks come over the network."""
+    """The sender's fields of a ring whose acks come over the network."""
     names = setup[wire.SETUP_NODE_LEN_AT] + setup[wire.SETUP_TOPIC_LEN_AT]
     return {
         "remote": int(publication.remote >= 0),
@@ -142,7 +142,7 @@ def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
 
 
 def _budgets(slots: int, sent: int, now_ns: int) -> dict[str, int]:
-    """What receivers may ask for: places, and repairs of those that have none."""
+    """The most that receivers may ask for: places, and repairs of those that have none."""
     return {
         "joins": RECEIVERS_MAX,
         "joins_ns": now_ns,

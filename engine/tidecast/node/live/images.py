@@ -51,7 +51,7 @@ class RefusedImages:
         self._due: dict[Key, tuple[float, TransportRuntime, Setup]] = {}
         self._reported: dict[Key, None] = {}
         self.live_bytes = 0
-        """What rings of live topics' images have."""
+        """The bytes of live topics' images."""
 
     def add_bytes(self, more: int) -> None:
         """A live image was made; below 0: removed."""

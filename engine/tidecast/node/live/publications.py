@@ -353,7 +353,7 @@ class Publications:
         return found.messages
 
     def left_behind(self) -> LeftBehind:
-        """What rings hold unsent that publishers keep; what others hold is lost, and counted."""
+        """Unsent messages in rings that publishers keep; those in others are lost and counted."""
         waiting, lost = [], 0
         for publication in list(self._ctx.pubs.values()):
             if not (publication.left or publication.kept):

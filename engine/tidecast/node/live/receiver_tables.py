@@ -1,4 +1,4 @@
-"""What a transport's receiver looks up: what to do with each session, and which topics are wanted.
+"""The tables of a transport's receiver: the way of each session's packets, and the wanted topics.
 
 The receiver has tables of its own. Here is what they should hold, and which entries have changed
 since they were written: a change costs the same however many there are. Called with the node's lock
@@ -25,7 +25,7 @@ Place = tuple[str, int]
 
 
 class KnownSessions:
-    """What the receiver of one transport does with each session."""
+    """The way of each session's packets in the receiver of one transport."""
 
     def __init__(self, images: Indexed[Image], runtime: TransportRuntime) -> None:
         self._images, self._runtime = images, runtime
@@ -105,7 +105,7 @@ class SessionTables:
         self._of: dict[str, KnownSessions] = {}
 
     def of(self, runtime: TransportRuntime) -> KnownSessions:
-        """What is known of the sessions of a transport."""
+        """The known sessions of a transport."""
         name = runtime.config.name
         if name not in self._of:
             self._of[name] = KnownSessions(self._images, runtime)

@@ -52,7 +52,7 @@ def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]
 
 
 class Seals(Protocol):
-    """What is reported of packets at sealed transports."""
+    """The reports on packets at sealed transports."""
 
     def forgery(
         self, runtime: TransportRuntime, source: int, words: tuple[int, int], cause: int

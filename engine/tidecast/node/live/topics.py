@@ -239,7 +239,7 @@ class Topics:
 
 
 def _ended(publication: Publication) -> events.PublicationEnded:
-    """What its writer published so far is sent, see `live.publications`."""
+    """The messages of its writer so far are sent, see `live.publications`."""
     name = publication.topic.name
     return events.PublicationEnded(
         topic=name,

@@ -147,7 +147,7 @@ class TransportRuntime:
         self._build(incarnation, counters, recorder, seed)
 
     def receive_buffer_bytes(self, channel: int) -> int:
-        """What the kernel keeps for us on a channel while we do not run; 0: nothing is lost there.
+        """Bytes that the kernel keeps on a channel while we do not run; 0: nothing is lost there.
 
         Linux grants twice what is asked for, for its own book-keeping, and no more than its limit.
         """
@@ -313,7 +313,7 @@ class TransportRuntime:
 
     @property
     def sender_thread(self) -> int:
-        """What identifies the sender's thread."""
+        """The mark of the sender's thread."""
         assert self._sender is not None and self._sender.thread is not None
         assert self._sender.thread.ident is not None
         return self._sender.thread.ident
@@ -363,7 +363,7 @@ class TransportRuntime:
 
     @property
     def inline_arguments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What `tidecast.agents.run.inline_agents` takes."""
+        """The arguments of `tidecast.agents.run.inline_agents`."""
         return self._handles
 
     def drain_events(self) -> None:

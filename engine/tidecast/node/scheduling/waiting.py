@@ -159,7 +159,7 @@ def read_records(
 
 @dataclass(slots=True)
 class Page:
-    """What one page found."""
+    """The finds of one page."""
 
     found: list[tuple[Found, list[Waiter]]] = field(default_factory=list)
     following: dict[int, int] = field(default_factory=dict)

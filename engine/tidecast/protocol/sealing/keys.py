@@ -61,7 +61,7 @@ def generation_of(number: int) -> int:
 
 
 def root_of(secret: bytes) -> bytes:
-    """What the keys of an epoch are derived from. Raises ValueError unless given 32 bytes."""
+    """The root that the keys of an epoch are derived from. Raises ValueError unless 32 bytes."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"secret: {len(secret)} bytes: allowed are exactly {SECRET_BYTES}")
     return hmac.digest(_SALT, secret, "sha256")

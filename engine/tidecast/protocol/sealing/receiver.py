@@ -43,7 +43,7 @@ OPEN_KEYS_MAX = 3 * EPOCHS_MAX
 MALFORMED, UNKNOWN_KEY, REPLAYED, TAG_FAILED, CIPHER_FAILED = -1, -2, -3, -4, -5
 """Why `open_packet` refuses a packet."""
 LEARNED, NOT_A_MEMBER, FORGED_PACKET, NO_ROOM = 1, 2, 3, 4
-"""What `ReceiverKeys.learn` makes of a packet."""
+"""Results of `ReceiverKeys.learn` for a packet."""
 RECENT_NS = 1_000_000_000
 """A sender that was heard since then makes no room: old starts that are replayed push none out."""
 O_MODE, O_KEPT, O_READY, O_WANT_NS, O_REPORT_NS = range(5)

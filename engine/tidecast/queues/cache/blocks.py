@@ -24,7 +24,7 @@ HEADS = 4096
 HOLES_MAX = 16_384
 """Tokens without a record that a block's index may list; a longer hole ends the block."""
 HOLE = 0
-"""What the index has for a token without a record."""
+"""The index of a token without a record."""
 
 BLOCK = np.dtype(
     [

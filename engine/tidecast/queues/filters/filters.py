@@ -21,7 +21,7 @@ ALL, STREAM, CHOSEN = 0, 1, 2
 
 @inlined
 def _kept(L, data, p, at, key_n, value_at, word):
-    """What the user's compiled function says of the record; the record's lengths are checked."""
+    """The answer of the user's compiled function; the record's lengths are checked."""
     base = address_of(data)
     value_n = (word & seg.REC_LENGTH_MASK) - (value_at - p)
     time_ns = load_i64(data, p + seg.REC_TIME_AT)

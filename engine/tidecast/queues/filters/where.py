@@ -23,10 +23,10 @@ KEEP, DROP = -1, -2
 """Where a walk ends."""
 
 KEY, VALUE, HEADER, SIZE, TIME, INTEGER, FLOAT = range(7)
-"""What a test looks at. INTEGER and FLOAT: of the payload, little endian."""
+"""The field that a test reads. INTEGER and FLOAT: of the payload, little endian."""
 EQUAL, LESS, LESS_EQUAL, MORE, MORE_EQUAL, STARTS, ENDS, HOLDS, IS_THERE = range(9)
 ABSENT, NUMBER, BYTES, REAL = range(4)
-"""What it finds there, and compares with."""
+"""The type of its value, for the comparison."""
 
 FIELDS = 10
 (T_FIELD, T_TEST, T_KIND, T_NUMBER, T_AT, T_BYTES, T_THEN, T_ELSE, T_NAME_AT, T_NAME_BYTES) = range(
@@ -48,7 +48,7 @@ Constant = bytes | int | float | None
 
 
 class _Field(NamedTuple):
-    """What one side of a comparison looks at."""
+    """The field of one side of a comparison."""
 
     field: int
     name_at: int = 0

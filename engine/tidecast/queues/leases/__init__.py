@@ -1,1 +1,1 @@
-"""Who keeps a queue: leases, where they are stored, and how queues are balanced."""
+"""Owners of queues: leases, where they are stored, and how queues are balanced."""

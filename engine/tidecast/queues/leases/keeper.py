@@ -82,7 +82,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What changes a queue's state; the text stands in the docs."""
+    """A change of a queue's state; the text stands in the docs."""
 
     CHOSEN = "it is free, and the node should hold more queues"
     GRANTED = "the store grants the lease, or renews it"
@@ -230,7 +230,7 @@ class LeaseKeeper:
         self._on(self._queues[queue], Event.LOST, reason="the log has a newer owner")
 
     def poll(self, now_ns: int) -> tuple[list[Request], list[Order]]:
-        """What to send and what to do, now. Call it every second, and after every `reply`."""
+        """The requests and actions that are due. Call it every second, and after every `reply`."""
         send: list[Request] = []
         for entry in self._queues.values():
             if entry.at is not State.FREE and now_ns >= entry.until_ns:
