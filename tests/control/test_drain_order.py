@@ -46,6 +46,11 @@ class Cluster:
     def ask(self, path: str) -> Any:
         return self.control.api.get(path).json()
 
+    def knows_topics(self) -> bool:
+        """Each engine has the topics: clients may open them."""
+        nodes = self.ask("/nodes")["items"]
+        return all(not each["status"]["drift"] for each in nodes)
+
     def keeper(self, topic: str) -> str:
         """The node that has the topic; empty: none, at this moment."""
         found = self.ask(f"/cluster/moves?topic={topic}&limit=1")["items"]
@@ -68,6 +73,7 @@ def test_keys_keep_their_order_while_nodes_are_drained(
         cluster = Cluster(lab, control)
         for topic in ("orders", "other"):
             assert control.api.put(f"/topics/{topic}", json={"spec": TOPIC}).status_code == 201
+        eventually(cluster.knows_topics, "the topics at each engine", timeout_s=60)
         eventually(lambda: cluster.keeper("orders"), "an owner", timeout_s=60)
         seen = [lab.directory / f"seen by {name}" for name in NODES]
         for name, path in zip(NODES, seen, strict=True):
