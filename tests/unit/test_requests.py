@@ -576,6 +576,24 @@ def test_messages_and_requests_do_not_mix(both: Both, other: tidecast.sync.Conne
             future.result(TIMEOUT_S)
 
 
+def test_a_plain_message_is_no_request_again(node: EmbeddedLink) -> None:
+    """A batch of plain messages alone leaves the rows of the batch before as they were."""
+    topic = "orders.plain"
+    with local(node) as near, near.responder(topic) as responder, local(node) as asker:
+        pending = asker.begin_request(topic, b"one")
+        responder.next(TIMEOUT_S).respond(b"first")
+        assert pending.result(TIMEOUT_S).data == b"first"
+        for payload in (b"a", b"bc", bytes(1000)):
+            asker.publish(topic, payload)
+            asker.flush()
+            assert responder.poll() == []
+        again = asker.begin_request(topic, b"two")
+        request = responder.next(TIMEOUT_S)
+        assert request.data == b"two"
+        request.respond(b"second")
+        assert again.result(TIMEOUT_S).data == b"second"
+
+
 @pytest.mark.parametrize("name", ["tidecast-request", "tidecast-reply", "tidecast-error"])
 def test_users_cannot_write_the_headers_of_requests(
     other: tidecast.sync.Connection, name: str

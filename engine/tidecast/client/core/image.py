@@ -149,7 +149,7 @@ class Image:
             memory = self.memory
             found = [
                 Copied(flags & ~wire.WHOLE, at - meta_at, bytes(memory[meta_at : at + length]))
-                for at, length, meta_at, flags in self._out[:n].tolist()
+                for at, length, meta_at, flags in self._rows(n).tolist()
             ]
             return found if self.tethered or ports.is_held(self.port) else self.torn()
         if n == reader.ASSEMBLED:
@@ -158,6 +158,20 @@ class Image:
             raw = b"".join((whole[at : at + size], whole[: int(port[reader.R_TOTAL])]))
             return [Copied(int(port[reader.R_FLAGS]) & ~wire.WHOLE, size, raw)]
         return self.gap() if n == reader.GAP else None
+
+    def _rows(self, n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Of the last batch, see OUT_*; of plain ones in place the kernel writes columns alone."""
+        rows = self._out[:n]
+        if self.tethered and self._plain:
+            rows[:, reader.OUT_AT] = rows[:, reader.OUT_META_AT] = self._columns[0, :n]
+            rows[:, reader.OUT_LENGTH] = self._columns[1, :n] - self._columns[0, :n]
+            rows[:, reader.OUT_FLAGS] = wire.WHOLE
+        return rows
+
+    @property
+    def _plain(self) -> bool:
+        """No message of the last batch has optional fields."""
+        return int(self.port[ports.Q_FLAGS]) & ~wire.WHOLE == 0
 
     def _take(self, limit: int) -> int:
         if self._out.shape[0] < limit:
@@ -277,11 +291,10 @@ class Image:
         self._mapped.close()
 
     def _batch(self, n: int) -> Batch | Gap:
-        plain = int(self.port[ports.Q_FLAGS]) & ~3 == 0
         self.low = 0
         if not self.tethered:
             return self._copied(n)
-        return Batch(self, n, self.memory, self._columns, None if plain else self._out)
+        return Batch(self, n, self.memory, self._columns, None if self._plain else self._out)
 
     def _copied(self, n: int) -> Batch | Gap:
         """A batch of a ring that may overrun us: copy the span, then see that it was whole."""
