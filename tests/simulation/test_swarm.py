@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from tests.swarm import checker
 from tests.swarm import history as swarm_history
+from tests.swarm.due import LATE_NS
 from tests.swarm.script import Script, Settings, Step, draw, dump, load
 from tests.swarm.shrink import shrink
 from tests.swarm.world import run
@@ -154,7 +155,7 @@ def test_what_was_delivered_by_the_clock_or_passed_in_time_is_no_violation() -> 
     later: swarm_history.History = [LATER, swarm_history.ClockSet(3, 200_000_000, 0), EARLY]
     assert list(checker.never_before_its_time(later)) == []
     assert list(checker.handlers_see_key_order(PASSED)) == []
-    for early in (LATER.due_ns, LATER.due_ns + checker.DUE_NS_LATE):
+    for early in (LATER.due_ns, LATER.due_ns + LATE_NS):
         passed: swarm_history.History = [LATER, NEXT._replace(wall_ns=early), *PASSED[2:]]
         assert list(checker.keys_wait_for_what_is_due(passed)) == []
     moved: swarm_history.History = [
@@ -163,6 +164,68 @@ def test_what_was_delivered_by_the_clock_or_passed_in_time_is_no_violation() -> 
         *PASSED[2:],
     ]
     assert list(checker.keys_wait_for_what_is_due(moved)) == []
+
+
+def refused_and_passed(
+    *between: swarm_history.Entry,
+    ack_wait_ns: int = 1_000_000_000,
+    member: str = "s0.m1",
+    published_ns: int = 100_000_000,
+    passed_ns: int = 2_000_000_000,
+) -> swarm_history.History:
+    """Token 1, due at 200 ms, is refused at 1900 ms; then a member handles token 2."""
+    other = swarm_history.Published(published_ns, "p0", 3, b"k", b"p0:3:", 0, published_ns)
+    return [
+        swarm_history.Begun(ack_wait_ns),
+        LATER,
+        other,
+        swarm_history.Delivered(1_900_000_000, "s0", "s0.m0", 0, 1, 1, b"k", b"p0:2:", 0),
+        swarm_history.Settled(1_900_000_000, "s0", "s0.m0", 0, 1, "nak", 0),
+        *between,
+        swarm_history.Delivered(passed_ns, "s0", member, 0, 2, 1, b"k", b"p0:3:", 0),
+    ]
+
+
+SET_BACK = swarm_history.ClockSet(1_950_000_000, 1_950_000_000, 100_000_000)
+DIED = swarm_history.Crashed(1_960_000_000, "a")
+
+
+@pytest.mark.parametrize(
+    "excused",
+    [
+        refused_and_passed(),  # an old copy that timed out, as in seed 4238
+        refused_and_passed(SET_BACK, DIED, ack_wait_ns=checker.ACK_WAIT_NS_LONG),
+        refused_and_passed(
+            DIED, SET_BACK._replace(at_ns=1_970_000_000), ack_wait_ns=checker.ACK_WAIT_NS_LONG
+        ),
+        refused_and_passed(SET_BACK, DIED, published_ns=300_000_000, member="s0.m0"),
+    ],
+)
+def test_what_passes_a_refused_record_before_its_time(excused: swarm_history.History) -> None:
+    assert list(checker.handlers_see_key_order(excused)) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        refused_and_passed(ack_wait_ns=checker.ACK_WAIT_NS_LONG),  # no copy timed out
+        refused_and_passed(member="s0.m0"),  # the member that refused it
+        refused_and_passed(published_ns=300_000_000),  # when it was due
+        refused_and_passed(
+            swarm_history.ClockSet(1_950_000_000, 1_950_000_000, 10**12), published_ns=300_000_000
+        ),
+        refused_and_passed(DIED, ack_wait_ns=checker.ACK_WAIT_NS_LONG),  # its time is over
+        refused_and_passed(SET_BACK, ack_wait_ns=checker.ACK_WAIT_NS_LONG),  # no engine crashed
+        refused_and_passed(  # its refusal is saved
+            SET_BACK,
+            DIED._replace(at_ns=2_100_000_000),
+            ack_wait_ns=checker.ACK_WAIT_NS_LONG,
+            passed_ns=2_200_000_000,
+        ),
+    ],
+)
+def test_what_must_not_pass_a_refused_record(wrong: swarm_history.History) -> None:
+    assert list(checker.handlers_see_key_order(wrong)) != []
 
 
 def test_a_seed_draws_the_same_script_and_scripts_outlive_a_file() -> None:

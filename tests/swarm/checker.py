@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from tests.swarm import history as swarm_history
+from tests.swarm.due import LATE_NS, DueTimes
 from tests.swarm.script import NODES
 
 OWNER = NODES[0]
@@ -18,8 +19,6 @@ REDELIVERED_NS_MAX = 105_000_000
 """Positions are saved every 100 ms: what was acked longer before a crash does not come again."""
 ACK_WAIT_NS_LONG = 30_000_000_000
 """No delivery times out within the steps of a world."""
-DUE_NS_LATE = 50_000_000
-"""The engine finds out so much later that a record is due."""
 ACKED = ("ack", "late")
 HANDLED = (*ACKED, "term")
 
@@ -144,36 +143,104 @@ def all_is_handled(history: swarm_history.History) -> Iterator[str]:
             )
 
 
+class _Refusal(NamedTuple):
+    """A member refused a record."""
+
+    member: str
+    at_ns: int
+    """In time that the owner ran."""
+    payload: bytes
+
+
+class _Refused:
+    """Records that were refused and not delivered since; which records may pass them.
+
+    One with a delivery time lets two kinds pass. When its engine crashes before the position is
+    saved, and the clock lies before its time then, it waits for its time again. A copy of a later
+    record that another member got before that time, and that timed out there, is handled when that
+    member comes to it.
+    """
+
+    def __init__(self, history: swarm_history.History) -> None:
+        begun = _all(history, swarm_history.Begun)
+        self._ack_wait_ns = begun[0].ack_wait_ns if begun else 0
+        self._times = DueTimes(history)
+        self._open: dict[tuple[str, int, bytes, int], dict[int, _Refusal]] = defaultdict(dict)
+        self._asleep_ns = 0
+        self._unsaved: set[_Refusal] = set()
+        """The engine that crashed may not have saved these."""
+
+    def take(self, entry: swarm_history.Entry) -> None:
+        """The next entry of the history."""
+        self._times.take(entry)
+        if isinstance(entry, swarm_history.Frozen) and entry.node == OWNER:
+            self._asleep_ns += entry.until_ns - entry.at_ns
+        elif isinstance(entry, swarm_history.Crashed) and entry.node == OWNER:
+            since_ns = entry.at_ns - self._asleep_ns - REDELIVERED_NS_MAX
+            every = [one for refused in self._open.values() for one in refused.values()]
+            self._unsaved.update(one for one in every if one.at_ns > since_ns)
+            self._forget(entry.at_ns)
+        elif isinstance(entry, swarm_history.ClockSet):
+            self._forget(entry.at_ns)
+
+    def _forget(self, at_ns: int) -> None:
+        """Those that wait for their time again."""
+        again = {one for one in self._unsaved if self._times.is_ahead(one.payload, at_ns)}
+        for refused in self._open.values():
+            for token in [token for token, one in refused.items() if one in again]:
+                del refused[token]
+
+    def add(
+        self, cursor: tuple[str, int, bytes, int], entry: swarm_history.Settled, payload: bytes
+    ) -> None:
+        """A member refused a record."""
+        at_ns = entry.at_ns - self._asleep_ns
+        self._open[cursor][entry.token] = _Refusal(entry.member, at_ns, payload)
+
+    def drop(self, cursor: tuple[str, int, bytes, int], token: int) -> None:
+        """It was delivered again, or is acked."""
+        one = self._open[cursor].pop(token, None)
+        if one is not None:
+            self._unsaved.discard(one)
+
+    def before(
+        self, cursor: tuple[str, int, bytes, int], entry: swarm_history.Delivered
+    ) -> list[int]:
+        """Tokens that a record must not pass."""
+        return [
+            token
+            for token, one in self._open[cursor].items()
+            if token < entry.token and not self._is_old_copy(entry, one)
+        ]
+
+    def _is_old_copy(self, entry: swarm_history.Delivered, one: _Refusal) -> bool:
+        if entry.member == one.member or not self._times.may_pass(entry.payload, one.payload):
+            return False
+        since_ns = self._times.published[entry.payload].at_ns
+        return entry.at_ns - since_ns >= self._ack_wait_ns
+
+
 def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
     """A handler sees the records of a key in order, and none behind one that was refused.
 
     An ack of any member settles a record, also after its delivery timed out and another member
     refused the record. A `term` then counts for nothing. Later records may pass one that has a
-    delivery time (see `keys_wait_for_what_is_due`).
+    delivery time (see `keys_wait_for_what_is_due` and `_Refused`).
     """
     newest: dict[tuple[str, int, bytes, int], int] = {}
     seen: set[tuple[str, int, int, int]] = set()
-    refused: dict[tuple[str, int, bytes, int], dict[int, str]] = defaultdict(dict)
-    keys: dict[tuple[str, int, int], bytes] = {}
+    refused = _Refused(history)
+    records: dict[tuple[str, int, int], tuple[bytes, bytes]] = {}
     due = _due(history)
-    clock_set = any(_all(history, swarm_history.ClockSet))
-    delayed: set[tuple[str, int, int]] = set()
-    """Records with a delivery time, which may lie ahead again where the clock was set back."""
     done: set[tuple[str, int, int, int]] = set()
     for entry in history:
-        if isinstance(entry, swarm_history.Settled) and entry.how in HANDLED:
-            done.add((entry.subscription, entry.queue, entry.token, entry.round))
-            key = keys[entry.subscription, entry.queue, entry.token]
-            if entry.how in ACKED:
-                refused[entry.subscription, entry.queue, key, entry.round].pop(entry.token, None)
-        elif isinstance(entry, swarm_history.Delivered):
+        refused.take(entry)
+        if isinstance(entry, swarm_history.Delivered):
             cursor = (entry.subscription, entry.queue, entry.key, entry.round)
-            keys[entry.subscription, entry.queue, entry.token] = entry.key
+            records[entry.subscription, entry.queue, entry.token] = (entry.key, entry.payload)
             place = (entry.subscription, entry.queue, entry.token, entry.round)
-            if clock_set and entry.payload in due:
-                delayed.add(place[:3])
-            refused[cursor].pop(entry.token, None)
-            earlier = [token for token in refused[cursor] if token < entry.token]
+            refused.drop(cursor, entry.token)
+            earlier = refused.before(cursor, entry)
             if earlier:
                 yield (
                     f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token} was "
@@ -187,13 +254,16 @@ def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
                 )
             seen.add(place)
             newest[cursor] = max(newest.get(cursor, -1), entry.token)
-        elif isinstance(entry, swarm_history.Settled) and entry.how == "nak":
-            if (entry.subscription, entry.queue, entry.token, entry.round) in done:
-                continue  # its first delivery timed out, and was acked all the same
-            if (entry.subscription, entry.queue, entry.token) in delayed:
-                continue
-            key = keys[entry.subscription, entry.queue, entry.token]
-            refused[entry.subscription, entry.queue, key, entry.round][entry.token] = entry.member
+        elif isinstance(entry, swarm_history.Settled) and entry.how in (*HANDLED, "nak"):
+            place = (entry.subscription, entry.queue, entry.token, entry.round)
+            key, payload = records[place[:3]]
+            cursor = (entry.subscription, entry.queue, key, entry.round)
+            if entry.how in HANDLED:
+                done.add(place)
+                if entry.how in ACKED:
+                    refused.drop(cursor, entry.token)
+            elif place not in done:  # else its first delivery timed out, and was acked all the same
+                refused.add(cursor, entry, payload)
 
 
 def _due(history: swarm_history.History) -> dict[bytes, swarm_history.Published]:
@@ -246,7 +316,7 @@ def keys_wait_for_what_is_due(history: swarm_history.History) -> Iterator[str]:
             continue
         for token, other in first.items():
             since_ns = published[other.payload].wall_ns - mine.due_ns
-            if token > entry.token and since_ns > DUE_NS_LATE:
+            if token > entry.token and since_ns > LATE_NS:
                 yield (
                     f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token}, which "
                     f"was due, came behind {token}, which was published after its time"
