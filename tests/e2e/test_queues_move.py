@@ -60,7 +60,7 @@ def test_the_page_says_who_has_the_queues_and_consumers_go_on(
         expect(queues.get_by_role("cell", name=mine)).to_be_visible(timeout=30_000)
         assert re.match(r"^[2-9]", queues.get_by_role("cell").nth(2).inner_text())
         page.goto(platform.url + "/topics/shared?tab=settings")
-        expect(page.get_by_text("engines by turns, with a lease")).to_be_visible()
+        expect(page.get_by_text("shared by lease")).to_be_visible()
         page.goto(platform.url + "/topics/shared")
         expect(queues.get_by_role("cell", name=mine)).to_be_visible()
         _picture(page, "kept by the first")

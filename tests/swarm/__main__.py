@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -71,6 +72,7 @@ def main() -> int:
     from tidecast.agents.warmup import warm_up
 
     warm_up()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the pool ends its workers
     first = secrets.randbelow(1 << 31) if given.seed is None else given.seed
     write(f"first seed {first}")
     return search(first, given.seconds, given.worlds, given.workers, short=not given.no_shrink)

@@ -98,6 +98,7 @@ def test_the_half_that_was_killed_is_there_again(data_dir: Path, eventually: Eve
 
 def test_up_again_brings_back_what_is_missing(data_dir: Path, eventually: Eventually) -> None:
     """Also when nobody watches any more."""
+    eventually(lambda: watching_pid(data_dir), "the watch")
     watcher = watching_pid(data_dir)
     assert watcher
     os.kill(watcher, signal.SIGKILL)
