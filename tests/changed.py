@@ -119,6 +119,13 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/system/test_kafka_process.py": (f"{ENGINE}kafka/", *_DURABLE),
     "tests/system/test_kills.py": (*_LIVE, *_PROCESSES),
     "tests/system/test_shapes.py": (*_LIVE, *_PROCESSES),
+    "tests/system/test_two_builds.py": (
+        *_LIVE,
+        *_DURABLE,
+        *_LEASES,
+        *_GATEWAY,
+        f"{ENGINE}api/levels.py",
+    ),
     "tests/system/test_up.py": (*_COMMANDS, f"{SERVICE}server.py", f"{ENGINE}engine/"),
     "tests/unit/test_warmup.py": (
         f"{ENGINE}agents/warmup.py",

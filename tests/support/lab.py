@@ -164,9 +164,9 @@ class Lab:
         environment = {**os.environ, "TIDECAST_DATA_DIR": str(platform.directory)}
         return self._process([sys.executable, "-u", str(file), *arguments], env=environment)
 
-    def role(self, name: str, url: str, *arguments: str) -> Child:
+    def role(self, name: str, url: str, *arguments: str, **options: Any) -> Child:
         """A client process, see `tests.support.roles`; it has said "ready"."""
-        made = self._child("role", "tests.support.roles", [name, url, *arguments])
+        made = self._child("role", "tests.support.roles", [name, url, *arguments], **options)
         assert made.line() == "ready"
         return made
 

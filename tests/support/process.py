@@ -76,12 +76,12 @@ class Child:
 class Process(Child):
     """A program of its own."""
 
-    def __init__(self, command: list[str], log: Path, **options: Any) -> None:
+    def __init__(self, command: list[str], log: Path, *, cwd: Path = ROOT, **options: Any) -> None:
         with log.open("ab") as errors:
             self.popen = subprocess.Popen(
                 command,
                 stderr=errors,
-                cwd=ROOT,
+                cwd=cwd,
                 text=True,
                 **({"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | options),
             )

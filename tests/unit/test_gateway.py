@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, TOKEN, local, make_gateway, remote, until_event
@@ -31,11 +32,13 @@ from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import dial
 from tidecast.client.remote import frames as remote_frames
+from tidecast.client.remote.arrivals import Arrivals
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError, EngineNotRunning, PayloadTooLarge
 from tidecast.events import Gap, GatewayBack, GatewayLost
 from tidecast.gateway.server import TOKEN_NAME, Gateway, address_of, token_of
+from tidecast.gateway.session import RemoteSession
 
 TOPICS = [
     {"name": "small", "transport": "ipc", "history_bytes": "64KiB"},
@@ -434,6 +437,33 @@ def test_a_subscription_resumes_where_it_was(node: EmbeddedLink, proxy: Proxy) -
                 publisher.publish(b"2", flush=True)
                 found = payloads(there, 12)
             assert [each for each in found if each != b"of another"] == [*missed, b"2"]
+
+
+def test_a_gateway_that_does_not_resume_is_not_asked_to(
+    node: EmbeddedLink, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway of version 0.1.0 knows no places."""
+    asked: list[remote_frames.OpenSubscription] = []
+    welcome, opening = RemoteSession.welcome, Arrivals.opening
+
+    def old_welcome(self: RemoteSession, **options: Any) -> remote_frames.Welcome:
+        return msgspec.structs.replace(welcome(self, **options), resumes=False)
+
+    def noted(self: Arrivals, each: Any, question: int) -> remote_frames.OpenSubscription:
+        asked.append(opening(self, each, question))
+        return asked[-1]
+
+    monkeypatch.setattr(RemoteSession, "welcome", old_welcome)
+    monkeypatch.setattr(Arrivals, "opening", noted)
+    with local(node) as near, near.publisher("missed") as publisher, remote(proxy.url) as far:
+        with far.subscribe("missed", on_gap="event") as there:
+            publisher.publish(b"1", flush=True)
+            assert payloads(there, 1) == [b"1"]
+            proxy.cut()
+            assert until_event(far, GatewayBack)
+            publisher.publish(b"2", flush=True)
+            assert payloads(there, 1) == [b"2"]
+    assert [(each.places, each.options.age_s) for each in asked[-2:]] == [({}, 0.0)] * 2
 
 
 def test_what_no_ring_holds_when_a_subscription_resumes_is_a_typed_gap(

@@ -112,10 +112,10 @@ class Subscribed:
         """All of an image that ended is in its ring."""
         self.leaving = [each for each in self.leaving if each is not incoming]
 
-    def opening(self, question: int) -> frames.OpenSubscription:
-        """The question for it."""
-        options = self.options
-        if self.again and self.resumes:
+    def opening(self, question: int, *, gateway_resumes: bool) -> frames.OpenSubscription:
+        """The question for it; to a gateway of before without what it does not know."""
+        options, places = self.options, self.asked if gateway_resumes else {}
+        if self.again and self.resumes and gateway_resumes:
             age_s = min(self._now_s() - self.since_s, AGE_S_MAX)
             options = msgspec.structs.replace(options, age_s=age_s)
         return frames.OpenSubscription(
@@ -124,7 +124,7 @@ class Subscribed:
             pattern=self.pattern,
             options=options,
             credit=frames.CREDIT_BYTES,
-            places=self.asked,
+            places=places,
         )
 
 
@@ -155,6 +155,10 @@ class Arrivals:
         self._resumes = resumes
 
     # --- subscriptions ----------------------------------------------------------------------------
+
+    def opening(self, each: Subscribed, question: int) -> frames.OpenSubscription:
+        """The question that opens a subscription at the gateway that is there."""
+        return each.opening(question, gateway_resumes=self._resumes)
 
     def add(self, each: Subscribed) -> None:
         """A subscription is about to be opened."""

@@ -278,7 +278,9 @@ class RemoteLink(Link):
             for each in subscribed:
                 reopened = self._when_reopened(each, outstanding, back)
                 openings.append(
-                    each.opening(self._calls.begin(frames.SubscriptionOpened, reopened))
+                    self.arrivals.opening(
+                        each, self._calls.begin(frames.SubscriptionOpened, reopened)
+                    )
                 )
             try:
                 for frame in openings:
@@ -542,7 +544,7 @@ class RemoteLink(Link):
         self.arrivals.add(each)
         try:
             opened = self._ask(
-                each.opening,
+                lambda question: self.arrivals.opening(each, question),
                 frames.SubscriptionOpened,
                 lambda: frames.CloseSubscription(id=0, number=each.number),
             )

@@ -1,0 +1,86 @@
+"""Builds of the product: that of the checkout, and that of the last tag, beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from tests.support.lab import Lab, Platform
+from tests.support.process import ROOT, Child
+
+TAG = "v0.1.0"
+PARTS = ("engine", "backend", "tests")
+_WARM_UP = "from tidecast.agents.warmup import warm_up; warm_up()"
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """Where a build's code is; None: that of the checkout."""
+
+    name: str
+    directory: Path | None = None
+
+    def options(self, **environment: str) -> dict[str, Any]:
+        """For a process of this build."""
+        if self.directory is None:
+            return {"env": {**os.environ, **environment}}
+        paths = [self.directory / "engine", self.directory, self.directory / "backend"]
+        mine = {
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "TIDECAST_CACHE_DIR": str(self.directory / "kernels"),
+        }
+        return {"env": {**os.environ, **mine, **environment}, "cwd": self.directory}
+
+    def engine(self, lab: Lab, settings: Any, *arguments: str) -> Platform:
+        """An engine of this build; ready when this returns."""
+        made = lab.platform(settings, start=False)
+        self.start(lab, made, *arguments)
+        return made
+
+    def start(self, lab: Lab, platform: Platform, *arguments: str) -> None:
+        """An engine of this build on a data directory that there is."""
+        platform.engine = lab.spawn("engine", *arguments, platform=platform, **self.options())
+        assert "ready" in platform.engine.line()
+
+    def role(self, lab: Lab, name: str, url: str, *arguments: str, **environment: str) -> Child:
+        """A client process of this build, see `tests.support.roles`."""
+        return lab.role(name, url, *arguments, **self.options(**environment))
+
+    def python(self, code: str) -> str:
+        """The output of a program of this build; fails when it does."""
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=False,
+            **({"cwd": ROOT} | self.options()),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+
+NEW = Build("new")
+
+
+def missing() -> str:
+    """Why there is no build of the tag; empty when there is."""
+    asked = ["git", "rev-parse", "--verify", "--quiet", f"{TAG}^{{commit}}"]
+    found = subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
+    return f"no tag {TAG}: a shallow clone has none" if found.returncode else ""
+
+
+def unpacked(directory: Path) -> Build:
+    """The build of the tag, its kernels compiled: about a minute."""
+    asked = ["git", "archive", "--format=tar", TAG, *PARTS]
+    packed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=BytesIO(packed)) as archive:
+        archive.extractall(directory, filter="data")
+    made = Build("old", directory)
+    made.python(_WARM_UP)
+    return made

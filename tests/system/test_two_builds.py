@@ -1,0 +1,205 @@
+"""Engines and clients of the last tag beside those of the checkout: a rolling upgrade midway."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import Eventually
+from tests.support import builds
+from tests.support.builds import NEW, TAG, Build
+from tests.support.durable import rows_of
+from tests.support.gateways import until_event
+from tests.support.lab import Lab, Platform, multicast, topology
+from tests.support.ports import free_port
+from tests.support.roles import NUMBER
+
+from tidecast.config.topology import TopicConfig
+from tidecast.events import GatewayBack
+from tidecast.node.durable.topic import DurableTopic
+
+pytestmark = pytest.mark.long
+COUNT = 50_000
+ACKED = 5_000
+TIMEOUT_S = 60.0
+ORDERS: dict[str, Any] = {"name": "orders", "mode": "durable", "queues": 2, "fsync_interval_ms": 5}
+
+
+def keeps(platform: Platform) -> bool:
+    return platform.counters("queue").get("owner_epoch", 0) > 0
+
+
+def consumed(seen: Path, acked: int) -> bool:
+    """The file of a `keep` has each number up to ``acked``, and none twice."""
+    raw = seen.read_bytes()
+    found = sorted(n for (n,) in NUMBER.iter_unpack(raw[: len(raw) // NUMBER.size * NUMBER.size]))
+    return len(found) >= acked and found == list(range(1, len(found) + 1))
+
+
+def numbers_of(directory: Path) -> list[int]:
+    """What is in the log of the topic, in the order of numbers; this build reads it."""
+    topic = DurableTopic.open(
+        TopicConfig(**ORDERS), directory, time.time_ns(), owner=1000, name="test"
+    )
+    found = sorted(NUMBER.unpack_from(payload)[0] for _, _, _, payload, _ in rows_of(topic))
+    topic.close()
+    return found
+
+
+@pytest.fixture(scope="session")
+def old() -> Iterator[Build]:
+    """The build of the tag; unpacked and compiled once."""
+    if builds.missing():
+        pytest.skip(builds.missing())
+    directory = Path(tempfile.mkdtemp(prefix="tc-"))
+    yield builds.unpacked(directory)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(params=["old to new", "new to old"])
+def pair(request: pytest.FixtureRequest, old: Build) -> tuple[Build, Build]:
+    """The build that sends, and the build that receives."""
+    return (old, NEW) if request.param == "old to new" else (NEW, old)
+
+
+def progress_file(lab: Lab) -> Path:
+    """Where a publisher notes its position."""
+    made = lab.directory / "progress"
+    made.write_bytes(bytes(NUMBER.size))
+    return made
+
+
+def noted(progress: Path) -> int:
+    return int(NUMBER.unpack(progress.read_bytes())[0])
+
+
+def lossy(platform: Platform) -> None:
+    """The engine drops a tenth of the packets it receives."""
+    platform.run("faults", "set", "--drop", "0.1", "--seed", "7")
+
+
+def test_the_old_build_is_that_of_the_tag(old: Build) -> None:
+    told = old.python("import tidecast; print(tidecast.__version__, tidecast.__file__)")
+    assert told == f"{TAG[1:]} {old.directory}/engine/tidecast/__init__.py"
+
+
+def test_live_messages_arrive_once_in_order_under_loss(lab: Lab, pair: tuple[Build, Build]) -> None:
+    wire = multicast()
+    left, right = (
+        build.engine(lab, topology(wire, topics=[{"name": "ticks"}], name=name))
+        for build, name in zip(pair, ("left", "right"), strict=True)
+    )
+    for each in (left, right):
+        lossy(each)
+    reader = pair[1].role(lab, "collect", right.url, "ticks", str(COUNT))
+    writer = pair[0].role(lab, "count", left.url, "ticks", str(progress_file(lab)))
+    writer.tell("go")
+    assert reader.line() == "wrong 0"
+    assert left.counters("publication")["packets_resent"] > 0, "losses were repaired"
+
+
+@pytest.mark.parametrize("how", ["live", "durable"])
+def test_a_client_at_the_gateway_of_the_other_build(
+    lab: Lab, pair: tuple[Build, Build], eventually: Eventually, how: str
+) -> None:
+    client, gateway = pair
+    address = f"127.0.0.1:{free_port()}"
+    topics: list[Any] = [{"name": "ticks"}, ORDERS | {"owner": "left"}]
+    settings = topology({"name": "ipc", "kind": "ipc"}, topics=topics, name="left")
+    served = gateway.engine(lab, settings, "--gateway", address)
+    token = (served.directory / "gateway.token").read_text().strip()
+    url, progress = f"tidecast://{address}", progress_file(lab)
+    if how == "live":
+        reader = client.role(lab, "collect", url, "ticks", str(COUNT), TIDECAST_TOKEN=token)
+        writer = client.role(lab, "count", url, "ticks", str(progress), TIDECAST_TOKEN=token)
+        writer.tell("go")
+        assert reader.line() == "wrong 0"
+        return
+    seen = lab.directory / "seen"
+    seen.touch()
+    client.role(lab, "keep", url, "orders", str(seen), TIDECAST_TOKEN=token)
+    writer = client.role(
+        lab, "produce", url, "orders", str(progress), "0.005", TIDECAST_TOKEN=token
+    )
+    writer.tell("go")
+    eventually(lambda: noted(progress) > ACKED, "acks", timeout_s=TIMEOUT_S)
+    writer.kill()
+    eventually(lambda: consumed(seen, noted(progress)), "all consumed", timeout_s=TIMEOUT_S)
+
+
+def test_the_owner_of_the_other_build_acks_what_is_durable(
+    lab: Lab, pair: tuple[Build, Build], eventually: Eventually
+) -> None:
+    wire, topics = multicast(), [ORDERS | {"owner": "keeper"}]
+    sender, keeper = (
+        build.engine(lab, topology(wire, topics=topics, name=name))
+        for build, name in zip(pair, ("sender", "keeper"), strict=True)
+    )
+    for each in (sender, keeper):
+        lossy(each)
+    progress, seen = progress_file(lab), lab.directory / "seen"
+    seen.touch()
+    pair[1].role(lab, "keep", keeper.url, "orders", str(seen))
+    writer = pair[0].role(lab, "produce", sender.url, "orders", str(progress), "0.005")
+    writer.tell("go")
+    eventually(lambda: noted(progress) > ACKED, "acks", timeout_s=TIMEOUT_S)
+    writer.kill()
+    eventually(lambda: consumed(seen, noted(progress)), "all consumed", timeout_s=TIMEOUT_S)
+    keeper.stop()
+    stored = numbers_of(keeper.directory)
+    assert stored == list(range(1, len(stored) + 1)), "each once"
+    assert len(stored) >= noted(progress)
+
+
+def test_a_client_stays_while_its_gateway_changes_to_the_other_build(
+    lab: Lab, pair: tuple[Build, Build]
+) -> None:
+    """The client is of this build: an upgrade of the engine beneath it, and the way back."""
+    address = f"127.0.0.1:{free_port()}"
+    ipc = {"name": "ipc", "kind": "ipc"}
+    served = pair[0].engine(lab, topology(ipc, topics=[{"name": "ticks"}]), "--gateway", address)
+    token = (served.directory / "gateway.token").read_text().strip()
+    client = lab.connect(f"tidecast://{address}", token=token)
+    reader, writer = client.subscribe("ticks", on_gap="event"), client.publisher("ticks")
+    for number in range(100):
+        writer.publish(b"%d" % number, flush=True)
+    found = [bytes(reader.next(timeout=TIMEOUT_S).data) for _ in range(100)]
+    served.kill()
+    pair[1].start(lab, served, "--gateway", address)
+    until_event(client, GatewayBack)
+    writer.publish(b"100", flush=True)
+    found.append(bytes(reader.next(timeout=TIMEOUT_S).data))
+    assert found == [b"%d" % number for number in range(101)]
+
+
+def test_an_engine_of_the_other_build_takes_a_topic_over(
+    lab: Lab, pair: tuple[Build, Build], eventually: Eventually
+) -> None:
+    """Nothing that the first acked is lost or stored twice, in a log that both have written."""
+    shared, wire = lab.directory / "shared", multicast()
+    leases = {"directory": str(shared), "lease_s": 1.0}
+    topics = [ORDERS | {"owner": "*"}]
+    first = pair[0].engine(lab, topology(wire, topics=topics, name="first", leases=leases))
+    eventually(lambda: keeps(first), "first keeps the topic", timeout_s=TIMEOUT_S)
+    second = pair[1].engine(lab, topology(wire, topics=topics, name="second", leases=leases))
+    progress, seen = progress_file(lab), lab.directory / "seen"
+    seen.touch()
+    pair[1].role(lab, "keep", second.url, "orders", str(seen))
+    writer = pair[1].role(lab, "produce", second.url, "orders", str(progress), "0.005")
+    writer.tell("go")
+    eventually(lambda: noted(progress) > ACKED, "acked by first", timeout_s=TIMEOUT_S)
+    first.kill()
+    eventually(lambda: keeps(second), "second keeps it", timeout_s=TIMEOUT_S)
+    at = noted(progress)
+    eventually(lambda: noted(progress) > at + ACKED, "acked by second", timeout_s=TIMEOUT_S)
+    writer.kill()
+    eventually(lambda: consumed(seen, noted(progress)), "all consumed", timeout_s=TIMEOUT_S)
+    second.stop()
+    stored = numbers_of(shared)
+    assert stored == list(range(1, len(stored) + 1)), "each once"
+    assert len(stored) >= noted(progress)
