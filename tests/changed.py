@@ -125,6 +125,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         *_LEASES,
         *_GATEWAY,
         f"{ENGINE}api/levels.py",
+        f"{SERVICE}nodes/levels.py",
     ),
     "tests/system/test_up.py": (*_COMMANDS, f"{SERVICE}server.py", f"{ENGINE}engine/"),
     "tests/unit/test_warmup.py": (

@@ -43,10 +43,15 @@ class Build:
         self.start(lab, made, *arguments)
         return made
 
-    def start(self, lab: Lab, platform: Platform, *arguments: str) -> None:
-        """An engine of this build on a data directory that there is."""
-        platform.engine = lab.spawn("engine", *arguments, platform=platform, **self.options())
-        assert "ready" in platform.engine.line()
+    def begin(self, lab: Lab, platform: Platform, *arguments: str, **environment: str) -> Child:
+        """An engine of this build on a data directory that there is; it may refuse to start."""
+        options = self.options(**environment)
+        platform.engine = lab.spawn("engine", *arguments, platform=platform, **options)
+        return platform.engine
+
+    def start(self, lab: Lab, platform: Platform, *arguments: str, **environment: str) -> None:
+        """See `begin`; ready when this returns."""
+        assert "ready" in self.begin(lab, platform, *arguments, **environment).line()
 
     def role(self, lab: Lab, name: str, url: str, *arguments: str, **environment: str) -> Child:
         """A client process of this build, see `tests.support.roles`."""

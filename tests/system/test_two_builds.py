@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 from tests.conftest import Eventually
 from tests.support import builds
 from tests.support.builds import NEW, TAG, Build
+from tests.support.control_process import ControlProcess
 from tests.support.durable import rows_of
 from tests.support.gateways import until_event
 from tests.support.lab import Lab, Platform, multicast, topology
@@ -203,3 +205,66 @@ def test_an_engine_of_the_other_build_takes_a_topic_over(
     stored = numbers_of(shared)
     assert stored == list(range(1, len(stored) + 1)), "each once"
     assert len(stored) >= noted(progress)
+
+
+def test_an_old_engine_holds_the_level_back_after_the_upgrade_of_the_service(
+    lab: Lab, old: Build, eventually: Eventually
+) -> None:
+    """The service goes first; it raises the level when no engine of the version before is left."""
+    data_dir = lab.directory / "control"
+    data_dir.mkdir()
+    before = ControlProcess(data_dir, **old.options()["env"])
+    try:
+        before.start()
+    finally:
+        before.stop()
+    service = ControlProcess(data_dir)
+    try:
+        service.start()
+        with service.admin() as admin:
+            prove_levels(lab, old, eventually, service.url, admin)
+    finally:
+        service.stop()
+
+
+def prove_levels(
+    lab: Lab, old: Build, eventually: Eventually, url: str, admin: httpx.Client
+) -> None:
+    """An old and a new engine join at level 1; the level is raised once the old one is new too."""
+
+    def environment(name: str) -> dict[str, str]:
+        token = admin.post("/enrolments", json={"name": name}).json()["token"]
+        return {"TIDECAST_CONTROL_URL": url, "TIDECAST_ENROL_TOKEN": token}
+
+    def engines() -> dict[str, Any]:
+        return {each["node"]: each for each in admin.get("/cluster").json()["engines"]}
+
+    def up(name: str, level_max: int) -> bool:
+        found = engines().get(name, {})
+        return (found.get("state"), found.get("level_max")) == ("up", level_max)
+
+    wire = multicast()
+    assert admin.get("/cluster").json()["level"] == 1
+    for build, name in ((old, "left"), (NEW, "right")):
+        made = lab.platform(topology(wire, name=name), start=False)
+        build.start(lab, made, **environment(name))
+        if build is old:
+            left = made
+    eventually(lambda: up("left", 1) and up("right", 2), "both are up", timeout_s=TIMEOUT_S)
+    assert {each["level"] for each in engines().values()} == {1}
+    refused = admin.post("/cluster/finalize")
+    assert refused.status_code == 409
+    assert "node left (0.1.0)" in refused.json()["detail"]
+    left.kill()
+    NEW.start(lab, left, TIDECAST_CONTROL_URL=url)
+    eventually(lambda: up("left", 2), "it is upgraded", timeout_s=TIMEOUT_S)
+    assert admin.post("/cluster/finalize").status_code == 200
+    eventually(
+        lambda: {each["level"] for each in engines().values()} == {2},
+        "both write level 2",
+        timeout_s=TIMEOUT_S,
+    )
+    left.kill()
+    old.begin(lab, left, TIDECAST_CONTROL_URL=url)
+    eventually(lambda: engines()["left"]["refused"], "it is refused", timeout_s=TIMEOUT_S)
+    assert "install tidecast >= 0.2.0" in engines()["left"]["refused"]
