@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from tests.support.gateway_frames import FRAMES
 
 from tidecast.api.frames.common import Frame
-from tidecast.api.link import PublicationOptions
+from tidecast.api.link import RESUME_MAX, PublicationOptions, SubscriptionOptions
 from tidecast.client.core import metadata
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame, Block
+from tidecast.layout import ring as ring_layout
 
 PARSERS = [frames.from_client, frames.from_gateway]
 Message = tuple[bytes, bytes, int]
@@ -194,3 +196,86 @@ def test_bodies_that_are_too_long(frame: Frame, n: int) -> None:
     parse = frames.from_client if isinstance(frame, frames.FromClient) else frames.from_gateway
     with pytest.raises(BadFrame, match="at most"):
         parse(frames.encode(frame, np.zeros(n, dtype=np.uint8)))
+
+
+# --- places --------------------------------------------------------------------------------------
+SUBSCRIBE = frames.OpenSubscription(
+    id=1, number=2, pattern="t", options=SubscriptionOptions(), credit=1
+)
+DELIVER = frames.Deliver(number=1, image=1, n=1)
+AHEAD_MAX = ring_layout.SLOTS_MAX // 8
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats()
+    | st.text(max_size=9)
+    | st.binary(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.integers(0, 9), inner),
+    max_leaves=8,
+)
+
+
+def with_field(frame: Frame, name: str, value: object) -> bytes:
+    """A frame with one field of any kind."""
+    header = msgspec.msgpack.encode(msgspec.to_builtins(frame, builtin_types=(bytes,)))
+    fields = msgspec.msgpack.decode(header, strict=False)
+    raw = msgspec.msgpack.encode({**fields, name: value})
+    return struct.pack("<I", len(raw)) + raw
+
+
+@given(
+    anything
+    | st.dictionaries(
+        st.integers(-2, 1 << 33),
+        anything
+        | st.tuples(st.integers(-2, 1 << 62), st.integers(-2, 1 << 17), st.binary(max_size=9)),
+        max_size=4,
+    )
+)
+def test_any_places_are_in_range_or_refused(places: object) -> None:
+    try:
+        frame, _ = frames.from_client(with_field(SUBSCRIBE, "places", places))
+    except BadFrame:
+        return
+    assert isinstance(frame, frames.OpenSubscription)
+    for session, (seq, offset, ahead) in frame.places.items():
+        assert 1 <= session < 1 << 32
+        assert 0 <= seq <= 1 << 60
+        assert 0 <= offset <= 1 << 16
+        assert isinstance(ahead, bytes)
+
+
+@given(anything)
+def test_any_bits_of_packets_are_bytes_or_refused(ahead: object) -> None:
+    with contextlib.suppress(BadFrame):
+        frame, _ = frames.from_gateway(with_field(DELIVER, "ahead", ahead))
+        assert isinstance(frame, frames.Deliver)
+        assert isinstance(frame.ahead, bytes)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        dict.fromkeys(range(1, RESUME_MAX + 2), (1, 32, b"")),
+        {1: (1, 32, bytes(AHEAD_MAX + 1))},
+        {0: (1, 32, b"")},
+        {1 << 32: (1, 32, b"")},
+        {1: (-1, 32, b"")},
+        {1: (1, (1 << 16) + 1, b"")},
+        {1: (1, 32)},
+        {1: (1, 32, b"", 4)},
+        {"1": (1, 32, b"")},
+    ],
+    ids=["many", "ahead", "no-session", "session", "packet", "offset", "short", "long", "text"],
+)
+def test_places_that_cannot_be(places: object) -> None:
+    with pytest.raises(BadFrame):
+        frames.from_client(with_field(SUBSCRIBE, "places", places))
+
+
+def test_as_many_places_as_a_client_names_arrive() -> None:
+    places = dict.fromkeys(range(1, RESUME_MAX + 1), (1 << 60, 1 << 16, b""))
+    frame, _ = frames.from_client(with_field(SUBSCRIBE, "places", places))
+    assert isinstance(frame, frames.OpenSubscription)
+    assert frame.places == places

@@ -26,6 +26,17 @@ FRAMES: list[tuple[Frame, bytes]] = [
         ),
         b"",
     ),
+    (
+        remote_frames.OpenSubscription(
+            id=11,
+            number=3,
+            pattern="t.*",
+            options=SubscriptionOptions(age_s=2.5),
+            credit=1 << 20,
+            places={9: (6, 40, b""), 10: (1 << 40, 32, b"\x06\x01")},
+        ),
+        b"",
+    ),
     (remote_frames.CloseSubscription(id=4, number=3), b""),
     (remote_frames.Credit(number=3, n_bytes=131072), b""),
     (remote_frames.NodeIdOf(id=5, node="host"), b""),
@@ -86,6 +97,10 @@ FRAMES: list[tuple[Frame, bytes]] = [
     (remote_frames.ImageEnded(number=3, image=1, reason="closed"), b""),
     (remote_frames.GapReported(number=3, image=1, first=5, end=9, reason="history"), b""),
     (remote_frames.Deliver(number=3, image=1, n=1, seq=6, at=40), b"\1\0\0\0x"),
+    (
+        remote_frames.Deliver(number=3, image=1, n=1, seq=7, at=32, ahead=b"\x06\x01"),
+        b"\1\0\0\0x",
+    ),
     (
         remote_frames.Ended(
             number=2, publication=True, failure=Failure(code="fenced", message="m")

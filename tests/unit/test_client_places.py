@@ -13,29 +13,38 @@ import pytest
 
 from tidecast.api.link import RESUME_MAX, SubscriptionGrant, SubscriptionOptions
 from tidecast.buffers import reader, writer
-from tidecast.buffers.ring_file import add_consumer, create_ring
+from tidecast.buffers.ring_file import add_consumer, create_ring, remove_consumer
 from tidecast.buffers.writer import close_abandoned
 from tidecast.client.core import subscription
 from tidecast.client.core.image import Image, ReadPosition, position_of
 from tidecast.client.core.subscription import SubscriptionCore
 from tidecast.client.remote import frames as remote_frames
 from tidecast.client.remote.rings import with_local_ids
-from tidecast.events import ImageAvailable, ImageGone, PublicationEnded
+from tidecast.events import Gap, ImageAvailable, ImageGone, PublicationEnded
+from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import MappedFile
 
 
 def available(
-    directory: Path, name: str, *, first: int, slots: int = 64, session: int = 7, **options: Any
+    directory: Path,
+    name: str,
+    *,
+    first: int,
+    slots: int = 64,
+    session: int = 7,
+    made: bool = True,
+    tethered: bool = True,
+    **options: Any,
 ) -> ImageAvailable:
     path = directory / name
-    mapped = create_ring(
+    mapped = MappedFile.open(path) if not made else create_ring(
         path, slots=slots, slot_bytes=1400, session=session, topic=1, node=2, channel=1,
         flow=lay.FLOW_MIN, has_network=False, incarnation=1, first=first,
         **{"reliability": lay.UNORDERED, "kind": lay.KIND_IMAGE} | options,
     )  # fmt: skip
     entry = add_consumer(
-        mapped.array, position=first, client=1, doorbell=1, subscription=1, tethered=True
+        mapped.array, position=first, client=1, doorbell=1, subscription=1, tethered=tethered
     )
     return ImageAvailable(
         subscription_id=1, image_id=session, ring_path=str(path), consumer=entry, topic="t",
@@ -82,6 +91,65 @@ def test_a_place_of_another_process_counts_where_the_ring_begins_alone(
     ring.resume_at(position_of(*place, b"\xff"))
     assert (int(ring.port[reader.R_SEQ]), int(ring.port[reader.R_AT])) == (100, 32)
     assert read_ahead(ring) == set()
+
+
+def message(payload: bytes, to: int | None) -> bytes:
+    """A message as it lies in a packet."""
+    lead = b"" if to is None else to.to_bytes(4, "little")
+    flags = wire.WHOLE | (0 if to is None else wire.TO)
+    return (len(lead + payload) | flags << 24).to_bytes(4, "little") + lead + payload
+
+
+def filled(ring: Image, given: list[tuple[bytes, int | None]]) -> list[int]:
+    """Append messages to packet 100, which stays open; where each ends in it."""
+    bells = np.zeros(1 << 16, dtype=np.uint8)
+    w, at, ends = writer.writer_state(ring._ring), 32, []
+    for payload, to in given:
+        source = np.frombuffer(payload + b"\0", dtype=np.uint8)
+        lead = np.frombuffer((to or 0).to_bytes(4, "little"), dtype=np.uint8)
+        flags = 0 if to is None else wire.TO
+        n = 0 if to is None else 4
+        assert writer.append(ring._ring, bells, w, source, len(payload), lead, n, flags, 0, 0) == 0
+        at += len(message(payload, to))
+        ends.append(at)
+    return ends
+
+
+FOR_OTHERS, FOR_ME = 9, 1
+GIVEN: list[tuple[bytes, int | None]] = [
+    (b"first", None),
+    (b"....." + message(b"forged", None), None),
+    (b"secret" + message(b"told", None) + message(b"too", FOR_ME), FOR_OTHERS),
+    (b"mine", FOR_ME),
+    (b"", None),
+    (b"last", None),
+]
+
+
+@pytest.mark.parametrize("tethered", [True, False])
+@pytest.mark.parametrize("given", [GIVEN, [each for each in GIVEN if each[1] is None]])
+@pytest.mark.parametrize("limit", [1, 64])
+def test_a_place_of_another_process_shows_whole_messages_alone(
+    tmp_path: Path, tethered: bool, given: list[tuple[bytes, int | None]], limit: int
+) -> None:
+    """Whatever offset it names, also one in a message for others that looks like a message."""
+    options = {"kind": lay.KIND_PUBLICATION, "reliability": lay.RELIABLE}
+    ends = filled(image(tmp_path, "written", first=100, **options), given)
+    begins = [32, *ends[:-1]]
+    for offset in (*range(32, ends[-1] + 20), 1399, 1400):
+        ring = image(tmp_path, "written", first=100, made=False, tethered=tethered, **options)
+        ring.resume_at(position_of(100, offset, b""))
+        found, steps = [], 0
+        while not isinstance(batch := ring.take(limit), Gap) and batch is not None:
+            found += [bytes(each.data) for each in batch.messages]
+            assert (steps := steps + 1) < 20
+        mine = [i for i, (_, to) in enumerate(given) if to != FOR_OTHERS]
+        assert found == [given[i][0] for i in mine if ends[i] > offset]
+        amid = [i for i in mine if begins[i] < offset < ends[i]]
+        assert ring.take_misplaced() == len(amid)
+        assert ring.place == (100, max(offset, ends[-1]))
+        remove_consumer(ring._ring, int(ring.port[reader.R_CONSUMER]))
+        ring.close()
 
 
 def test_a_ring_that_begins_later_is_a_gap(tmp_path: Path) -> None:

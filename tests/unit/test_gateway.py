@@ -32,13 +32,14 @@ from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import dial
 from tidecast.client.remote import frames as remote_frames
-from tidecast.client.remote.arrivals import Arrivals
+from tidecast.client.remote.arrivals import Arrivals, Subscribed
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError, EngineNotRunning, PayloadTooLarge
 from tidecast.events import Gap, GatewayBack, GatewayLost
 from tidecast.gateway.server import TOKEN_NAME, Gateway, address_of, token_of
 from tidecast.gateway.session import RemoteSession
+from tidecast.layout import ring as ring_layout
 
 TOPICS = [
     {"name": "small", "transport": "ipc", "history_bytes": "64KiB"},
@@ -528,6 +529,52 @@ def test_a_stale_position_is_refused_by_its_range(gateway: Gateway, node: Embedd
         with far.subscribe("named") as there:
             publisher.publish(b"end", flush=True)
             assert payloads(there, 1) == [b"end"]
+
+
+@pytest.mark.parametrize("amid", [1, 5])
+def test_a_place_within_a_message_is_counted_and_the_message_comes_whole(
+    node: EmbeddedLink, gateway: Gateway, monkeypatch: pytest.MonkeyPatch, amid: int
+) -> None:
+    """Bytes of a message that look like one are not taken for one."""
+    proxy = Proxy(gateway.port)
+    opening = Subscribed.opening
+
+    def forged(self: Subscribed, *given: Any, **named: Any) -> remote_frames.OpenSubscription:
+        self.asked = {s: (seq, at - amid, b"") for s, (seq, at, _) in self.asked.items()}
+        return opening(self, *given, **named)
+
+    payload = b"1" + (1 | 3 << 24).to_bytes(4, "little") + b"x"
+    with local(node) as near, near.publisher("amid") as publisher, remote(proxy.url) as far:
+        with far.subscribe("amid") as there:
+            publisher.publish(payload, flush=True)
+            assert payloads(there, 1) == [payload]
+            monkeypatch.setattr(Subscribed, "opening", forged)
+            proxy.cut()
+            assert until_event(far, GatewayBack)
+            publisher.publish(b"2", flush=True)
+            assert payloads(there, 2) == [payload, b"2"]
+        assert gateway.counts["bad_places"] == 1
+    proxy.close()
+
+
+def test_too_many_packets_read_ahead_are_refused(gateway: Gateway) -> None:
+    bits = bytes(ring_layout.SLOTS_MAX // 8)
+    places = dict.fromkeys((1, 2, 3), (0, 32, bits))
+    with remote(gateway.url) as far:
+        link: Any = far.link
+        with pytest.raises(ConfigError, match=r"places: 393216 bytes .* allowed 0 to 262144"):
+            link._ask(
+                lambda n: remote_frames.OpenSubscription(
+                    id=n,
+                    number=1000,
+                    pattern="ahead",
+                    options=SubscriptionOptions(),
+                    credit=1 << 20,
+                    places=places,
+                ),
+                remote_frames.SubscriptionOpened,
+            )
+        far.subscribe("ahead").open()
 
 
 def test_a_cut_while_nothing_was_published_is_no_gap(node: EmbeddedLink, proxy: Proxy) -> None:

@@ -81,6 +81,7 @@ class _Relay(Subscription):
         )  # fmt: skip
         places = {} if is_internal(frame.pattern) else frame.places
         self._places = {each: position_of(*place) for each, place in places.items()}
+        self._count = session.count
         self._options = msgspec.structs.replace(
             self._options,
             resume={each: place.seq for each, place in self._places.items()},
@@ -102,6 +103,8 @@ class _Relay(Subscription):
         if self.news:
             raise _News
         batch = super().step(limit)
+        if self._held is not None and self._held.misplaced:
+            self._count("bad_places", self._held.take_misplaced())
         if batch is None and self.news:
             raise _News
         self.current = self._held if batch is not None else None
@@ -112,7 +115,7 @@ class _Relay(Subscription):
         super()._take_in(event)
         if len(self._images) > n:
             image = self._images[-1]
-            self.news.append(("opened", image, (int(image.port[reader.R_SEQ]), _offset(image))))
+            self.news.append(("opened", image, image.place))
 
     def _resume_image(self, image: Image, place: ReadPosition | None) -> None:
         asked = self._places.pop(image.session, None)
@@ -120,17 +123,15 @@ class _Relay(Subscription):
             super()._resume_image(image, place)
         else:
             image.resume_at(asked)
+            self._count("bad_places", image.take_misplaced())
 
     def _on_gap(self, image: Image, gap: Gap) -> None:
         self.news.append(("gap", image, gap))
 
     def _drop(self, image: Image) -> None:
         super()._drop(image)
+        self._count("bad_places", image.take_misplaced())
         self.news.append(("ended", image, image.gone))
-
-
-def _offset(image: Image) -> int:
-    return int(image.port[reader.R_AT])
 
 
 def _end_of(columns: ports.Port, rows: ports.Port | None, i: int) -> int:
@@ -212,7 +213,7 @@ class _Subscription:
         memory, columns, rows, n = batch.parts
         ahead = image.ahead()
         for first, end, mixed, body in frames.bodies(memory, columns, rows, n):
-            seq, at = int(image.port[reader.R_SEQ]), _offset(image)
+            seq, at = image.place
             if end < n and ahead:
                 seq = -1  # the batch is not in the order of packets
             elif end < n:
@@ -268,7 +269,7 @@ class RemoteSession:
         self.queued_bytes = 0
         self.counts = dict.fromkeys(
             ("messages_in", "messages_out", "bytes_in", "bytes_out", "gaps", "credit_waits",
-             "consumers_given_up", "resumed"), 0,
+             "consumers_given_up", "resumed", "bad_places"), 0,
         )  # fmt: skip
         self._socket: ServerConnection | None = None
         self._free = asyncio.Lock()
@@ -646,6 +647,12 @@ class RemoteSession:
         options = frame.options
         if options.start not in ("latest", "earliest"):
             raise NotFound(f"start: {options.start!r}: latest or earliest")
+        ahead = sum(len(place[2]) for place in frame.places.values())
+        if ahead > frames.AHEAD_BYTES_MAX:
+            raise ConfigError(
+                f"places: {ahead} bytes of packets read ahead: allowed 0 to "
+                f"{frames.AHEAD_BYTES_MAX}"
+            )
         relay = _Relay(self, frame)
         await relay.open()
         credit = min(max(frame.credit, 0), frames.CREDIT_BYTES_MAX)

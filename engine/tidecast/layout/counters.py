@@ -347,6 +347,8 @@ class GatewayCounter(IntEnum):
     """Requests refused: the clients of the key hold as much as it may."""
     FAULTS = 16
     """Sessions and connections ended by a defect of the gateway; the log says which."""
+    BAD_PLACES = 17
+    """Places named by clients that subscribe again, at which no message ends."""
 
 
 GATEWAY_GAUGES = frozenset({GatewayCounter.SESSIONS})

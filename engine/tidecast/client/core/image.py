@@ -81,6 +81,7 @@ class Image:
         "_gathered",
         "_mapped",
         "_out",
+        "_passed",
         "_ring",
         "_seen",
         "after",
@@ -91,6 +92,7 @@ class Image:
         "image_id",
         "low",
         "memory",
+        "misplaced",
         "node",
         "port",
         "read_no",
@@ -130,12 +132,21 @@ class Image:
         self.gone: str | None = None
         self.read_no = 0
         """The subscription's reads when this was read last: the order of last messages."""
+        self._passed: tuple[int, int] | None = None
+        """A place that another process names: it has read what ends there in this packet."""
+        self.misplaced = 0
+        """Places at which no message ends."""
         self.after: Image | None = None
         """The same session's image from before its publisher was silent for long: read first."""
 
     def take(self, limit: int) -> Batch | Gap | None:
         """The next part: up to ``limit`` messages in place, or a gap, or None."""
         n = self._take(limit)
+        while n > 0 and self._passed is not None:
+            left = self._pass_over(n, self._passed)
+            if left:
+                return self._batch(left)
+            n = self._take(limit)
         if n > 0:
             return self._batch(n)
         if n == reader.ASSEMBLED:
@@ -173,11 +184,31 @@ class Image:
         """No message of the last batch has optional fields."""
         return int(self.port[ports.Q_FLAGS]) & ~wire.WHOLE == 0
 
+    def _pass_over(self, n: int, passed: tuple[int, int]) -> int:
+        """Leave messages out of the last batch that end at the place or before; how many stay.
+
+        A packet is read from its beginning, so a place shows no bytes that are not of a message.
+        """
+        rows, columns, port = self._rows(n), self._columns[:, :n], self.port
+        seq, offset = passed
+        places = np.stack((rows[:, reader.OUT_META_AT] - wire.MESSAGE_HEADER_BYTES, columns[1]))
+        slot_bytes = int(port[reader.R_SLOT_BYTES])
+        begin = int(port[reader.R_SLOTS_AT]) + (seq & int(port[reader.R_MASK])) * slot_bytes
+        first, end = places - begin
+        inside = (end > 0) & (end <= slot_bytes)
+        self.misplaced += int((inside & (first < offset) & (offset < end)).sum())
+        stay = ~(inside & (end <= offset))
+        left = int(stay.sum())
+        self._out[:left], self._columns[:, :left] = rows[stay], columns[:, stay]
+        return left
+
     def _take(self, limit: int) -> int:
         if self._out.shape[0] < limit:
             self._out = np.empty((limit, reader.OUT_FIELDS), dtype=np.int64)
             self._columns = np.empty((2, limit), dtype=np.int64)
         self.generation += 1
+        if self._passed is not None and self.port[reader.R_SEQ] > self._passed[0]:
+            self._passed = None
         if self._assembly.size > _ASSEMBLY_KEPT_BYTES_MAX:
             self._drop_assembly()
         n = batches.take(self.port, self._out, self._columns, limit)
@@ -189,7 +220,7 @@ class Image:
     def extend(self, batch: Batch, limit: int) -> Batch | Gap | None:
         """More messages behind those of ``batch``, same place. None: no more may be added."""
         n = len(batch)
-        if not self.tethered or limit > self._out.shape[0]:
+        if not self.tethered or limit > self._out.shape[0] or self._passed is not None:
             return None
         more = batches.extend(self.port, self._out, self._columns, n, limit)
         if more == ports.NOTHING:
@@ -352,11 +383,26 @@ class Image:
     def resume_at(self, place: ReadPosition) -> None:
         """`resume_from` for a place of another process, which counts where the ring begins there.
 
-        It may name no message: what is read from there is checked as all that a ring holds.
+        It may name no message: reading begins with the packet, see `_pass_over`.
         """
-        fits = wire.PACKET_HEADER_BYTES <= place.offset <= self.port[reader.R_SLOT_BYTES]
-        if self.port[reader.R_SEQ] == place.seq and fits:
-            self.resume_from(place)
+        header = wire.PACKET_HEADER_BYTES
+        if not header <= place.offset <= self.port[reader.R_SLOT_BYTES]:
+            self.misplaced += 1
+        elif self.port[reader.R_SEQ] == place.seq:
+            self.resume_from(place._replace(offset=header))
+            if place.offset > header:
+                self._passed = place.seq, place.offset
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Packet, and offset in it, up to where all was read, here or before `resume_at`."""
+        here = int(self.port[reader.R_SEQ]), int(self.port[reader.R_AT])
+        return here if self._passed is None else max(here, self._passed)
+
+    def take_misplaced(self) -> int:
+        """`misplaced` since the last call."""
+        found, self.misplaced = self.misplaced, 0
+        return found
 
     def place_behind(self, end: int) -> tuple[int, int]:
         """Packet, and offset in it, behind a message of the last batch that ends at ``end``."""

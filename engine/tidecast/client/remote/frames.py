@@ -60,7 +60,8 @@ Place = tuple[
     Annotated[bytes, msgspec.Meta(max_length=ring_layout.SLOTS_MAX // 8)],
 ]
 """How far a session was received: the next packet, the offset in it, `Deliver.ahead`."""
-Places = Annotated[dict[int, Place], msgspec.Meta(max_length=RESUME_MAX)]
+Session = Annotated[int, msgspec.Meta(ge=1, le=0xFFFFFFFF)]
+Places = Annotated[dict[Session, Place], msgspec.Meta(max_length=RESUME_MAX)]
 """By session."""
 AHEAD_BYTES_MAX = 256 << 10
 """Of all places that a client names when it subscribes again."""
