@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.durable import Platform, platform, rows_of
+from tests.support.durable import Platform, platform, powered, rows_of
 
 from tidecast.api.start import Earliest
+from tidecast.client.blocking import Connection
 from tidecast.client.consumer.blocking import Consumer
 from tidecast.config.topology import TopicConfig
+from tidecast.events import PositionsNotSaved
 from tidecast.node.consumers import storage as places
 
 N = 60
@@ -116,6 +119,44 @@ def test_peek_names_what_is_left_after_a_crash(refused: int) -> None:
         rows = link.administer("peek", {"pattern": "orders", "name": "billing", "limit": 100})
         left = [row["token"] for row in rows]
         assert left == [*range(refused), N - 3, N - 2, N - 1]
+
+
+def not_saved(connection: Connection) -> list[PositionsNotSaved]:
+    found = []
+    while (event := connection.take_event()) is not None:
+        if isinstance(event, PositionsNotSaved):
+            found.append(event)
+    return found
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_position_whose_save_failed_is_saved_though_nothing_changes(failures: int) -> None:
+    """Syncs of the disk fail; then the engine is killed. A problem that lasts is reported once."""
+    with powered() as p:
+        consumer = consumer_of(p)
+        watcher = p.connect()
+        got = take(p, consumer)
+        p.run(SAVED)
+        syncs = 0
+
+        def fails(path: Path) -> bool:
+            nonlocal syncs
+            syncs += ".sub" in path.name
+            return ".sub" in path.name and syncs <= failures
+
+        p.disk.failing = fails
+        for message in got:
+            message.ack()
+        p.run(SAVED)
+        assert syncs >= 1
+        p.run((failures + 1) * SAVED)
+        assert syncs == failures + 1, "saved again, and once"
+        [event] = not_saved(watcher)
+        assert (event.pattern, event.name) == ("orders", "billing")
+        p.crash()
+        p.restart()
+        assert take(p, consumer) == []
+        assert consumer.info()["lag"] == 0
 
 
 # --- dead letters ---------------------------------------------------------------------------------

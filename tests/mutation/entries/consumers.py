@@ -372,4 +372,20 @@ MUTATIONS = (
         ),
         "Letters that were not durable when an engine crashed are not sent again.",
     ),
+    Mutation(
+        "consume-failed-save-forgotten",
+        "engine/tidecast/node/consumers/service.py",
+        "                note_unsaved(self.puller, subscription.cursors.values())",
+        "                note_unsaved(self.puller, ())",
+        (_POSITIONS + "test_a_position_whose_save_failed_is_saved_though_nothing_changes",),
+        "A position that the disk refused is saved only when the cursor changes again.",
+    ),
+    Mutation(
+        "consume-failed-save-reported-each-time",
+        "engine/tidecast/node/consumers/service.py",
+        "            if self._unsaved.get(key) != detail:",
+        "            if detail:",
+        (_POSITIONS + "test_a_position_whose_save_failed_is_saved_though_nothing_changes",),
+        "A disk that stays full is reported ten times a second for each subscription.",
+    ),
 )

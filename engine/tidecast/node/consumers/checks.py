@@ -136,6 +136,14 @@ def saved_cursors(
     ]
 
 
+def note_unsaved(puller: Puller, cursors: Iterable[CursorState]) -> None:
+    """Positions of cursors were copied and could not be written: they are to be saved again.
+
+    In any thread: the puller writes nothing but 1 there, and only `saved_cursors` resets it.
+    """
+    puller.state.cursors["dirty"][[cursor.number for cursor in cursors]] = 1
+
+
 class _State(NamedTuple):
     """A cursor, copied in the puller's thread."""
 

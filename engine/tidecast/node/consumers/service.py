@@ -36,6 +36,7 @@ from tidecast.node.consumers.checks import (
     check_may_create,
     check_options,
     check_same,
+    note_unsaved,
     restored,
     saved_cursors,
     start_token,
@@ -94,6 +95,8 @@ class DurableSubscriptions(Observer):
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._helper: threading.Thread | None = None
         self._next_save_ns = 0
+        self._unsaved: dict[tuple[str, str], str] = {}
+        """Subscriptions whose last save failed, and the problem that was reported."""
         self.letters, self.counters = DeadLetters(state, self, connect), SubscriptionRows(state)
         self.attached = Attached(state, self)
 
@@ -410,6 +413,7 @@ class DurableSubscriptions(Observer):
         for key in list(subscription.cursors):
             self._remove_cursor(subscription, key)
         self.subscriptions.pop(subscription.key, None)
+        self._unsaved.pop(subscription.key, None)
 
     def _near(self, pattern: str, name: str) -> str:
         """The subscription that a mistyped one was meant to be, by its pattern or its name."""
@@ -612,14 +616,20 @@ class DurableSubscriptions(Observer):
                 self.save_or_say(subscription)
 
     def save_or_say(self, subscription: SubscriptionState) -> None:
-        """Save a subscription, or tell that it was not; that is tried again when it changes."""
+        """Save a subscription, or report that it is not saved; `save_all` tries it again.
+
+        A problem that lasts is reported once.
+        """
+        key = subscription.key
         try:
             self.save_now(subscription)
+            self._unsaved.pop(key, None)
         except StorageError as problem:
-            pattern, name = subscription.key
-            self.ctx.notify_all(
-                events.PositionsNotSaved(pattern=pattern, name=name, detail=str(problem))
-            )
+            detail = str(problem)
+            if self._unsaved.get(key) != detail:
+                self._unsaved[key] = detail
+                event = events.PositionsNotSaved(pattern=key[0], name=key[1], detail=detail)
+                self.ctx.notify_all(event)
 
     def save_now(self, subscription: SubscriptionState) -> None:
         """Save a subscription. Raises StorageError."""
@@ -631,7 +641,12 @@ class DurableSubscriptions(Observer):
                 if (one.topic, one.queue) not in subscription.cursors
             ]  # fmt: skip
             subscription.saved.set_cursors(kept + fresh)
-        places.put(self.state, subscription.saved)
+        try:
+            places.put(self.state, subscription.saved)
+        except StorageError:
+            if self.puller is not None:
+                note_unsaved(self.puller, subscription.cursors.values())
+            raise
 
     # --- reports of the puller --------------------------------------------------------------------
 
