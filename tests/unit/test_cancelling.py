@@ -117,6 +117,21 @@ def test_records_that_the_cursor_has_yet_to_come_to() -> None:
         assert (record["cancelled"], record["settled"], record["filtered"]) == (5, 13, 5)
 
 
+def test_a_record_that_was_tried_before_is_not_merged_into_what_is_cancelled() -> None:
+    with timed() as r:
+        q, m = r.queue(), r.member()
+        cursor = r.cursor(q)
+        put(r, q, Put(b"tried"), Put(b"later", 10.0), Put(b"tried, too"), Put(b"new"))
+        r.run()
+        rows = np.array([[0, 1, 2], [2, 3, 3]], dtype=np.int64)
+        r.puller.restore(cursor, rows)
+        assert cancel(r, cursor, {1: in_s(r, 10.0), 2: in_s(r, 10.0)}) == Outcome(1, 1, 0)
+        assert r.puller.restored_beyond(cursor, 0).tolist() == [[0, 1, 2], [1, 2, -1], [2, 3, 3]]
+        r.share(cursor, m)
+        r.run(S_NS)
+        assert payloads(m.take()) == [b"tried", b"tried, too", b"new"]
+
+
 def test_a_cursor_keeps_few_rows_about_what_it_has_yet_to_come_to() -> None:
     with timed() as r:
         q = r.queue()

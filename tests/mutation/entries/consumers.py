@@ -17,6 +17,8 @@ _SCHEDULED = "tests/unit/test_scheduled.py::"
 _LEASES = "tests/simulation/test_durable_leases.py::"
 _ELSEWHERE = "tests/simulation/test_letters_elsewhere.py::"
 _KILLED = "tests/system/test_engine_killed.py::"
+_CANCELLING = "engine/tidecast/agents/puller/cancelling.py"
+_CANCEL = "tests/unit/test_cancelling.py::"
 
 MUTATIONS = (
     Mutation(
@@ -387,5 +389,72 @@ MUTATIONS = (
         "            if detail:",
         (_POSITIONS + "test_a_position_whose_save_failed_is_saved_though_nothing_changes",),
         "A disk that stays full is reported ten times a second for each subscription.",
+    ),
+    Mutation(
+        "cancel-too-late-is-cancelled",
+        _CANCELLING,
+        "    if not scheduled or load_i64(win, e + window.W_DEADLINE) <= wall_ns:",
+        "    if not scheduled or load_i64(win, e + window.W_DEADLINE) < 0:",
+        (_CANCEL + "test_what_is_due_or_delivered_is_too_late",),
+        "A record is cancelled whose delivery time has come.",
+    ),
+    Mutation(
+        "cancel-delivered-is-cancelled",
+        _CANCELLING,
+        "    if not scheduled or load_i64(win, e + window.W_DEADLINE) <= wall_ns:",
+        "    if scheduled and load_i64(win, e + window.W_DEADLINE) <= wall_ns:",
+        (_CANCEL + "test_what_is_due_or_delivered_is_too_late",),
+        "A record is cancelled that a member has.",
+    ),
+    Mutation(
+        "cancel-ahead-too-late-is-cancelled",
+        _CANCELLING,
+        "    return CANCELLED if due_ns > wall_ns else TOO_LATE",
+        "    return CANCELLED if due_ns > 0 else TOO_LATE",
+        (_CANCEL + "test_records_that_the_cursor_has_yet_to_come_to",),
+        "A record that its cursor has yet to come to is cancelled although it is due.",
+    ),
+    Mutation(
+        "cancel-answers-before-the-save",
+        "engine/tidecast/node/scheduling/scheduled.py",
+        "            subs.save_now(subscription)",
+        "            pass",
+        (
+            _CANCEL + "test_positions_that_cannot_be_saved_are_an_error",
+            _KILLED + "test_a_cancelled_record_is_never_delivered_although_its_engine_was_killed",
+        ),
+        "An engine that is killed behind the answer delivers what it has cancelled.",
+    ),
+    Mutation(
+        "cancel-merge-loses-saved-rows",
+        _CANCELLING,
+        "    every = np.concatenate([rows, fresh])",
+        "    every = np.concatenate([rows[:0], fresh])",
+        (_CANCEL + "test_records_that_the_cursor_has_yet_to_come_to",),
+        "A second call delivers what the first had cancelled.",
+    ),
+    Mutation(
+        "cancel-merge-unsorted",
+        _CANCELLING,
+        'every[np.argsort(every[:, 0], kind="stable")].tolist()',
+        "every.tolist()",
+        (_CANCEL + "test_a_record_that_was_tried_before_is_not_merged_into_what_is_cancelled",),
+        "Rows of a saved position are out of order, and the cursor overlooks some.",
+    ),
+    Mutation(
+        "cancel-merge-spends-attempts",
+        _CANCELLING,
+        "found[-1][2] == attempts == -1:",
+        "found[-1][2] == -1:",
+        (_CANCEL + "test_a_record_that_was_tried_before_is_not_merged_into_what_is_cancelled",),
+        "A record that was tried before is cancelled with its neighbour.",
+    ),
+    Mutation(
+        "cancel-merge-keeps-neighbours-apart",
+        _CANCELLING,
+        "        if found and found[-1][1] == first and",
+        "        if found and found[-1][1] < 0 and",
+        (_CANCEL + "test_records_that_the_cursor_has_yet_to_come_to",),
+        "Each cancelled record keeps a row of its own, and the rows run out.",
     ),
 )
