@@ -82,6 +82,19 @@ def test_letters_are_stored_once_and_forgotten() -> None:
         assert letters(two.a) == sorted([*sent, b"0", b"1", b"2"])
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_redrive_names_the_engine_that_keeps_the_letters(dry_run: bool) -> None:
+    with Network(seed=1) as net:
+        two = Pair(net)
+        sent, consumer = two.publish(), two.join()
+        two.refuse_all(consumer)
+        text = "dead letters of subscription billing of orders: topic dead: .* kept by node a"
+        with pytest.raises(NotFound, match=text):
+            consumer.redrive(dry_run=dry_run)
+        assert letters(two.a) == sent
+        assert two.b.engine.consumers.subscriptions["orders", "billing"].saved.dead_open == N
+
+
 def test_a_crash_before_the_positions_are_saved_stores_no_letter_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

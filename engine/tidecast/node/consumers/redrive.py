@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.errors import ConfigError, TidecastError
+from tidecast.errors import ConfigError, NotFound, TidecastError
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER
 from tidecast.node.consumers.dead_letters import MARK
@@ -22,6 +22,7 @@ from tidecast.node.consumers.storage import check_target
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
 from tidecast.queues.records import decoded, is_of_engine, records_from
+from tidecast.queues.subscription_store import SavedSubscription
 
 REDRIVE_MAX, SCANNED_MAX = 10_000, 100_000
 TOKENS_MAX = 1000
@@ -144,7 +145,8 @@ def redrive(
     ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which this
     filter holds, which sees them as they lie in the dead-letter topic; at most ``limit``.
     ``after``: what the page before called ``next``; that is None when there is nothing more.
-    ``to``: publish them to this durable topic instead, for all who read it.
+    ``to``: publish them to this durable topic instead, for all who read it. Raises ConfigError,
+    and NotFound where another engine keeps the dead letters.
     """
     if not 1 <= limit <= REDRIVE_MAX:
         raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
@@ -159,6 +161,8 @@ def redrive(
             check_target(subs.state, to)
         saved = subs.get(pattern, name).saved
         here = subs.topics.get(saved.dead_letter)
+        if here is None and saved.dead_letter:
+            _check_here(subs, saved)
         done = {(int(queue), int(token)) for queue, token in saved.redriven}
         page = _Page(pattern, name, reason, key, program, limit, done, dict(saved.redrive_start))
         queues = [] if here is None else list(here.queues)
@@ -183,6 +187,17 @@ def redrive(
         ],
         "next": [list(one) for one in page.following.items()] if page.more else None,
     }
+
+
+def _check_here(subs: DurableSubscriptions, saved: SavedSubscription) -> None:
+    """Raise the reason why this engine does not read the dead letters of a subscription."""
+    try:
+        subs.durable.topic(saved.dead_letter)
+    except NotFound as problem:
+        raise NotFound(
+            f"dead letters of subscription {saved.name} of {saved.pattern}: {problem}; an engine "
+            "delivers them again where it keeps both, their topic and that of the records"
+        ) from problem
 
 
 def redrive_pages(
