@@ -38,6 +38,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast cluster undrain db1",
         "tidecast cluster undrain db1 --control https://control.example",
     ),
+    "cluster moves": (
+        "tidecast cluster moves --topic orders",
+        "tidecast cluster moves --node db1 --limit 500 --json",
+    ),
     "node rotate": (
         "tidecast node rotate db1",
         "tidecast node rotate db1 --control https://control.example",
