@@ -84,6 +84,11 @@ class FakeBroker:
         self.unfinished: dict[str, int] = {}
         """By transactional id: how often InitProducerId still has to wait for markers."""
         self.lock = threading.Lock()
+        self.asked: list[int] = []
+        """The API keys of all requests so far."""
+        self.silent: set[int] = set()
+        """Requests with these API keys get no answer before `speak`."""
+        self._speaks = threading.Event()
         fake = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -100,8 +105,14 @@ class FakeBroker:
 
     def close(self) -> None:
         """End it."""
+        self.speak()
         self._server.shutdown()
         self._server.server_close()
+
+    def speak(self) -> None:
+        """Answer all requests that wait for an answer."""
+        self.silent.clear()
+        self._speaks.set()
 
     def _serve(self, stream: Any) -> None:
         while True:
@@ -114,6 +125,9 @@ class FakeBroker:
             flexible = tables.KNOWN[key].is_flexible(version)
             tables.read_client_id(reader, flexible=flexible)
             body = tables.request_reader(key, version)(reader)
+            self.asked.append(key)
+            if key in self.silent:
+                self._speaks.wait()
             with self.lock:
                 answer = self._answer(key, body)
             if answer is None:

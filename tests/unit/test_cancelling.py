@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.clients import nothing_comes
 from tests.support.gateways import TIMEOUT_S, make_gateway, remote
 from tests.support.pulling import S_NS, Rig, TestMember, payloads
-from tests.unit.test_scheduled import EPOCH_NS, Put, opened, put, timed
+from tests.support.scheduling import EPOCH_NS, Put, opened, put, timed
 
 import tidecast
 import tidecast.sync

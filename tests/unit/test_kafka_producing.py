@@ -14,6 +14,8 @@ import pytest
 from hypothesis import strategies as st
 from tests.support.fake_broker import FakeBroker, drop, lose, refuse
 from tests.support.kafka_brokers import Brokers, brokers, missing
+from tests.support.kafka_storage import payloads, texts
+from tests.support.kafka_storage import stored as held
 
 from tidecast.config.kafka import KafkaSource, kafka_source
 from tidecast.errors import (
@@ -31,9 +33,7 @@ from tidecast.kafka.codes import Code
 from tidecast.kafka.producing.batches import Encoder, Identity
 from tidecast.kafka.producing.fencing import count_stored, fence
 from tidecast.kafka.producing.writer import PartitionWriter
-from tidecast.kafka.records import HEADER, BatchHead, Decoder
-from tidecast.log import batch
-from tidecast.log.building import record_table, records
+from tidecast.kafka.records import HEADER, BatchHead
 from tidecast.queues.adapter import Record, Run, pack, unpack
 
 _NAMES = itertools.count()
@@ -73,25 +73,8 @@ def writer(cluster: Cluster) -> Iterator[PartitionWriter]:
     made.close()
 
 
-def payloads(raw: bytes) -> list[bytes]:
-    """Of the records of one record batch, as the endpoint's decoder reads it."""
-    taken = Decoder().take(memoryview(raw), 0)
-    table, found, at = record_table(), list[bytes](), 0
-    while at < taken.n_bytes:
-        rows = int(records(taken.buffer, at, taken.n_bytes, table, 0))
-        for row in table[:rows].tolist():
-            begin = row[batch.O_PAYLOAD_AT]
-            found.append(taken.buffer[begin : begin + row[batch.O_PAYLOAD_N]].tobytes())
-        at += int.from_bytes(taken.buffer[at : at + 4].tobytes(), "little")
-    return found
-
-
 def stored(fake: FakeBroker, partition: int = 0) -> list[bytes]:
-    return [one for raw in fake.partitions[partition].records() for one in payloads(raw)]
-
-
-def texts(n: int, first: int = 0) -> list[bytes]:
-    return [b"%d" % i for i in range(first, first + n)]
+    return held(fake)[partition]
 
 
 # --- batches --------------------------------------------------------------------------------------

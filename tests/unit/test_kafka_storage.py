@@ -5,32 +5,42 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import socket
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from tests.support.fake_broker import FakeBroker, drop, lose, refuse
 from tests.support.kafka_brokers import Brokers
-from tests.unit.test_kafka_producing import payloads
+from tests.support.kafka_storage import (
+    check_once_and_in_order,
+    count_of,
+    log_of,
+    next_event,
+    opened,
+    publish,
+    stored,
+    texts,
+    url,
+)
 
-import tidecast.sync
 from tidecast.config.kafka import storage_source
 from tidecast.config.topology import topology_from
-from tidecast.embedded import EmbeddedLink
-from tidecast.errors import ConfigError, Timeout
-from tidecast.events import Event, StorageBack, StorageWaits
+from tidecast.errors import Closed, ConfigError, Timeout
+from tidecast.events import StorageBack, StorageWaits
 from tidecast.kafka.codes import Code
 from tidecast.kafka.producing.notes import FILE_NAME
+from tidecast.kafka.producing.storage import JOIN_S
+from tidecast.kafka.schemas import tables
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
+from tidecast.node.storing.spool import Spool
 from tidecast.queues.adapter import Record, pack
-from tidecast.sync import Connection
 from tidecast.telemetry.queues import Times, samples
 
-E = TypeVar("E", bound=Event)
 _NAMES = itertools.count()
 Body = dict[str, Any]
 
@@ -40,69 +50,6 @@ def fake() -> Iterator[FakeBroker]:
     made = FakeBroker("stored", 2)
     yield made
     made.close()
-
-
-def url(fake: FakeBroker) -> str:
-    return f"kafka://127.0.0.1:{fake.port}/{fake.topic}"
-
-
-@contextmanager
-def opened(
-    data_dir: Path, storage: str, *, node: str = "alpha", **settings: Any
-) -> Iterator[Connection]:
-    """An engine whose topic ``orders`` is stored there."""
-    topic = {"name": "orders", "mode": "durable", "queues": 2, "fsync": "batch"}
-    raw = {
-        "node": {"name": node},
-        "transports": [{"name": "ipc", "kind": "ipc"}],
-        "topics": [{**topic, "storage": storage, **settings}],
-    }
-    link = EmbeddedLink.open(topology_from(raw), data_dir=data_dir)
-    with tidecast.sync.connect(link=link) as client:
-        yield client
-
-
-def next_event(client: Connection, kind: type[E]) -> E:
-    return next(each for each in client.events(30.0) if isinstance(each, kind))
-
-
-def count_of(client: Connection, column: C) -> int:
-    """Of all queues of the topic."""
-    node = client.link.node  # type: ignore[attr-defined]
-    rows = node.durable.registry.rows
-    return sum(int(node.counters.values[row, column]) for row in rows.values())
-
-
-def log_of(client: Connection, queue: int) -> Any:
-    return client.link.node.durable.topics["orders"].logs[queue]  # type: ignore[attr-defined]
-
-
-def stored(fake: FakeBroker) -> list[list[bytes]]:
-    """What each partition holds."""
-    with fake.lock:
-        each = [one.records() for one in fake.partitions]
-    return [[value for raw in rows for value in payloads(raw)] for rows in each]
-
-
-def texts(n: int, first: int = 0) -> list[bytes]:
-    return [b"%d" % i for i in range(first, first + n)]
-
-
-def publish(client: Connection, values: Sequence[bytes], **options: Any) -> None:
-    """Keys are the values modulo 7; all are durable when it returns."""
-    with client.publisher("orders", **options) as publisher:
-        for value in values:
-            publisher.publish(value, key=b"k%d" % (int(value) % 7))
-        publisher.wait_durable(timeout=60.0)
-
-
-def check_once_and_in_order(partitions: list[list[bytes]], wanted: Sequence[bytes]) -> None:
-    flat = [value for partition in partitions for value in partition]
-    assert sorted(flat, key=int) == sorted(wanted, key=int)
-    for partition in partitions:
-        for key in range(7):
-            mine = [int(value) for value in partition if int(value) % 7 == key]
-            assert mine == sorted(mine)
 
 
 # --- settings -------------------------------------------------------------------------------------
@@ -380,6 +327,93 @@ def test_a_topic_that_the_cluster_lacks_is_created(tmp_path: Path) -> None:
     assert (empty.topic, len(empty.partitions)) == ("fresh", 2)
     check_once_and_in_order(stored(empty), texts(20))
     empty.close()
+
+
+# --- closing --------------------------------------------------------------------------------------
+
+
+def storage_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("storage-orders")]
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        tables.API_VERSIONS,
+        tables.METADATA,
+        tables.DESCRIBE_CONFIGS,
+        tables.INIT_PRODUCER_ID,
+        tables.ADD_PARTITIONS_TO_TXN,
+        tables.END_TXN,
+        tables.FETCH,
+        tables.PRODUCE,
+    ],
+    ids=lambda key: tables.KNOWN[key].name,
+)
+def test_nothing_is_asked_once_a_storage_is_closed(
+    tmp_path: Path, fake: FakeBroker, eventually: Any, silent: int
+) -> None:
+    """Wherever it waits for a broker: a late fence would end the writer of another node."""
+    with opened(tmp_path, url(fake)) as client:
+        publish(client, texts(3))
+    before = len(fake.asked)
+    fake.silent.add(silent)
+    with opened(tmp_path, url(fake)) as client, client.publisher("orders") as publisher:
+        publisher.publish(b"4", key=b"k")
+        eventually(lambda: silent in fake.asked[before:], "the question without an answer")
+        begun, asked = time.monotonic(), len(fake.asked)
+        durable = client.link.node.durable  # type: ignore[attr-defined]
+        durable.storing.close(durable.topics["orders"])
+        assert time.monotonic() - begun < JOIN_S
+        assert storage_threads() == []
+    last = len(fake.asked)
+    assert last - asked <= 2, "the other queue may have asked once more"
+    fake.speak()
+    with opened(tmp_path, url(fake)) as client:
+        publish(client, [b"5"])
+    since = fake.asked[last:]
+    assert since[0] == tables.API_VERSIONS, "the next writer asks first"
+    assert [since.count(one) for one in (tables.ADD_PARTITIONS_TO_TXN, tables.END_TXN)] == [1, 1]
+    check_once_and_in_order(stored(fake), [*texts(3), b"4", b"5"])
+
+
+def test_a_thread_that_is_still_there_uses_and_sends_nothing(
+    tmp_path: Path, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in a connect, which nothing ends; the next engine has the logs meanwhile."""
+    goes_on, connects, real = threading.Event(), threading.Event(), socket.create_connection
+
+    def slow(*arguments: Any) -> socket.socket:
+        connects.set()
+        goes_on.wait()
+        return real(*arguments)
+
+    monkeypatch.setattr("tidecast.kafka.producing.storage.JOIN_S", 0.0)
+    monkeypatch.setattr("tidecast.kafka.brokers.connection.socket.create_connection", slow)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with opened(tmp_path, f"kafka://127.0.0.1:{silent.getsockname()[1]}/stored"):
+            assert connects.wait(30.0)
+        [thread] = storage_threads()
+        goes_on.set()
+        there, _ = silent.accept()
+        with there:
+            there.settimeout(30.0)
+            assert there.recv(100) == b"", "it hangs up, and has sent nothing"
+        eventually(lambda: not thread.is_alive(), "its end")
+    assert not (tmp_path / "queues" / "orders" / FILE_NAME).exists()
+
+
+def test_a_spool_that_is_closed_gives_no_logs(tmp_path: Path) -> None:
+    with opened(tmp_path, "local") as client:
+        node = client.link.node  # type: ignore[attr-defined]
+        storing = node.durable.storing
+        spool = Spool(node.durable.topics["orders"], "alpha", storing)
+        assert (spool.earliest(0), spool.synced(1)) == (0, 0)
+        spool.close()
+        for use in (spool.reader, spool.earliest, spool.synced, lambda _: spool.directory):
+            with pytest.raises(Closed, match="topic orders: its logs are closed"):
+                use(0)
+        assert spool.wait(0, 7) == 7
 
 
 # --- Kafka itself ---------------------------------------------------------------------------------

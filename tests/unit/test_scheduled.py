@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from hypothesis import strategies as st
 from tests.support.clients import nothing_comes
 from tests.support.gateways import TIMEOUT_S, make_gateway, remote
 from tests.support.pulling import S_NS, Got, Rig, drain, fill, payloads, rig
+from tests.support.scheduling import EPOCH_NS, Put, opened, put, timed
 
 import tidecast
 import tidecast.sync
@@ -29,61 +27,15 @@ import tidecast.testing
 from tidecast.agents.puller.entries import hurry_timers, pause_cursor, seek_cursor
 from tidecast.buffers import member_ring
 from tidecast.client.core import metadata
-from tidecast.config.topology import topology_from
-from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, PayloadTooLarge
 from tidecast.layout import member as lay
 from tidecast.layout.header_names import DELIVER_AT
 from tidecast.queues.cache import cursors
 from tidecast.queues.cache.window import WINDOW_MAX, WINDOW_MIN
-from tidecast.queues.mapper import hash_of
 from tidecast.telemetry.queues import Times, samples
 
-EPOCH_NS = 1_900_000_000 * S_NS
 YEAR_2100_NS = 4_102_444_800 * S_NS
 """Fixed: the name of a test must be the same in each worker."""
-
-
-@contextmanager
-def timed(**options: Any) -> Iterator[Rig]:
-    """A rig whose time of day is EPOCH_NS and its clock."""
-    made: list[Rig] = []
-    with rig(wall_ns=lambda: EPOCH_NS + made[0].now, **options) as r:
-        made.append(r)
-        yield r
-
-
-@dataclass(frozen=True)
-class Put:
-    """A record to append: with a delivery time if ``in_s`` is given."""
-
-    payload: bytes
-    in_s: float | None = None
-    key: bytes | None = None
-    more: int = 0
-
-
-def put(r: Rig, q: int, *records: Put) -> None:
-    """Append them as a batch."""
-    builder = r._builder
-    builder.clear()
-    builder.begin()
-    for one in records:
-        headers: dict[str, Any] = {}
-        if one.in_s is not None:
-            headers[DELIVER_AT] = EPOCH_NS + r.now + round(one.in_s * S_NS)
-        headers |= {f"h{k}": k for k in range(one.more)}
-        packed = msgspec.msgpack.encode(headers) if headers else None
-        builder.add(
-            one.payload,
-            key=one.key,
-            headers=packed,
-            key_hash=0 if one.key is None else hash_of(one.key),
-        )
-    log = r.logs[q]
-    builder.seal(log.next_token)
-    log.append(builder.buffer, builder.used)
-    member_ring.wake_queue(r.wakes, r.bells, q)
 
 
 @pytest.mark.parametrize("more", [0, 3, 14, 15, 40])
@@ -587,12 +539,6 @@ def test_headers_that_a_packet_takes_only_without_a_time() -> None:
 
 
 # --- embedded, restarted, far -------------------------------------------------------------------
-
-
-def opened(directory: Path) -> EmbeddedLink:
-    topics = [{"name": "orders", "transport": "ipc", "mode": "durable", "fsync_interval_ms": 2}]
-    settings = {"transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics}
-    return EmbeddedLink.open(topology_from(settings), data_dir=directory, name="host")
 
 
 def test_asyncio_and_a_restart(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import contextlib
 import random
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidecast.config.kafka import KafkaSource
@@ -72,10 +74,17 @@ def error_of(code: int, what: str) -> TidecastError:
 class Cluster:
     """See module. ``partitions``: of its topic."""
 
-    def __init__(self, source: KafkaSource, *, create: int = 0) -> None:
+    def __init__(
+        self,
+        source: KafkaSource,
+        *,
+        create: int = 0,
+        begun: Callable[[Cluster], None] | None = None,
+    ) -> None:
         """Asks who leads the topic. ``create``: so many partitions if there is no such topic.
 
-        Raises ConfigError, AuthError, ConnectionLost.
+        ``begun``: called with this before the first question, so that `close` ends that, too.
+        Raises ConfigError, AuthError, ConnectionLost, Closed.
         """
         self.source = source
         self.topic = source.topic
@@ -86,11 +95,15 @@ class Cluster:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._links: dict[Address, tuple[threading.Lock, Link | None]] = {}
+        self._made: weakref.WeakSet[Link] = weakref.WeakSet()
+        """All connections, also those that others use or that are not there yet."""
         self._refreshed_s = -REFRESH_S
         self._closing = threading.Event()
         self._coordinator: Address | None = None
         self.partitions = 0
         try:
+            if begun is not None:
+                begun(self)
             self._find_topic(create)
         except BaseException:
             self.close()
@@ -105,7 +118,7 @@ class Cluster:
                     raise error_of(code, f"topic {self.topic} of {self.source.servers}")
                 self._create(create)
                 begun, create = time.monotonic(), 0
-            self._closing.wait(max(REFRESH_S, backoff.next_s()))
+            self.pause(max(REFRESH_S, backoff.next_s()))
 
     def _create(self, partitions: int) -> None:
         """Create the topic, with the cluster's replicas and settings. Raises as error_of."""
@@ -174,9 +187,13 @@ class Cluster:
 
     def connect(self, address: Address) -> Link:
         """A connection of its own to a broker. Raises ConnectionLost, AuthError, ConfigError."""
-        if self._closing.is_set():
-            raise Closed(f"kafka {self.topic}: used after close")
-        return Link(address, self.source, self._tls)
+        return Link(address, self.source, self._tls, self._note_link)
+
+    def _note_link(self, link: Link) -> None:
+        with self._lock:
+            if self._closing.is_set():
+                raise Closed(f"kafka {self.topic}: used after close")
+            self._made.add(link)
 
     def ask(self, address: Address, key: int, body: Struct) -> Struct:
         """Ask one broker, over the connection that is kept to it."""
@@ -257,13 +274,13 @@ class Cluster:
             raise Closed(f"kafka {self.topic}: used after close")
 
     def close(self) -> None:
-        """End all that waits, hang up. Idempotent."""
-        self._closing.set()
+        """End all that waits, hang up: nothing is sent once it returns. Idempotent."""
         with self._lock:
-            kept = list(self._links.values())
-        for lock, link in kept:
-            if link is None:
-                continue
+            self._closing.set()
+            kept, made = list(self._links.values()), list(self._made)
+        for link in made:
             link.wake()
-            with lock:
-                link.close()
+        for lock, kept_link in kept:
+            if kept_link is not None and lock.acquire(blocking=False):  # else its thread closes it
+                kept_link.close()
+                lock.release()

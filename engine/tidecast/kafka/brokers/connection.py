@@ -6,7 +6,9 @@ import contextlib
 import socket
 import ssl
 import struct
+import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidecast.config.kafka import KafkaSource
@@ -57,13 +59,24 @@ class Link:
     ``wrote`` and ``read`` count bytes.
     """
 
-    def __init__(self, address: Address, source: KafkaSource, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        source: KafkaSource,
+        tls: ssl.SSLContext | None,
+        begun: Callable[[Link], None] | None = None,
+    ) -> None:
+        """``begun``: called with this before it connects, so that `wake` ends that, too."""
         self.address = address
         self.asked: Any = None
         """The subject of the request that is under way; None: there is none."""
         self._key, self._version, self._correlation = 0, 0, 0
         self._head, self._frame, self._got = bytearray(4), bytearray(), 0
         self._has_length = self._woken = False
+        self._waking = threading.Lock()
+        self._connected: socket.socket | None = None
+        if begun is not None:
+            begun(self)
         try:
             self._socket = socket.create_connection(address, CONNECT_S)
         except OSError as problem:
@@ -71,7 +84,12 @@ class Link:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                self._socket = tls.wrap_socket(self._socket, server_hostname=address.host)
+                self._socket = tls.wrap_socket(
+                    self._socket, server_hostname=address.host, do_handshake_on_connect=False
+                )
+            self._note_connected()
+            if isinstance(self._socket, ssl.SSLSocket):
+                self._socket.do_handshake()
             self._versions = self._agree()
             if source.user:
                 self._log_in(source)
@@ -79,11 +97,16 @@ class Link:
             self.close()
             raise AuthError(f"broker {address}: {problem.verify_message}: set ca") from None
         except OSError as problem:
-            self.close()
-            raise ConnectionLost(f"broker {address}: {problem}") from None
+            raise self._lost(str(problem)) from None
         except BaseException:
             self.close()
             raise
+
+    def _note_connected(self) -> None:
+        with self._waking:
+            if self._woken:
+                raise Closed(f"broker {self.address}: the connection is closed")
+            self._connected = self._socket
 
     # --- login ------------------------------------------------------------------------------------
 
@@ -231,9 +254,12 @@ class Link:
 
     def wake(self) -> None:
         """End an `answer` that waits in another thread, which then closes; any thread."""
-        self._woken = True
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would say goodbye
+        with self._waking:
+            self._woken = True
+            found = self._connected
+        if found is not None:
+            with contextlib.suppress(OSError):  # of both directions: nothing is sent any more
+                socket.socket.shutdown(found, socket.SHUT_RDWR)  # TLS's own would say goodbye
 
     def close(self) -> None:
         """Hang up. Idempotent."""

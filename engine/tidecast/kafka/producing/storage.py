@@ -29,6 +29,7 @@ from tidecast.kafka.producing.fencing import count_stored, end_offset, fence
 from tidecast.kafka.producing.notes import FILE_NAME, Mark, Notes, load_notes, remedy, save_notes
 from tidecast.kafka.producing.writer import PartitionWriter
 from tidecast.kafka.schemas import tables
+from tidecast.log.queue_log import LogReader
 from tidecast.native.mapped import Bytes
 from tidecast.node.storing.spool import Spool
 from tidecast.queues.backoff import Backoff
@@ -103,13 +104,18 @@ class KafkaStorage:
         self._thread.start()
 
     def close(self) -> None:
-        """End: what is not stored yet is stored by the next writer. Idempotent."""
+        """End: what is not stored yet is stored by the next writer. Idempotent.
+
+        No request leaves any more when this returns, also when a broker does not answer: a fence
+        would end a writer that begins on another node meanwhile.
+        """
         self._closing.set()
         with self._lock:
-            if self._run is not None:
-                self._run.ended.set()
-            elif self._cluster is not None:
-                self._cluster.close()
+            run, cluster = self._run, self._cluster
+        if run is not None:
+            run.ended.set()
+        if cluster is not None:
+            cluster.close()  # nothing is sent from here on, however long the thread still waits
         self._spool.wake()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -148,32 +154,32 @@ class KafkaStorage:
     def _attempt_begin(self) -> TidecastError | None:
         try:
             run = self._begin()
+            with self._lock:
+                self._run = run
+                if self._closing.is_set():
+                    run.ended.set()
+            self._note_begin(run)
         except TidecastError as problem:
             return problem
         except Exception as problem:  # noqa: BLE001 - a defect is reported, and tried again
             _log.exception("topic %s: its storage cannot begin", self._spool.topic)
             return StorageError(f"internal error: {type(problem).__name__}: {problem}")
-        with self._lock:
-            self._run = run
-            if self._closing.is_set():
-                run.ended.set()
+        return None
+
+    def _note_begin(self, run: _Run) -> None:
         for queue, mark in enumerate(run.marks):
             self._spool.note_stored(queue, mark.token)
             if mark.token >= self._spool.synced(queue):
                 self._clear_problem(queue)
         self._clear_problem(_WHOLE_TOPIC)
-        return None
 
     def _begin(self) -> _Run:
         """Fence the writer before, count what it had stored, note where this one begins."""
         spool = self._spool
         before = load_notes(spool.directory)
         self._check_notes(before)
-        cluster = Cluster(self._source, create=spool.queues)
-        with self._lock:
-            self._cluster = cluster
+        cluster = Cluster(self._source, create=spool.queues, begun=self._keep)
         try:
-            self._check_open()
             self._check_topic(cluster)
             who = fence(cluster, self.transactional_id)
             marks = [self._find_mark(cluster, queue, before) for queue in range(spool.queues)]
@@ -184,6 +190,11 @@ class KafkaStorage:
             cluster.close()
             raise
         return run
+
+    def _keep(self, cluster: Cluster) -> None:
+        with self._lock:
+            self._check_open()
+            self._cluster = cluster
 
     def _check_open(self) -> None:
         if self._closing.is_set():
@@ -267,7 +278,8 @@ class KafkaStorage:
         with self._lock:
             self._run = None
         run.cluster.close()
-        self._note(run, noted)
+        with contextlib.suppress(Closed):
+            self._note(run, noted)
         return run.problem
 
     def _note(self, run: _Run, noted: Notes) -> Notes:
@@ -281,9 +293,10 @@ class KafkaStorage:
     # --- a queue's thread -------------------------------------------------------------------------
 
     def _write_queue(self, run: _Run, queue: int) -> None:
-        reader = self._spool.reader(queue)
         token, buffer = run.marks[queue].token, np.empty(READ_BYTES, dtype=np.uint8)
+        reader: LogReader | None = None
         try:
+            reader = self._spool.reader(queue)
             while not run.ended.is_set():
                 if self._spool.wait(queue, token) <= token:
                     continue
@@ -303,7 +316,8 @@ class KafkaStorage:
             text = f"internal error: {type(problem).__name__}: {problem}"
             run.fail(queue, StorageError(text))
         finally:
-            reader.close()
+            if reader is not None:
+                reader.close()
 
     def _store(self, run: _Run, queue: int, block: Bytes, token: int) -> int:
         """Store a block from a token on, however long it takes; the token behind it."""

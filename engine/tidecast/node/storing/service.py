@@ -72,6 +72,7 @@ class Storing:
             return
         found.storage.close()
         found.spool.close()
+        topic.set_storage_waits("it is closed")
         self._registry.standing.pop((topic.config.name, _MARK), None)
 
     def synced(self, topic: DurableTopic) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tidecast.log.queue_log import LogReader
+from tidecast.errors import Closed
+from tidecast.log.queue_log import LogReader, QueueLog
 from tidecast.node.durable.topic import DurableTopic
 
 WAIT_S = 0.5
@@ -34,7 +35,10 @@ class Reports(Protocol):
 
 
 class Spool:
-    """See module. Any thread. ``node``: the name of this one."""
+    """See module. Any thread. ``node``: the name of this one.
+
+    What reads the logs or their directory raises Closed once they are about to be closed.
+    """
 
     def __init__(self, topic: DurableTopic, node: str, reports: Reports) -> None:
         self._topic, self._reports = topic, reports
@@ -47,28 +51,41 @@ class Spool:
     @property
     def directory(self) -> Path:
         """Of the topic's logs: what the storage keeps there goes with them."""
-        return self._topic.directory
+        with self._changed:
+            self._check_open()
+            return self._topic.directory
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"topic {self.topic}: its logs are closed")
+
+    def _log(self, queue: int) -> QueueLog:
+        self._check_open()
+        return self._topic.logs[queue]
 
     # --- reading ----------------------------------------------------------------------------------
 
     def reader(self, queue: int) -> LogReader:
         """Reads what is synced."""
-        return self._topic.logs[queue].reader(synced=True)
+        with self._changed:
+            return self._log(queue).reader(synced=True)
 
     def earliest(self, queue: int) -> int:
         """The oldest token in the log."""
-        return self._topic.logs[queue].earliest_token
+        with self._changed:
+            return self._log(queue).earliest_token
 
     def synced(self, queue: int) -> int:
         """The storage may take all below."""
-        return self._topic.logs[queue].synced_token
+        with self._changed:
+            return self._log(queue).synced_token
 
     def wait(self, queue: int, token: int) -> int:
         """Wait until more than all below ``token`` is synced, but not for long; the end then."""
         with self._changed:
-            if not self._closed and self.synced(queue) <= token:
+            if not self._closed and self._log(queue).synced_token <= token:
                 self._changed.wait(WAIT_S)
-            return token if self._closed else self.synced(queue)
+            return token if self._closed else self._log(queue).synced_token
 
     def wake(self) -> None:
         """More is synced, or the storage stops: `wait` returns."""
@@ -79,11 +96,10 @@ class Spool:
 
     def note_stored(self, queue: int, token: int) -> None:
         """The storage has all below. Never less than before: what is acked stays acked."""
-        log = self._topic.logs[queue]
         with self._changed:
-            if self._closed or token <= log.stored_token:
+            if self._closed or token <= self._log(queue).stored_token:
                 return
-            log.note_stored(token)
+            self._log(queue).note_stored(token)
         self._reports.progressed(self._topic, queue)
 
     def count(self, queue: int, records: int, n_bytes: int, failures: int) -> None:
