@@ -1,4 +1,4 @@
-"""What all suites share: Hypothesis settings, the build under test, waiting without sleeping."""
+"""Shared by all suites: Hypothesis settings, the build under test, waiting without sleeping."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LONG = (*COSTLY, "tests/system/", "tests/test_")
 
 
 def group_of(test: str) -> str:
-    """What one worker runs as a whole: a costly suite, or a file."""
+    """The unit that one worker runs as a whole: a costly suite, or a file."""
     return next((suite for suite in COSTLY if test.startswith(suite)), test.partition("::")[0])
 
 

@@ -26,7 +26,7 @@ def parsed(text: str) -> tuple[int, int]:
 
 
 def unit_of(test: str) -> str:
-    """What is not divided: a file, or one test."""
+    """The unit that no shard divides: a file, or one test."""
     return test.partition("::")[0] if test.startswith(TOGETHER) else test
 
 

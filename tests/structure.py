@@ -1,4 +1,4 @@
-"""What the engine's modules import and own, read from their text: for the rules of `test_tidy`."""
+"""The imports and attributes of the engine's modules, read from text: for rules of `test_tidy`."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def defined() -> dict[str, bool]:
 
 
 def complaints(table: str) -> list[str]:
-    """What is wrong with a table."""
+    """The faults of a table."""
     found = []
     for row in rows(table):
         if row[0] in ("id", "promise", "what"):
@@ -96,7 +96,7 @@ def of_the_page(proofs: str) -> list[str]:
 
 
 def findings_complaints(table: str) -> list[str]:
-    """What is wrong with a table of findings."""
+    """The faults of a table of findings."""
     found, mutations = [], {each.name for each in MUTATIONS}
     for row in rows(table):
         if row[0] == "key":

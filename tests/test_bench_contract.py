@@ -1,4 +1,4 @@
-"""What `tidecast bench NAME --json` prints is what docs/BENCHMARKS.md says: others script on it."""
+"""The output of `tidecast bench NAME --json` is as in docs/BENCHMARKS.md: others script on it."""
 
 from __future__ import annotations
 

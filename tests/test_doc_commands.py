@@ -73,7 +73,7 @@ BEFORE = {
         "tidecast pub orders --message one --message two --key k --quiet",
     ],
 }
-"""What a page presumes."""
+"""The commands that run before those of a page."""
 MAY_FAIL = {r"tidecast doctor": "it fails when it finds something about this machine"}
 
 
@@ -200,7 +200,7 @@ class Shell:
 
 
 def _wrong(shell: Shell, command: Command) -> str | None:
-    """What went wrong with a command."""
+    """The failure of a command, if any."""
     text = command.text
     if any(re.match(pattern, text) for pattern in STAYS):
         return shell.stays(text)

@@ -139,7 +139,7 @@ def command_line() -> click.Command | None:
 
 
 def check_verb(words: list[str], command: click.Command) -> str | None:
-    """What is wrong with `tidecast X ...` as far as verbs and option names go."""
+    """The first unknown verb or option name in `tidecast X ...`."""
     context = click.Context(command, info_name="tidecast")
     options = _options(command)
     verbs = iter(word for word in words[1:] if word not in ("<", ">", ">>"))

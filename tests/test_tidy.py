@@ -392,7 +392,7 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "no short aliases": (no_short_aliases, list(select(".py"))),
     "named things": (
         docstrings_name_things,
-        list(select(".py", under=("engine/", "backend/", "benchmarks/", "examples/"))),
+        list(select(".py", under=("engine/", "backend/", "benchmarks/", "examples/", "tests/"))),
     ),
     "machine paths": (no_machine_paths, list(files().items())),
     "registries": (no_private_registry, [f for f in files().items() if LOCK_FILES.search(f[0])]),

@@ -414,7 +414,7 @@ def test_the_url_and_the_secret_are_write_only(service: Service, hook: Hook) -> 
 
 
 def test_a_masked_value_means_the_one_that_is_stored(service: Service, hook: Hook) -> None:
-    """What GET gave is put back, what was exported is applied: the hook is called as before."""
+    """A spec from GET or an export, its secret masked, is written back: the stored secret stays."""
     _rule(service, webhook=hook.url, webhook_secret=SECRET)
     path = "/api/v1/alert-rules/full"
     shown = service.admin.get(path).json()["spec"]

@@ -1,4 +1,4 @@
-"""What those may do who have not logged in: little, for a short time, and not in others' way."""
+"""Callers without a login: they may do little, for a short time, and block nobody else."""
 
 from __future__ import annotations
 

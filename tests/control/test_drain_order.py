@@ -120,7 +120,7 @@ def test_keys_keep_their_order_while_nodes_are_drained(
 
 
 def events(seen: list[Path]) -> list[tuple[int, int, int]]:
-    """What all consumers noted, in the order of time."""
+    """The notes of all consumers, in the order of time."""
     found = []
     for path in seen:
         raw = path.read_bytes()

@@ -386,7 +386,7 @@ def test_traffic_is_switched_on_and_off_and_seen_live(
 
 
 def test_the_live_feed_resumes_by_sequence(control: Running, engine: Engine) -> None:
-    """Who was away for some frames gets what changed in them, once, and nothing else again."""
+    """A viewer that missed some frames gets their changes once, and no other frame again."""
     name = _node(engine).name
 
     def version(data: Any) -> int:

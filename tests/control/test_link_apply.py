@@ -1,4 +1,4 @@
-"""What an engine makes of a topology: many topics at once, and what does not fit."""
+"""How an engine applies a topology: many topics at once, and settings that do not fit."""
 
 from __future__ import annotations
 

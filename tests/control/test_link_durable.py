@@ -132,7 +132,7 @@ def _listed_topics(control: Running) -> None:
 
 
 def _statuses(control: Running) -> None:
-    """What REST says without a viewer: engines are asked."""
+    """The status in REST without a viewer of the page: the service asks the engines."""
     assert control.api.get("/system").json()["watchers"] == 0
     status = control.api.get("/subscriptions/billing").json()["status"]
     assert (status["state"], status["lag_messages"], status["members"]) == ("idle", "10", 0)

@@ -1,4 +1,4 @@
-"""What several engines say, put together."""
+"""The samples of several engines, merged."""
 
 from __future__ import annotations
 

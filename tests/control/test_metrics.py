@@ -94,7 +94,7 @@ def test_the_text_is_read_by_a_strict_parser() -> None:
 
 
 def test_names_are_as_prometheus_wants_them() -> None:
-    """What `promtool check metrics` finds fault with."""
+    """`promtool check metrics` rejects other names."""
     for family in text_string_to_metric_families(_text()):
         for sample in family.samples:
             counter = sample.name.endswith("_total")

@@ -1,4 +1,4 @@
-"""What an operation shows as its command is one that the command line takes."""
+"""The command that an operation shows is one that the command line accepts."""
 
 from __future__ import annotations
 

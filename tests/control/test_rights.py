@@ -85,7 +85,7 @@ ANSWERS: dict[str, Any] = {
 
 
 def rows() -> Iterator[Any]:
-    """What no request makes."""
+    """Rows that no request creates."""
     advice = [
         {"topic": f"{side}.a", "spec": {"linger_us": 9}, "reasons": [],
          "peak_messages_per_s": 1.0, "peak_bytes_per_s": 1.0}
@@ -172,7 +172,7 @@ class World:
 
 
 def change_role(service: Service, key: str, role: str) -> None:
-    """What no request does."""
+    """Set the role of a key in the database: no request can."""
     with service.ctx.db.begin() as session:
         session.execute(text("UPDATE keys SET role = :r WHERE name = :k"), {"r": role, "k": key})
 

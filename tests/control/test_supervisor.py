@@ -38,7 +38,7 @@ FAULTY: dict[str, tuple[Any, str]] = {
 def test_a_task_that_fails_begins_again(
     settings: Settings, name: str, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
-    """What nobody foresaw, in each loop; it is named by the readiness check and by a metric."""
+    """An unexpected exception in each loop: the readiness check and a metric name the loop."""
     fails = [True]
     where, attribute = FAULTY[name]
     sound = getattr(where, attribute)

@@ -164,7 +164,7 @@ class Api:
 
 @pytest.fixture(scope="module")
 def api(admin: BrowserContext, platform: Platform) -> Api:
-    """What a test prepares without the page."""
+    """Requests by which a test prepares its resources without the page."""
     return Api(admin, platform.url)
 
 

@@ -157,7 +157,7 @@ def _creating(
 def _ending(
     name: str, path: str, at: str, opened: Callable[[Page], Locator], **spec: Any
 ) -> Action:
-    """What is at ``at`` goes."""
+    """An action that deletes the resource at ``at``."""
     return Action(name, path, opened, _put(at, **spec), _is_not(at))
 
 
@@ -422,7 +422,7 @@ def _quarantined(api: Api) -> bool:
 
 
 def _there_before(api: Api, platform: Platform) -> None:
-    """What the actions are done to."""
+    """Create the resources that the actions change."""
     for name in ("copied", "copied.dead", "copied.to", "copied.purged"):
         api.topic(name, mode="durable")
     _put("/subscriptions/copier", topic="copied", dead_letter="copied.dead")(api)
@@ -491,7 +491,7 @@ def _copied(page: Page, place: Locator) -> dict[str, str]:
 
 
 def _wrong(way: str, text: str, environment: dict[str, str], directory: Path) -> str | None:
-    """What went wrong with what was copied. A password is left for its owner to fill in."""
+    """The error of the copied command, if any. A password is left for its owner to fill in."""
     shell = [sys.executable, "-c"] if way == "Python" else ["bash", "-ec"]
     done = subprocess.run(
         [*shell, text.replace('"..."', f'"{SECRET}"')], env=environment, cwd=directory,

@@ -1,4 +1,4 @@
-"""What a person does with the page, on a real platform."""
+"""The tasks of a user of the page, on a real platform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is managed from the page: policies, pipelines, history."""
+"""Management from the page: policies, pipelines, history."""
 
 from __future__ import annotations
 

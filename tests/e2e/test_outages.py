@@ -1,4 +1,4 @@
-"""What the page says while a part of the platform is away, and that it recovers by itself."""
+"""The page while a part of the platform is away: it names the part, and recovers by itself."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ PAGES: dict[str, tuple[str, str, int]] = {
 
 
 def _made(api: Api) -> None:
-    """What a platform of some weeks would have."""
+    """Create resources as on a platform that has run for some weeks."""
     for name in ("md.eu", "md.us"):
         _put(api, "topics", name, {"history_bytes": 8 << 20})
     for name, queues in (("orders.eu", 4), ("orders.us", 2), ("jobs", 1), ("jobs.dead", 1)):

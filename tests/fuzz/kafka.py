@@ -146,7 +146,7 @@ class KafkaFuzz:
         return bytes(changed)
 
     def sends(self) -> bytes:
-        """What a stranger sends: some requests, the last ones perhaps damaged."""
+        """The bytes of an unknown client: some requests, the last ones perhaps damaged."""
         r = self.random
         raw = b"".join(
             self.request(r.choice(list(tables.APIS.values()))) for _ in range(r.randint(1, 6))

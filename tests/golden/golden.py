@@ -1,4 +1,4 @@
-"""What the golden files hold: bytes that the code makes, in hex with the layout's field names.
+"""The golden files: bytes that the code makes, in hex with the layout's field names.
 
 A change here is a change of the wire or of shared memory: it needs a new version number.
 `python -m tests.golden.golden` rewrites the files.

@@ -1,4 +1,4 @@
-"""What a mutation is, and how it is applied to a copy of the project."""
+"""A mutation of the code, and its application to a copy of the project."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Mutation:
     tests: tuple[str, ...]
     """Ids of pytest of which at least one must fail."""
     breaks: str
-    """What no longer holds, in one sentence."""
+    """The property that no longer holds, in one sentence."""
     equivalent: str = ""
     """Why no test can fail. Such an entry documents the code and is not run."""
 

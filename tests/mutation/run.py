@@ -34,7 +34,7 @@ _FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one mutation. ``detail``: the test that failed, or the end of the output."""
+    """The outcome of one mutation. ``detail``: the test that failed, or the end of the output."""
 
     mutation: Mutation
     verdict: str

@@ -26,7 +26,7 @@ def grown(r: Rig, q: int, queue: Punched, hole: int, records: int) -> None:
 
 
 def taken(r: Rig, m: TestMember) -> list[Got]:
-    """What comes until nothing more does; nothing is acked."""
+    """All messages that arrive until no more come; none is acked."""
     found: list[Got] = []
     while True:
         r.run()

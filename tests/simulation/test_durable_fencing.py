@@ -1,4 +1,4 @@
-"""Who may begin: rings whose publisher is gone, publishers that go on, those that came since."""
+"""The right to publish: orphaned rings, publishers that resume, publishers that came later."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def true(topic: DurableTopic) -> Gauges:
 
 
 def settled(one: Platform) -> Gauges:
-    """What is counted a tick later; it is what is true."""
+    """The gauges a tick later; they equal the counts of the topic."""
     one.run(int(TICK_S * 1000) + 200)
     found = gauges(one.durable)
     assert found == true(one.topic)

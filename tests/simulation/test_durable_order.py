@@ -23,7 +23,7 @@ KEYS, RECORDS = 7, 700
 
 
 class Ledger:
-    """What was published and acked, by key."""
+    """The messages that were published and acked, by key."""
 
     def __init__(self) -> None:
         self.acked: set[int] = set()
@@ -45,7 +45,7 @@ def publish(p: Platform) -> None:
 
 
 def settle(ledger: Ledger, message: Any, chance: random.Random) -> None:
-    """What a handler might do."""
+    """Ack, refuse or keep a message, as a handler might."""
     ledger.handle(message)
     what = chance.random()
     if what < 0.08:

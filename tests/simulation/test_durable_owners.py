@@ -1,4 +1,4 @@
-"""What moves with a topic's queues from engine to engine: positions of subscriptions, and the logs.
+"""A topic's queues move from engine to engine with the positions of subscriptions, and the logs.
 
 Each owner has a directory of its own: whatever one that was asleep does to its files when it wakes,
 the next owner's are as they were.

@@ -1,4 +1,4 @@
-"""What a subscription has settled, and how often it tried the rest, outlives crashes of engines."""
+"""A subscription's acks, and its counts of attempts, outlive crashes of engines."""
 
 from __future__ import annotations
 

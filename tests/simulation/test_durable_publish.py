@@ -553,7 +553,7 @@ def proof(one: Platform, sent: dict[bytes, list[int]], acked: int, seq_of: dict[
 
 
 def tear(one: Platform, rng: random.Random) -> None:
-    """What a write that the crash cut short leaves."""
+    """Damage the end of the log as a write does that the crash cut short."""
     for log in one.topic.logs:
         path = log.directory / segment_name(log.segments[-1].base_token)
         with path.open("ab") as file:

@@ -369,7 +369,7 @@ class Proxy:
     ["stopped", "to the engine", "to the producer", "cut before the ack", "doubled", "mixed up"],
 )
 def test_a_proxy_between_producer_and_engine(how: str) -> None:
-    """What the reference asks for: stop and start, one direction, cut, duplicate, reorder."""
+    """The faults of a network: stop and start, one direction, cut, duplicate, reorder."""
     with pair(seed=5) as two:
         proxy, publisher = Proxy(two), two.publisher(producer="p")
         publisher.publish(b"0", ack="durable")

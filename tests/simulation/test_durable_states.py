@@ -158,7 +158,7 @@ class Publishing:
         self.side.take_own("orders")
 
     def begin(self) -> None:
-        """What need not wait any more begins."""
+        """Begin the held publications that need not wait any more."""
         self.side.begin_held(self.engine.durable.ctx.now_s())
 
     def orphan(self, *, dropped: bool) -> None:

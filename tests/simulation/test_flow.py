@@ -334,7 +334,7 @@ def test_byte_rate_holds_and_changes_at_run_time() -> None:
 
 
 def test_a_limit_set_after_unlimited_traffic_holds_from_its_own_time() -> None:
-    """What was sent while there was no limit is no debt: sending continues at the rate."""
+    """Bytes that were sent while there was no limit are no debt: sending continues at the rate."""
     with Network(seed=10, step_us=50) as net:
         a, b = network_of(net, "ab")
         reader = Reader(b)

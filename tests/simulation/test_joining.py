@@ -1,4 +1,4 @@
-"""Who gets what: early and late subscribers, several publishers, closing, addressing."""
+"""The messages of each subscriber: early and late, several publishers, closing, addressing."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ STEP_NS = S // 2
 
 @dataclass
 class Log:
-    """What of a queue's log matters here: who owns it, and what was appended by whom."""
+    """A queue's log as far as leases need it: its owner, and the records with their writers."""
 
     epoch: int = 0
     owners: dict[int, str] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def refused(node: SimulatedNode) -> int:
 
 
 def state_of(node: SimulatedNode) -> list[Any]:
-    """What packets can change at a node."""
+    """The state of a node that packets can change."""
     [runtime] = node.engine.runtimes.values()
     images, pubs = runtime.rx_state.images, runtime.tx_state.pubs
     return [

@@ -18,7 +18,7 @@ MINE, THEIRS = "0123456789abcdef", "fedcba9876543210"
 
 
 def _crossing(one: str, other: str) -> tuple[list[bytes], list[Event], int]:
-    """What a subscriber of ``other`` gets of a publisher of ``one``; how many SETUPs it refused."""
+    """Messages and events of a subscriber of ``other``; how many SETUPs of ``one`` it refused."""
     with Network(seed=1) as net:
         a = net.node("a", topics=["t"], transport={"platform": one})
         b = net.node("b", topics=["t"], transport={"platform": other})

@@ -1,4 +1,4 @@
-"""What of the jobs needs no JVM: the archive's log, the advice, the package, the command line."""
+"""The parts of the jobs without a JVM: the archive's log, advice, the package, the command line."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def url() -> Iterator[str]:
 
 
 def samples(platform: Platform) -> list[dict[str, Any]]:
-    """What the engine wrote so far."""
+    """The samples that the engine has written so far."""
     told = {"dataDir": str(platform.directory), "topic": TELEMETRY_TOPIC}
     one = TidecastDataSource(told)
     reader: Any = one.reader(one.schema())

@@ -37,7 +37,7 @@ class Crash(Exception):
 
 
 class Log:
-    """What the topics hold; ``crash_after`` rows the driver dies, ``refuse`` errors come first."""
+    """Rows in the topics; ``crash_after`` rows the driver dies, ``refuse`` errors come first."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[bytes]] = {}

@@ -92,7 +92,7 @@ def service_of(settings: Settings, *, login: bool = True) -> Iterator[Service]:
 
 
 def log_in_first_admin(client: TestClient, password: str) -> None:
-    """What a person does on a first run."""
+    """Log in as the first admin, and change the first password."""
     answer = client.post("/api/v1/auth/login", json={"user": "admin", "password": password})
     assert answer.status_code == 200, answer.text
     client.headers["X-CSRF-Token"] = answer.json()["csrf_token"]
@@ -104,7 +104,7 @@ def log_in_first_admin(client: TestClient, password: str) -> None:
 
 @dataclass(frozen=True)
 class Login:
-    """What a logged-in client holds."""
+    """The cookies and the token of a client that is logged in."""
 
     cookie: str
     csrf: str

@@ -63,7 +63,7 @@ class ControlProcess:
 
     @property
     def log(self) -> str:
-        """What it wrote."""
+        """The text of its log."""
         return (self.data_dir / "control.log").read_text("utf-8", "replace")
 
     def client(self) -> httpx.Client:

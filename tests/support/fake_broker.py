@@ -79,7 +79,7 @@ class FakeBroker:
         connection ends without an answer), or a code that is answered without more."""
         self.produced = 0
         self.policy = "delete"
-        """What ``cleanup.policy`` of the topic is."""
+        """``cleanup.policy`` of the topic."""
         self.ids: dict[str, tuple[int, int]] = {}
         self.unfinished: dict[str, int] = {}
         """By transactional id: how often InitProducerId still has to wait for markers."""

@@ -1,4 +1,4 @@
-"""What `--adapter TOPIC=MODULE:FUNCTION` names in tests."""
+"""Adapters that `--adapter TOPIC=MODULE:FUNCTION` names in tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What handlers of `Consumer.run` are called with when the subscription is moved meanwhile."""
+"""The calls of handlers of `Consumer.run` when the subscription is moved meanwhile."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def handled_around(consumer: Consumer, move: Callable[[], None]) -> tuple[list[b
 
 
 def cursors_of(consumer: Any) -> set[int]:
-    """What frames call the cursors of a subscription now: a seek gives them new names."""
+    """The ids of a subscription's cursors in frames: a seek gives them new ids."""
     which = {"pattern": consumer.pattern, "name": consumer.name}
     return {word for word, _, _ in consumer._connection.link.administer("cursors", which)}

@@ -160,7 +160,7 @@ def fetch_body(
 
 
 def administration_of(node: Any) -> Administration:
-    """What creates and changes topics of a node; nothing is saved."""
+    """The administration of a node's topics, without a topology file."""
     return Administration(node, TopologyStore(node.topology, None))
 
 

@@ -183,19 +183,19 @@ def _found(command: Sequence[str], **environment: str) -> Any:
 
 
 def kafkajs(address: str, action: str, topic: str, *rest: str) -> Any:
-    """What kafkajs finds."""
+    """The output of kafkajs for an action, decoded."""
     program = str(PROGRAMS / "client.js")
     modules = str(_kafkajs_place() / "node_modules")
     return _found(["node", program, address, action, topic, *rest], NODE_PATH=modules)
 
 
 def franz_go(address: str, action: str, topic: str, *rest: str) -> Any:
-    """What franz-go finds."""
+    """The output of franz-go for an action, decoded."""
     return _found([str(_go_place() / "client"), address, action, topic, *rest])
 
 
 def kcat(address: str, *arguments: str, stdin: str = "", fails: bool = False) -> str:
-    """What kcat writes."""
+    """The output of kcat."""
     ran = subprocess.run(
         ["kcat", "-b", address, *arguments],
         input=stdin,

@@ -81,7 +81,7 @@ class Platform:
         assert self.shared() == []
 
     def shared(self) -> list[Path]:
-        """What lies in shared memory for this data directory, one directory an incarnation."""
+        """The directories in shared memory of this data directory, one an incarnation."""
         base = shm_dir(self.directory)
         return sorted(base.iterdir()) if base.is_dir() else []
 

@@ -137,7 +137,7 @@ class LoopLink(Link):
             )
 
     def allow(self, publication_id: int, limit: int) -> None:
-        """What a sender does: packets below ``limit`` may be opened."""
+        """Let the publication open packets below ``limit``, as a sender does."""
         ring = self.publications[publication_id].mapped.array
         ring[lay.NETWORK_LIMIT_AT :][:8].view("i8")[0] = limit
 

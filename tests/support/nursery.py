@@ -38,7 +38,7 @@ MODULES = (
     "tidecast.engine.admission", "tidecast.gateway.server", "tidecast.engine.process",
     "tidecast.telemetry.sampling",
 )  # fmt: skip
-"""What engines and clients import as they run."""
+"""Modules that engines and clients import as they run."""
 
 
 def _appending(path: Path) -> int:

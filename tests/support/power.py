@@ -40,7 +40,7 @@ _disk: Disk | None = None
 
 
 def _of_kernel(fd: int) -> int:
-    """What a kernel calls to sync a file."""
+    """The function that a kernel calls to sync a file."""
     try:
         (_real_fdatasync if _disk is None else _disk.sync)(fd)
     except OSError as problem:
@@ -157,7 +157,7 @@ class Disk:
     # --- power ------------------------------------------------------------------------------------
 
     def lose_power(self, share: float | None = None) -> None:
-        """What is in the files then is what the device holds. Nothing may have a file open.
+        """The files then hold the bytes that the device holds. Nothing may have a file open.
 
         ``share``: of what was not synced that is there all the same; None: as the seed has it.
         """
@@ -183,7 +183,7 @@ class Disk:
                     os.close(fd)
 
     def torn(self, inode: int, written: bytes, share: float | None) -> bytes:
-        """What of a file's bytes may be on the device."""
+        """A content of the file that may be on the device: some unsynced bytes are lost."""
         rng = self._rng
         stored, lost = self._bytes.get(inode, b""), self._lost.get(inode, set())
         sizes = [len(stored), len(written), rng.randint(*sorted((len(stored), len(written))))]

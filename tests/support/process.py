@@ -17,7 +17,7 @@ Text = subprocess.CompletedProcess[str]
 
 
 class Child:
-    """What a test does with a process that it started; `signal` and `wait` are the kind's own."""
+    """A process that a test started; each subclass has its own `signal` and `wait`."""
 
     def __init__(self, pid: int, log: Path, stdin: IO[str] | None, stdout: IO[str] | None) -> None:
         self.pid, self.log, self.stdin, self.stdout = pid, log, stdin, stdout

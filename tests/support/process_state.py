@@ -68,7 +68,7 @@ def snapshot() -> State:
 
 
 def changes(before: State, after: State) -> list[str]:
-    """What differs, a line each; names of new loggers and modules are no change."""
+    """The differences, a line each; names of new loggers and modules are no change."""
     found = []
     for name, old in before.items():
         new = after[name]

@@ -28,7 +28,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """What a client connects to."""
+        """The URL that a client connects to."""
         return f"tidecast://127.0.0.1:{self.port}"
 
     def cut(self) -> None:

@@ -308,7 +308,7 @@ def rig(**puller: Any) -> Iterator[Rig]:
 
 
 def payloads(got: list[Got]) -> list[bytes]:
-    """What was in them."""
+    """The payloads of the messages."""
     return [one.payload for one in got]
 
 

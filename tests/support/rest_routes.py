@@ -16,7 +16,7 @@ from tidecast_control import app
 from tidecast_control.system.routes import router as system
 
 Access = Literal["public", "anyone", "list", "seen", "topic", "publish", "platform", "whole"]
-"""What a key with scopes needs beside its role.
+"""The rights that a key with scopes needs beside its role.
 
 public, anyone: nothing. list: answers, and names nothing outside of its scopes. seen: any right on
 the topic. topic: `manage` there. publish: `publish`, whatever the role. platform: `manage` on every

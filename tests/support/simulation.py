@@ -1,4 +1,4 @@
-"""What simulations share: readers that collect, a stream of numbered messages, costs."""
+"""Shared by simulations: readers that collect, a stream of numbered messages, costs."""
 
 from __future__ import annotations
 

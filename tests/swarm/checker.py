@@ -1,4 +1,4 @@
-"""What must hold of every history, whatever happened: each check reads the history alone.
+"""The checks that each history must pass, whatever happened. They read the history alone.
 
 A check returns complaints; `tests/simulation/test_swarm.py` plants a violation for each of them.
 """
@@ -106,7 +106,7 @@ def tokens_are_contiguous(history: swarm_history.History) -> Iterator[str]:
 
 
 def delivered_is_stored(history: swarm_history.History) -> Iterator[str]:
-    """What was delivered is what the log holds at that token."""
+    """A delivered message equals the record at its token in the log."""
     stored = {(e.queue, e.token): e for e in _records(history)}
     for entry in _all(history, swarm_history.Delivered):
         kept = stored.get((entry.queue, entry.token))
@@ -334,7 +334,7 @@ def positions_never_go_back(history: swarm_history.History) -> Iterator[str]:
 
 
 def acked_does_not_come_again(history: swarm_history.History) -> Iterator[str]:
-    """What was acked comes again only if its engine crashed within the interval of saves.
+    """An acked message comes again only if its engine crashed within the interval of saves.
 
     Where no delivery times out: a copy that another member got after a time-out is no violation.
     """
@@ -409,7 +409,7 @@ def live_order(history: swarm_history.History) -> Iterator[str]:
 
 
 def live_losses_are_reported(history: swarm_history.History) -> Iterator[str]:
-    """What a live subscriber lacks was reported to it or to the publisher: no more, no less."""
+    """Each loss of a live subscriber is reported to it or to the publisher: no more, no less."""
     got: dict[tuple[str, str], set[int]] = defaultdict(set)
     told: Counter[tuple[str, str]] = Counter()
     sent: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What happened in a world, as the clients saw it, in order. `checker` reads nothing else."""
+"""The events of a world, as the clients saw them, in order. `checker` reads nothing else."""
 
 from __future__ import annotations
 

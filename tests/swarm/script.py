@@ -19,7 +19,7 @@ RUN_US_MAX = 400_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a whole world."""
+    """The settings of a whole world."""
 
     seed: int
     drop: float

@@ -11,7 +11,7 @@ from tests.swarm.world import run
 
 
 def complaints(script: Script) -> list[Complaint]:
-    """What is wrong with a script's world; an exception is a complaint, too."""
+    """The complaints about a script's world; an exception is a complaint, too."""
     try:
         return check(run(script))
     except Exception as problem:  # noqa: BLE001 - whatever a world raises is a finding

@@ -44,7 +44,7 @@ def _environment(directory: Path) -> dict[str, str]:
 
 
 def in_bash(directory: Path, *words: str) -> set[str]:
-    """What bash would offer behind these words."""
+    """The completions that bash offers behind these words."""
     bash = shutil.which("bash")
     assert bash is not None
     done = subprocess.run(

@@ -105,7 +105,7 @@ class Crashes:
             self.consumer = self.start_consumer()
 
     def noted(self) -> str:
-        """What clients and engines say, and the end of the engines' flight recorders."""
+        """The output of clients and engines, and the end of the engines' flight recorders."""
         clients = {"producer": self.producer, "consumer": self.consumer}
         told = [
             f"{name}: {'runs' if each.running else 'ended'}\n{each.log.read_text()}"

@@ -97,7 +97,7 @@ def positions(shared: Path) -> dict[int, int]:
 
 
 def numbers(seen: Path) -> set[int]:
-    """What a consumer has noted."""
+    """The numbers that a consumer has noted."""
     raw = seen.read_bytes()
     return set(struct.unpack(f"<{len(raw) // NUMBER.size}Q", raw))
 

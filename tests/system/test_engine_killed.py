@@ -112,7 +112,7 @@ def test_what_was_left_in_the_ring_is_read_after_the_kill(lab: Lab, eventually: 
 def test_a_subscription_goes_on_where_it_was_when_its_engine_is_back(
     lab: Lab, eventually: Eventually
 ) -> None:
-    """What history holds still comes, the rest is a gap; what began meanwhile is read whole."""
+    """Messages in the history come, the rest is a gap; new publications are read from the start."""
     topics: list[Any] = [
         {"name": "reliable", "id": 1},
         {"name": "unordered", "id": 2, "reliability": "unordered"},

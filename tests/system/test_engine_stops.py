@@ -81,7 +81,7 @@ def test_durable_messages_survive_orderly_stops_with_their_sequences(
 
 
 class Ledger:
-    """What a subscription receives, read by a thread until all of ``total`` is there."""
+    """The messages of a subscription, read by a thread until all of ``total`` is there."""
 
     def __init__(self, subscription: tidecast.sync.Subscription) -> None:
         self.found: list[int] = []

@@ -120,7 +120,7 @@ def test_the_tests_of_the_tutorial() -> None:
 
 
 def ledger(program: Child) -> Any:
-    """What a program printed when all that it sent had arrived."""
+    """The report that a program prints when all its messages have arrived."""
     found = json.loads(program.line())
     assert program.code() == 0, found
     return found

@@ -25,7 +25,7 @@ def served(short_dir: Path) -> Iterator[Served]:
 
 
 def run(served: Served, main: str, *arguments: str, stdin: str = "", fails: bool = False) -> str:
-    """What a tool writes; it must succeed, or with ``fails`` fail."""
+    """The output of a tool; it must succeed, or with ``fails`` fail."""
     command = run_java(main)
     address = ["--bootstrap-server", served.endpoint.address]
     ran = subprocess.run(

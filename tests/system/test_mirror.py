@@ -114,7 +114,7 @@ def wait_progress(process: subprocess.Popen[str], records: int) -> None:
 
 
 def done(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it says when it has ended."""
+    """The report that the process prints when it ends."""
     out, errors = process.communicate(timeout=240)
     assert process.returncode == 0, (out[-1000:], errors[-1000:])
     found: dict[str, Any] = json.loads(out.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""What a killed process with an embedded node leaves behind is gone when the next one starts."""
+"""A process with an embedded node removes the files of a killed one when it starts."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Shell(NamedTuple):
         return done
 
     def lines(self, *arguments: str, remote: bool = False) -> list[str]:
-        """What a command writes."""
+        """The lines that a command writes."""
         return self.run(*arguments, remote=remote).stdout.splitlines()
 
     def durable(self, topic: str, *messages: str, queues: int = 1) -> None:

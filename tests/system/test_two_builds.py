@@ -44,7 +44,7 @@ def consumed(seen: Path, acked: int) -> bool:
 
 
 def numbers_of(directory: Path) -> list[int]:
-    """What is in the log of the topic, in the order of numbers; this build reads it."""
+    """The numbers in the log of the topic, sorted, as this build reads them."""
     topic = DurableTopic.open(
         TopicConfig(**ORDERS), directory, time.time_ns(), owner=1000, name="test"
     )

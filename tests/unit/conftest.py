@@ -1,4 +1,4 @@
-"""What all unit tests share: none leaves a change of its process."""
+"""Shared by all unit tests: none leaves a change of its process."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class _NoCipher:
 
 
 def run_python(source: str, **environment: str) -> str:
-    """What a program printed, in a process of its own. It must succeed."""
+    """The output of a program in a process of its own. It must succeed."""
     run = subprocess.run(
         [sys.executable, "-c", source],
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""What fails in an agent's thread in a way nobody foresaw: told, counted, recorded; it goes on."""
+"""Unexpected exceptions in an agent's thread: logged, counted, recorded; the thread continues."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def examples_in(help_text: str) -> list[str]:
 
 
 def arguments_of(line: str) -> list[str]:
-    """What `tidecast` gets of a line as a shell reads it."""
+    """The arguments of `tidecast` in a line, as a shell splits it."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>()")
     lexer.whitespace_split = True
     words = list(lexer)

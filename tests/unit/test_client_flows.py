@@ -46,7 +46,7 @@ class Shell:
         self.client: Any = self.do(connect(link=link))
 
     def do(self, value: Any) -> Any:
-        """What ``value`` is, or gives when it is awaited."""
+        """``value``, or its result if it is awaitable."""
         if self._runner is None or not inspect.isawaitable(value):
             return value
 
@@ -387,7 +387,7 @@ def test_a_cancelled_flow_cleans_up() -> None:
 
 
 class Source:
-    """What a compiled handler reads: nothing comes."""
+    """The source of a compiled handler, without messages."""
 
     pattern, running, ended = "t", 0, False
 

@@ -1,4 +1,4 @@
-"""What a user does to a subscription: move it, pause queues, say what becomes of what failed."""
+"""Actions on a subscription: seek, pause queues, decide about failed messages."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def raw_client(gateway: Gateway) -> Any:
 
 
 def goodbye(socket: Any) -> str:
-    """What the gateway says at the end, or how it ends."""
+    """The last frame of the gateway, or the way the connection ends."""
     try:
         while True:
             frame, _ = remote_frames.from_gateway(socket.recv(TIMEOUT_S))

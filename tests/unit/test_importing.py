@@ -1,4 +1,4 @@
-"""What `import tidecast` loads, and that an event loop waits for nothing that a client does."""
+"""The modules that `import tidecast` loads; no call of a client blocks an event loop."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ N = 50
 
 
 class Order(BaseModel):
-    """What the app takes."""
+    """The message that the app handles."""
 
     number: int
     amount: float

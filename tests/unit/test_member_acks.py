@@ -1,4 +1,4 @@
-"""What acks cost: frames in the member's ring, which the puller reads one by one."""
+"""The cost of acks: frames in the member's ring, which the puller reads one by one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What kernels do with Python's objects: right values, right references, everything else by Python.
+"""Kernels on Python's objects: right values, right references, everything else by Python.
 
-What publishers and subscribers do with it is in test_client_publish and test_client_subscribe.
+Their use by publishers and subscribers is in test_client_publish and test_client_subscribe.
 """
 
 from __future__ import annotations

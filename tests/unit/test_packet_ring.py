@@ -66,7 +66,7 @@ class Ring:
         return int(status), int(done[0])
 
     def seal_as_sender(self) -> bool:
-        """What a sender does with an OPEN packet whose linger time is over."""
+        """Seal an OPEN packet whose linger time is over, as a sender does."""
         seq = int(self.word(lay.HEAD_AT)[0]) - 1
         word = self.word(control_at(seq, SLOTS - 1))
         length = int(word[0]) & lay.CONTROL_LENGTH_MASK

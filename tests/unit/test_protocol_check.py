@@ -27,7 +27,7 @@ def checked(buffer, at, n):  # type: ignore[no-untyped-def]
 
 
 def cause(packet: bytes, lead: int = 3) -> int:
-    """What is wrong. The packet ends where its array ends: a checked build sees any step beyond."""
+    """The fault of a packet. It ends where its array ends: a checked build sees any step beyond."""
     buffer = np.frombuffer(bytes(lead) + packet, dtype=np.uint8).copy()
     return int(checked(buffer, lead, len(packet)))
 

@@ -99,7 +99,7 @@ def test_a_new_log_outlives_the_power_from_its_first_sync_on(disk: Disk) -> None
 
 
 def test_a_tail_is_cut_off_and_what_lay_in_it_never_comes_back(disk: Disk) -> None:
-    """What is appended in its place may have its length: the batch behind would be sound again."""
+    """A batch appended in its place may have its length: the batch behind would be sound again."""
     log = opened(disk.root)
     for n in range(6):
         put(log, payload(n), producer=7, epoch=1, base_seq=n + 1, acked_seq=1)

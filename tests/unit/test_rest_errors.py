@@ -1,4 +1,4 @@
-"""What a client says of a refusal by the control service."""
+"""The errors of a client when the control service refuses a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers find in programs that use the client, and what completion shows."""
+"""Errors that type checkers find in programs with the client, and the completions of editors."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def as_module(code: str) -> str:
 
 
 def checked(directory: Path) -> dict[str, list[tuple[int, str]]]:
-    """What mypy finds: (line, text) by file name."""
+    """The errors of mypy: (line, text) by file name."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")),

@@ -1,4 +1,4 @@
-"""What `up` starts again, when, and who does it."""
+"""The processes that `up` starts again, when, and by which supervisor."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Record:
 
 
 def keeps(text: str, record: Record, raw_headers: bytes | None = None) -> bool:
-    """What the kernel says."""
+    """The verdict of the kernel."""
     program = np.frombuffer(where_of(text).program, dtype=np.uint8)
     packed = msgspec.msgpack.encode(record.headers) if record.headers else b""
     builder = BatchBuilder().begin()

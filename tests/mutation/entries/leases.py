@@ -1,4 +1,4 @@
-"""Who owns the queues of a topic: leases, epochs, taking over."""
+"""The ownership of a topic's queues: leases, epochs, taking over."""
 
 from __future__ import annotations
 
