@@ -67,7 +67,14 @@ export const pipelines = (nowMs: number): Row[] => {
       {
         state: "idle",
         next_run_at: iso(nowMs + 30_000_000),
-        last_run: run({ job: "archive", state: "failed", rows: null, error: "no space left" }),
+        last_run: run({
+          id: "5b1e0d5e-0000-4000-8000-000000000002",
+          pipeline: "archive-orders",
+          job: "archive",
+          state: "failed",
+          rows: null,
+          error: "no space left",
+        }),
       },
     ),
   ];

@@ -73,7 +73,7 @@ def payloads(raw: bytes) -> list[bytes]:
 
 
 def stored(fake: FakeBroker) -> list[list[bytes]]:
-    """What each partition holds."""
+    """The records of each partition."""
     with fake.lock:
         each = [one.records() for one in fake.partitions]
     return [[value for raw in rows for value in payloads(raw)] for rows in each]
