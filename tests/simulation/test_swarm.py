@@ -164,6 +164,13 @@ def test_what_was_delivered_by_the_clock_or_passed_in_time_is_no_violation() -> 
         *PASSED[2:],
     ]
     assert list(checker.keys_wait_for_what_is_due(moved)) == []
+    back: swarm_history.History = [
+        NEXT._replace(at_ns=0),
+        swarm_history.ClockSet(1, 300_000_000, 0),
+        LATER,
+        *PASSED[2:],
+    ]
+    assert list(checker.keys_wait_for_what_is_due(back)) == []
 
 
 def refused_and_passed(

@@ -22,24 +22,31 @@ from tests.swarm.shrink import shrink
 OUT = Path(".swarm")
 
 
-def report(script: Script, problems: list[Complaint], name: str, *, short: bool) -> None:
-    """Print a failure; shrink it and keep the script."""
-    first = problems[0]
+def report(script: Script, problems: list[Complaint], name: str) -> None:
+    """Print a failure and keep its script."""
     for each in problems:
         write(f"seed {name}: {each.check}: {each.text}")
-    kind = first.check
+    _keep(script, problems[0], name)
+
+
+def shorten(script: Script, problem: Complaint, name: str) -> None:
+    """Keep the shrunk script instead, if it fails again."""
 
     def fails(shorter: Script) -> bool:
-        return any(each.check == kind for each in complaints(shorter))
+        return any(each.check == problem.check for each in complaints(shorter))
 
-    if short and not fails(script):
+    if not fails(script):
         write(f"seed {name}: it does not fail again by itself")
-    elif short:
-        script = shrink(script, fails)
-        write(f"seed {name}: {len(script.steps)} steps are left")
+        return
+    script = shrink(script, fails)
+    write(f"seed {name}: {len(script.steps)} steps are left")
+    _keep(script, problem, name)
+
+
+def _keep(script: Script, problem: Complaint, name: str) -> None:
     OUT.mkdir(exist_ok=True)
     OUT.joinpath(f"{name}.json").write_text(dump(script))
-    OUT.joinpath(f"{name}.py").write_text(as_test(script, f"seed_{name}", first.text))
+    OUT.joinpath(f"{name}.py").write_text(as_test(script, f"seed_{name}", problem.text))
 
 
 def write(line: str) -> None:
@@ -79,9 +86,10 @@ def main() -> int:
 
 
 def search(first: int, seconds: float, most: int, workers: int, *, short: bool) -> int:
-    """Worlds until the time is over; 1 when one failed."""
+    """Worlds until the time is over, then shrink those that failed; 1 when one failed."""
     until = time.monotonic() + seconds
-    done, failed, shown = 0, 0, time.monotonic()
+    done, shown = 0, time.monotonic()
+    failed: list[tuple[int, Complaint]] = []
     seeds = seeds_from(first)
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, context, max_tasks_per_child=200) as pool:
@@ -94,14 +102,16 @@ def search(first: int, seconds: float, most: int, workers: int, *, short: bool) 
                 seed, problems, _ = each.result()
                 done += 1
                 if problems:
-                    failed += 1
-                    report(draw(seed), problems, str(seed), short=short)
+                    failed.append((seed, problems[0]))
+                    report(draw(seed), problems, str(seed))
                 if time.monotonic() < until and not (most and done + len(waiting) >= most):
                     waiting.add(pool.submit(world, next(seeds)))
             if time.monotonic() - shown > 10:
                 shown = time.monotonic()
-                write(f"{done} worlds, {failed} failed, {max(0, until - shown):.0f} s left")
-    write(f"{done} worlds, {failed} failed, seeds {first} to {first + done - 1}")
+                write(f"{done} worlds, {len(failed)} failed, {max(0, until - shown):.0f} s left")
+    for seed, problem in failed if short else []:
+        shorten(draw(seed), problem, str(seed))
+    write(f"{done} worlds, {len(failed)} failed, seeds {first} to {first + done - 1}")
     return 1 if failed else 0
 
 

@@ -297,12 +297,16 @@ def never_before_its_time(history: swarm_history.History) -> Iterator[str]:
 def keys_wait_for_what_is_due(history: swarm_history.History) -> Iterator[str]:
     """A record that is published when an earlier one of its key is due comes behind it.
 
-    In one queue, and unless the clock was set since the earlier one was published: the engine finds
-    that out within some seconds.
+    In one queue, and unless the clock was set since one of the two was published: the engine finds
+    that out within some seconds, and times before and after cannot be compared.
     """
     published = {e.payload: e for e in _all(history, swarm_history.Published)}
     due = _due(history)
     set_at = [e.at_ns for e in _all(history, swarm_history.ClockSet)]
+
+    def clock_went_on(since_ns: int, until_ns: int) -> bool:
+        return not any(since_ns <= at_ns <= until_ns for at_ns in set_at)
+
     behind: dict[tuple[str, int, bytes, int], dict[int, swarm_history.Delivered]] = defaultdict(
         dict
     )
@@ -312,11 +316,12 @@ def keys_wait_for_what_is_due(history: swarm_history.History) -> Iterator[str]:
             continue
         first[entry.token] = entry
         mine = due.get(entry.payload)
-        if mine is None or any(mine.at_ns <= at_ns <= entry.at_ns for at_ns in set_at):
+        if mine is None or not clock_went_on(mine.at_ns, entry.at_ns):
             continue
         for token, other in first.items():
-            since_ns = published[other.payload].wall_ns - mine.due_ns
-            if token > entry.token and since_ns > LATE_NS:
+            later = published[other.payload]
+            is_after = later.wall_ns - mine.due_ns > LATE_NS
+            if token > entry.token and is_after and clock_went_on(later.at_ns, mine.at_ns):
                 yield (
                     f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token}, which "
                     f"was due, came behind {token}, which was published after its time"
