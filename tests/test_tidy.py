@@ -320,6 +320,8 @@ HOST_CLOCKS_ALLOWED = {
     "engine/tidecast/node/durable/placed.py::PlacedAppends._append_all": "deadlines of clients",
     "engine/tidecast/node/durable/service.py::Durable._drain_orphans": "how long a start may take",
     "engine/tidecast/node/durable/service.py::Durable.stop": "how long a stop may take",
+    "engine/tidecast/client/waiting.py::LoopPace.__init__": "an event loop is the host's",
+    "engine/tidecast/client/waiting.py::LoopPace.turn": "an event loop is the host's",
 }
 """`path::qualified name` -> why it reads the host's monotonic clock. All else asks its node
 (`NodeContext.now_s`) or its link (`Link.now_s`): a simulated world has a clock of its own."""

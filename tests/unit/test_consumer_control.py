@@ -178,7 +178,7 @@ def test_what_waits_for_a_coroutine_is_taken_back_by_a_seek(tmp_path: Path) -> N
             consumer = await client.consumer("orders", "billing")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Dispatch, "put", and_say)
-                running = asyncio.create_task(consumer.run(handle))
+                running = asyncio.create_task(consumer.run(handle, extend=True))
                 async with asyncio.timeout(10.0):
                     assert await begun.get() == BODIES[0]
                     await all_out.wait()

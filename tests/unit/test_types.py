@@ -278,8 +278,9 @@ REFERENCE = {
 INNER = {
     "acked", "acknowledge", "acks_seen", "assembled", "codec", "consumer", "copy_of", "count",
     "fields", "for_kernel", "generation", "head", "held_back", "image", "index", "lay_out",
-    "moved", "noted", "only", "optional", "part", "parts", "position", "positions", "run_of",
-    "runs", "start_walk", "still_valid", "tail", "take_acked", "taken_back", "token",
+    "moved", "noted", "numbers_of", "only", "optional", "part", "parts", "position", "positions",
+    "run_of", "runs", "start_walk", "still_valid", "tail", "take_acked", "taken_back", "token",
+    "topic_of",
 }  # fmt: skip
 """Of batches: what the client itself uses."""
 

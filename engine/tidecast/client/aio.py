@@ -46,7 +46,7 @@ from tidecast.client.requests.connection import (
 from tidecast.client.requests.requester import Pending, Requester
 from tidecast.client.requests.responder import Request, ResponderFlows
 from tidecast.client.requests.wire import Return
-from tidecast.client.waiting import Deadline
+from tidecast.client.waiting import Deadline, LoopPace
 from tidecast.errors import Closed, TidecastError
 from tidecast.events import Event
 
@@ -178,6 +178,7 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
         Raises GapError by policy; iterate again to continue behind the gap.
         """
         self.check()
+        pace, burst = LoopPace(), 1
         while True:
             walk = self.rest()
             if walk is None:
@@ -187,6 +188,9 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
                 walk = self.start_walk(batch)
             for message in walk:
                 yield message
+                burst -= 1
+                if not burst:
+                    burst = await pace.turn()
 
     def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> AsyncIterator[Batch]:
         """Batches as they come, until closed or drained.

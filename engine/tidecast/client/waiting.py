@@ -26,6 +26,7 @@ SLICE_NS = 100_000_000
 _SPINS = 32
 _SLEEP_MIN_S, _SLEEP_MAX_S = 20e-6, 1e-3
 _INLINE_SPIN_S, _FILL_MIN_S = 1e-3, 50e-6
+_TURN_S, _BURST_S, _BURST_MAX = 2e-3, 0.5e-3, 16
 _FLUSH_MIN_S, _FLUSH_MAX_S, _FLUSH_DEFAULT_S = 200e-6, 10e-3, 1e-3
 
 
@@ -151,6 +152,27 @@ class InlinePace:
             self._idle_since = now
         idle_s = now - self._idle_since
         return 0.0 if idle_s < _INLINE_SPIN_S else min(idle_s / 20, _SLEEP_MAX_S)
+
+
+class LoopPace:
+    """Lets other tasks of the event loop run in time, whether a loop's body is fast or slow."""
+
+    __slots__ = ("_burst", "_looked", "_turned")
+
+    def __init__(self) -> None:
+        self._burst = 1
+        self._looked = self._turned = time.monotonic()
+
+    async def turn(self) -> int:
+        """Let other tasks run if it is time; the number of messages until the next call."""
+        now = time.monotonic()
+        quick = now - self._looked < _BURST_S
+        self._burst = min(2 * self._burst, _BURST_MAX) if quick else 1
+        if now - self._turned >= _TURN_S:
+            await asyncio.sleep(0)
+            now = self._turned = time.monotonic()
+        self._looked = now
+        return self._burst
 
 
 class LoopWaker:

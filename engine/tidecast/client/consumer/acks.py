@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tidecast.buffers import member_ring
-from tidecast.client.consumer.message import COLLECTED_MAX, DurableBatch
+from tidecast.client.consumer.message import COLLECTED_MAX, DurableBatch, KeptBatch
 from tidecast.errors import TidecastError
 
 COLLECT_S = 0.01
@@ -24,7 +24,18 @@ Collected = list[tuple["DurableBatch", list[int]]]
 
 def runs_of(acks: Collected) -> Any:
     """Runs (see `member_ring.RUN_*`) of what was acked one by one, in that order."""
-    found = [_runs_of_rows(batch.runs, rows) for batch, rows in acks]
+    kept: list[list[int]] = []
+    found = []
+    for batch, rows in acks:
+        if type(batch) is KeptBatch:  # of `copy()`: it has one message, and is a run by itself
+            kept.append(batch.numbers_of(0))
+            continue
+        if kept:
+            found.append(_joined(np.array(kept, dtype=np.int64)))
+            kept = []
+        found.append(_runs_of_rows(batch.runs, rows))
+    if kept:
+        found.append(_joined(np.array(kept, dtype=np.int64)))
     return np.concatenate(found) if len(found) > 1 else found[0]
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from functools import partial
 from typing import Any, Self
 
 from tidecast.api.words import AckWhen
@@ -26,7 +27,7 @@ from tidecast.client.core.subscription import check_max_messages
 from tidecast.client.flows.consumer import ConsumerFlows
 from tidecast.client.flows.shells import awaits
 from tidecast.client.flows.steps import OnLoop
-from tidecast.client.waiting import Deadline
+from tidecast.client.waiting import Deadline, LoopPace
 
 _NEVER = Deadline(None)
 _EXTENSIONS = 3
@@ -54,6 +55,8 @@ class Consumer(Public, OnLoop, ConsumerFlows):
     async def messages(self, prefetch: int = ITERATE_MESSAGES) -> AsyncIterator[DurableMessage]:
         """Messages one by one, until closed or drained; ``prefetch`` are taken at a time."""
         limit = check_max_messages(prefetch)
+        pace = LoopPace()
+        burst = 1
         while True:
             walk, self._rest = self._rest, None
             if walk is None:
@@ -64,6 +67,9 @@ class Consumer(Public, OnLoop, ConsumerFlows):
             self._rest = walk
             for message in walk:
                 yield message
+                burst -= 1
+                if not burst:
+                    burst = await pace.turn()
             if self._rest is walk:
                 self._rest = None
 
@@ -96,15 +102,40 @@ class Consumer(Public, OnLoop, ConsumerFlows):
         """
         asynchronous = check_run(handler, concurrency, ack, on_error, nak_delay)
         self.check()
+        settings = handler, asynchronous, ack, on_error, nak_delay
+        self.running += 1
+        try:
+            if concurrency > 1 or extend:
+                kept = partial(self._handle, *settings)
+                return await self._run_in_tasks(kept, concurrency, max_messages, extend)
+            n = 0
+            async for message in self.messages():
+                # it hands out none that a seek or a refusal concerns
+                await self._call(*settings, message)
+                n += 1
+                if n == max_messages:
+                    break
+            return n
+        finally:
+            self.running -= 1
+
+    async def _run_in_tasks(
+        self,
+        one: Callable[[DurableMessage], Coroutine[Any, Any, None]],
+        concurrency: int,
+        max_messages: int | None,
+        extend: bool,
+    ) -> int:
         dispatch = Dispatch(concurrency)
 
         async def work() -> None:
+            pace = LoopPace()
             while (taken := await dispatch.take()) is not None:
                 number, key, message = taken
-                await self._handle(handler, asynchronous, ack, on_error, nak_delay, message)
+                await one(message)
                 dispatch.complete(number, key)
+                await pace.turn()
 
-        self.running += 1
         n = 0
         try:
             async with asyncio.TaskGroup() as group:
@@ -122,8 +153,6 @@ class Consumer(Public, OnLoop, ConsumerFlows):
                     keeper.cancel()
         except* Exception as group_of:  # noqa: BLE001 - the first one, as it was
             raise group_of.exceptions[0] from None
-        finally:
-            self.running -= 1
         return n
 
     async def _keep(self, dispatch: Dispatch) -> None:
@@ -139,11 +168,23 @@ class Consumer(Public, OnLoop, ConsumerFlows):
         self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
         on_error: OnError, nak_delay: float, message: DurableMessage,
     ) -> None:  # fmt: skip
+        """Handle a message that waited, unless a seek or a refusal meanwhile concerns it."""
         if message.batch.moved != self.moved and await asyncio.to_thread(self.overtaken, message):
             return
         if message.held_back:
             message.give_back()
             return
+        await self._call(handler, asynchronous, ack, on_error, nak_delay, message)
+
+    async def _call(
+        self,
+        handler: Callable[[DurableMessage], Any],
+        asynchronous: bool,
+        ack: str,
+        on_error: OnError,
+        nak_delay: float,
+        message: DurableMessage,
+    ) -> None:
         if ack == "before":
             message.ack()
         try:

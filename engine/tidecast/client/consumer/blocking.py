@@ -106,14 +106,15 @@ class Consumer(Public, Blocking, ConsumerFlows):
         if check_run(handler, concurrency, ack, on_error, nak_delay):
             raise reject("handler", handler, "is a plain function: this client does not await")
         self.check()
-        one = partial(self._handle, handler, ack, on_error, nak_delay)
+        settings = handler, ack, on_error, nak_delay
         self.running += 1
         try:
             if concurrency > 1:
-                return self._run_in_threads(one, concurrency, max_messages)
+                kept = partial(self._handle, *settings)
+                return self._run_in_threads(kept, concurrency, max_messages)
             n = 0
-            for message in self.messages():
-                one(message)
+            for message in self.messages():  # it hands out none that a seek or a refusal concerns
+                self._call(*settings, message)
                 n += 1
                 if n == max_messages:
                     break
@@ -129,11 +130,22 @@ class Consumer(Public, Blocking, ConsumerFlows):
         nak_delay: float,
         message: DurableMessage,
     ) -> None:
+        """Handle a message that waited, unless a seek or a refusal meanwhile concerns it."""
         if self.overtaken(message):
             return
         if message.held_back:
             message.give_back()
             return
+        self._call(handler, ack, on_error, nak_delay, message)
+
+    def _call(
+        self,
+        handler: Callable[[DurableMessage], Any],
+        ack: str,
+        on_error: OnError,
+        nak_delay: float,
+        message: DurableMessage,
+    ) -> None:
         if ack == "before":
             message.ack()
         try:

@@ -430,7 +430,7 @@ class ConsumerCore:
 
         Asks the node once a seek.
         """
-        batch, moved = message.batch, self.moved
+        batch, moved = message.batch, self._words[_MOVED]
         if moved == batch.moved or self._lost or batch.generation < self._since:
             return False
         known, words = self._current

@@ -6,6 +6,7 @@ it: what it returns can be awaited, and need not be.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
 from itertools import repeat
 from typing import Any, Protocol
@@ -76,6 +77,10 @@ class Acknowledger(Protocol):
         """Changes whenever a seek takes deliveries back."""
 
     @property
+    def refuses(self) -> bool:
+        """Deliveries of some keys must be given back."""
+
+    @property
     def assembly(self) -> np.ndarray[Any, Any]:
         """Where large messages are put together."""
 
@@ -133,12 +138,12 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def topic(self) -> str:
         """Name of the topic."""
-        return self._batch.token(self._row).topic
+        return self._batch.topic_of(self._row)
 
     @property
     def attempts(self) -> int:
         """How often it was delivered, this time included."""
-        return int(self._batch.run_of(self._row)[member_ring.RUN_ATTEMPTS])
+        return self._batch.numbers_of(self._row)[member_ring.RUN_ATTEMPTS]
 
     @property
     def key(self) -> bytes | None:
@@ -209,7 +214,7 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def copy(self) -> DurableMessage:
         """The same delivery with fields of its own: it lives as long as you like."""
-        return self._batch.copy_of(self._row)
+        return self._batch.copy_of(self._row, self.data)
 
     def __repr__(self) -> str:
         return f"DurableMessage(token={self.token!r}, size={self.size}, attempts={self.attempts})"
@@ -218,7 +223,16 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 class DurableBatch(StoredRecords):
     """Deliveries taken together, in place. Valid until the next batch is taken."""
 
-    __slots__ = ("_runs", "_starts", "acked", "consumer", "generation", "moved", "noted")
+    __slots__ = (
+        "_numbers",
+        "_runs",
+        "_starts",
+        "acked",
+        "consumer",
+        "generation",
+        "moved",
+        "noted",
+    )
 
     def __init__(
         self, consumer: Acknowledger, memory: np.ndarray[Any, Any], rows: Any, runs: Any, moved: int
@@ -229,6 +243,7 @@ class DurableBatch(StoredRecords):
         self.consumer, self._runs = consumer, runs
         self.generation = consumer.generation
         self._starts: list[int] | None = None
+        self._numbers: list[list[int]] | None = None
         self.acked: list[int] = []
         """Rows that are acked one by one and not sent, see `consumer.acks`. Any thread adds."""
         self.noted = False
@@ -294,11 +309,11 @@ class DurableBatch(StoredRecords):
 
     def acknowledge(self, row: int, kind: int, seconds: float = 0.0, reason: str = "") -> _Done:
         """Settle one message of the batch; may be done later too, from any thread."""
-        run = self.run_of(row)
-        token = int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])
+        run = self.numbers_of(row)
+        token = run[member_ring.RUN_TOKEN] + row - run[member_ring.RUN_ROW]
         hashed = self._key_hash(row) if kind in (member_layout.NAK, member_layout.RETURN) else -1
         self.consumer.put(
-            kind, int(run[member_ring.RUN_CURSOR]), token, int(seconds * 1e9), reason, hashed,
+            kind, run[member_ring.RUN_CURSOR], token, int(seconds * 1e9), reason, hashed,
             self.generation,
         )  # fmt: skip
         return DONE
@@ -310,9 +325,11 @@ class DurableBatch(StoredRecords):
         """
         if self.consumer.is_past(self.generation):
             return True
-        run = self.run_of(row)
-        seen = int(run[member_ring.RUN_ACKS_SEEN])
-        return self.consumer.holds_back(int(run[member_ring.RUN_CURSOR]), self._key_hash(row), seen)
+        if not self.consumer.refuses:
+            return False
+        run = self.numbers_of(row)
+        seen = run[member_ring.RUN_ACKS_SEEN]
+        return self.consumer.holds_back(run[member_ring.RUN_CURSOR], self._key_hash(row), seen)
 
     def only(self, rows: list[int]) -> DurableBatch:
         """The same batch with these rows alone."""
@@ -386,37 +403,46 @@ class DurableBatch(StoredRecords):
 
     def run_of(self, row: int) -> Any:
         """The run that a row belongs to."""
-        if len(self._runs) == 1:
-            return self._runs[0]
+        return self._runs[0] if len(self._runs) == 1 else self._runs[self._run_at(row)]
+
+    def numbers_of(self, row: int) -> list[int]:
+        """The run that a row belongs to, as numbers of Python."""
+        runs = self._numbers
+        if runs is None:
+            runs = self._numbers = self._runs.tolist()
+        return runs[0] if len(runs) == 1 else runs[self._run_at(row)]
+
+    def _run_at(self, row: int) -> int:
         if self._starts is None:
             self._starts = self._runs[:, member_ring.RUN_ROW].tolist()
-        import bisect
+        return bisect_right(self._starts, row) - 1
 
-        return self._runs[bisect.bisect_right(self._starts, row) - 1]
+    def topic_of(self, row: int) -> str:
+        """The topic of message ``row``."""
+        return self.consumer.cursor(self.numbers_of(row)[member_ring.RUN_CURSOR])[0]
 
     def token(self, row: int) -> Token:
         """Where message ``row`` lies."""
-        run = self.run_of(row)
-        topic, queue = self.consumer.cursor(int(run[member_ring.RUN_CURSOR]))
-        return Token(
-            topic, queue, int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])
-        )
+        run = self.numbers_of(row)
+        topic, queue = self.consumer.cursor(run[member_ring.RUN_CURSOR])
+        return Token(topic, queue, run[member_ring.RUN_TOKEN] + row - run[member_ring.RUN_ROW])
 
     def _key_hash(self, row: int) -> int:
         return int(self._rows[row, member_ring.ROW_KEY_HASH])
 
-    def copy_of(self, row: int) -> DurableMessage:
-        """Message ``row`` with bytes of its own."""
-        at, _, _, _, _ = self._record(row)
-        start, n, _, position, key_hash = self._rows[row].tolist()
-        memory = self._memory[at : start + n].copy()
-        rows = np.array([[start - at, n, 0, position, key_hash]], dtype=np.int64)
-        run = self.run_of(row).copy()
+    def copy_of(self, row: int, data: bytes) -> DurableMessage:
+        """Message ``row``, whose payload is ``data``, with memory of its own."""
+        self._check()
+        start, n, at, position, key_hash = self._rows[row].tolist()
+        raw = self._view[at : start + n].tobytes()
+        run = self.numbers_of(row).copy()
         run[member_ring.RUN_TOKEN] += row - run[member_ring.RUN_ROW]
         run[member_ring.RUN_COUNT], run[member_ring.RUN_ROW] = 1, 0
-        kept = KeptBatch(self.consumer, memory, rows, run.reshape(1, -1), self.moved)
+        kept = KeptBatch(
+            self.consumer, raw, [start - at, n, 0, position, key_hash], run, self.moved
+        )
         kept.generation = self.generation  # it was delivered then
-        return DurableMessage(memory[start - at : start - at + n].tobytes(), kept, 0)
+        return DurableMessage(data, kept, 0)
 
     def _check(self) -> None:
         if self._n and self.generation != self.consumer.generation:
@@ -427,15 +453,43 @@ class DurableBatch(StoredRecords):
 
 
 class KeptBatch(DurableBatch):
-    """One message with memory of its own."""
+    """One message with memory of its own. Its tables are made when they are asked for."""
 
-    __slots__ = ()
+    __slots__ = ("_raw", "_row")
+
+    def __init__(
+        self, consumer: Acknowledger, raw: bytes, row: list[int], run: list[int], moved: int
+    ) -> None:
+        self.consumer, self.moved, self.generation = consumer, moved, consumer.generation
+        self._raw, self._row, self._numbers = raw, row, [run]
+        self._view, self._n = memoryview(raw), 1
+        self._loaded = self._starts = None
+        self.acked, self.noted = [], False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_memory":
+            self._memory = np.array(np.frombuffer(self._raw, dtype=np.uint8))
+        elif name == "_rows":
+            self._rows = np.array([self._row], dtype=np.int64)
+        elif name == "_runs":
+            self._runs = np.array(self._numbers, dtype=np.int64)
+        else:
+            raise AttributeError(name)
+        return getattr(self, name)
+
+    def _record_at(self, row: int) -> int:
+        del row  # there is but one
+        return 0
+
+    def _key_hash(self, row: int) -> int:
+        del row
+        return self._row[member_ring.ROW_KEY_HASH]
 
     def _check(self) -> None:
         return
 
 
-class EmptyDurableBatch(KeptBatch):
+class EmptyDurableBatch(DurableBatch):
     """The result of `fetch` when nothing came."""
 
     __slots__ = ()
@@ -449,3 +503,6 @@ class EmptyDurableBatch(KeptBatch):
             np.zeros((0, member_ring.RUN_FIELDS), dtype=np.int64),
             consumer.moved,
         )
+
+    def _check(self) -> None:
+        return
