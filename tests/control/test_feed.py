@@ -7,9 +7,12 @@ import json
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidecast_control.api.resources import merged
 from tidecast_control.history.recent import RECENT_S, ROWS_MAX, STEP_S
@@ -24,7 +27,8 @@ from tidecast_control.live.feed import (
     EncodedFrame,
     Feed,
 )
-from tidecast_control.live.patch import difference
+from tidecast_control.live.patch import combined, difference
+from tidecast_control.live.socket import Viewer
 from tidecast_control.supervisor import Unsupervised
 
 
@@ -258,3 +262,117 @@ def test_a_source_that_is_slow_holds_up_no_other_channel(monkeypatch: pytest.Mon
         running.cancel()
 
     asyncio.run(asyncio.wait_for(watch(), 20.0))
+
+
+class _SlowSocket:
+    """A viewer's websocket. ``before_sent``: what other tasks do while a frame leaves."""
+
+    def __init__(self, before_sent: Callable[[], None]) -> None:
+        self.got: list[dict[str, Any]] = []
+        self._before_sent = before_sent
+
+    async def send_text(self, text: str) -> None:
+        self._before_sent()
+        await asyncio.sleep(0)
+        self.got.append(json.loads(text))
+
+
+def _viewer(channel: Channel, before_sent: Callable[[], None]) -> tuple[Viewer, _SlowSocket]:
+    """Somebody who watches a channel, and the socket."""
+    feed = SimpleNamespace(replay=lambda channel: channel.replay())
+    recent = SimpleNamespace(changes=0)
+    db = SimpleNamespace(statements=SimpleNamespace(recent=recent))
+    socket = _SlowSocket(before_sent)
+    ctx = cast(Any, SimpleNamespace(feed=feed, db=db))
+    viewer = Viewer(ctx, cast(Any, socket), cast(Any, None))
+    viewer._channels[channel.public] = channel
+    viewer._sent[channel.public] = None
+    return viewer, socket
+
+
+@pytest.mark.parametrize("piled_up", [1, 3])
+def test_what_changes_while_a_frame_leaves_is_sent_with_the_next(piled_up: int) -> None:
+    """A tick of the feed beside a viewer's frame: its change was never sent, nor was it a gap."""
+    channel = Channel("overview", 0, None)
+    number = 0
+
+    def change() -> None:
+        nonlocal number
+        number += 1
+        data = channel.data | {f"n{number}": number}
+        patch = difference(channel.data, data)
+        channel.data = data
+        channel.push(EncodedFrame(number, "delta", "overview", patch))
+
+    async def run() -> None:
+        viewer, socket = _viewer(channel, lambda: change() if number < 40 else None)
+        change()
+        while await viewer._send_new():
+            for _ in range(piled_up - 1 if number < 40 else 0):
+                change()
+        assert _played([json.dumps(frame) for frame in socket.got]) == channel.data
+
+    asyncio.run(run())
+
+
+def test_entries_that_come_while_a_frame_leaves_are_sent() -> None:
+    """Of channels of entries, too: each is sent once."""
+    channel = Channel("audit", 0, cast(Any, object()))
+    number = 0
+
+    def add() -> None:
+        nonlocal number
+        number += 1
+        channel.push(EncodedFrame(number, "delta", "audit", {"rows": [number]}))
+
+    async def run() -> None:
+        viewer, socket = _viewer(channel, lambda: add() if number < 40 else None)
+        viewer._sent["audit"] = None
+        await viewer._begin("audit", channel, None)
+        while await viewer._send_new():
+            pass
+        entries = [frame["data"]["rows"] for frame in socket.got if frame["kind"] == "delta"]
+        assert entries == [[n] for n in range(1, number + 1)]
+
+    asyncio.run(run())
+
+
+def test_a_row_that_goes_and_comes_back_has_nothing_of_the_old_one() -> None:
+    """No one patch says so: frames that piled up are sent one by one then."""
+    states: list[dict[str, Any]] = [
+        {"topics": {"t": {"lag_s": 3, "nodes": ["a"]}}},
+        {"topics": {}},
+        {"topics": {"t": {"nodes": ["b"]}}},
+    ]
+    channel = Channel("overview", 0, None)
+
+    def change(number: int) -> None:
+        patch = difference(channel.data, states[number])
+        channel.data = states[number]
+        channel.push(EncodedFrame(number + 1, "delta", "overview", patch))
+
+    async def run() -> None:
+        viewer, socket = _viewer(channel, lambda: None)
+        change(0)
+        assert await viewer._send_new()
+        change(1)
+        change(2)
+        assert await viewer._send_new()
+        assert _played([json.dumps(frame) for frame in socket.got]) == states[2]
+
+    asyncio.run(run())
+
+
+_VALUES = st.recursive(
+    st.integers(0, 2),
+    lambda inner: st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=6,
+)
+_STATES = st.dictionaries(st.sampled_from("ab"), _VALUES, max_size=2)
+
+
+@given(_STATES, _STATES, _STATES)
+def test_a_combined_patch_does_what_both_do(first: Any, second: Any, third: Any) -> None:
+    patch = combined(difference(first, second), difference(second, third))
+    if patch is not None:
+        assert merged(first, patch) == third

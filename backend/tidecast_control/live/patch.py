@@ -21,13 +21,20 @@ def difference(old: Json, new: Json) -> Json:
     return patch
 
 
-def combined(first: Json, second: Json) -> Json:
-    """One patch that does what both do, one after the other."""
+def combined(first: Json, second: Json) -> Json | None:
+    """One patch that does what both do, one after the other; None: no patch does.
+
+    An object in place of what was removed, or of a plain value, is such a case: a merge patch
+    with the object would leave members of the old one.
+    """
     result = dict(first)
     for key, value in second.items():
         before = result.get(key)
-        if isinstance(value, dict) and isinstance(before, dict):
-            result[key] = combined(before, value)
+        if isinstance(value, dict) and key in result:
+            whole = combined(before, value) if isinstance(before, dict) else None
+            if whole is None:
+                return None
+            result[key] = whole
         else:
             result[key] = value
     return result

@@ -19,7 +19,7 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
 from tidecast_control.kit.rights import Need
 from tidecast_control.live.access import need_channel
-from tidecast_control.live.feed import Channel, encode
+from tidecast_control.live.feed import Channel, EncodedFrame, encode
 from tidecast_control.live.patch import combined
 from tidecast_control.live.rates import Json
 from tidecast_control.live.schemas import Watch
@@ -182,8 +182,8 @@ class Viewer:
         if channel.after(after) is not None:
             self._sent[name] = after
             return
-        await self._send(encode(channel.seq, "gap", name, None))
         self._sent[name] = channel.seq if appending else None
+        await self._send(encode(channel.seq, "gap", name, None))
 
     async def _error(self, channel: str, code: str, detail: str) -> None:
         data: Json = {"code": code, "detail": detail}
@@ -247,27 +247,34 @@ class Viewer:
             return False
 
     async def _send_new(self) -> bool:
-        """Whether anything was sent. Frames that piled up become one: no old ones are sent."""
+        """Whether anything was sent. Frames that piled up become one: no old ones are sent.
+
+        A channel gets new frames while this sends: they are left for the next round.
+        """
         spoke = False
         for name, channel in list(self._channels.items()):
+            if self._channels.get(name) is not channel:
+                continue  # it was closed while another channel's frames left
             sent = self._sent.get(name)
             frames = channel.after(sent) if sent is not None else None
             if frames == []:
                 continue
-            appending = channel.source is not None
-            if frames is None and appending:
-                await self._send(encode(channel.seq, "gap", name, None))
-            elif frames is None:
-                for text in self._feed.replay(channel):
-                    await self._send(text)
-            elif len(frames) == 1 or appending:
-                for frame in frames:
-                    await self._send(frame.text)
-            else:
-                patch: Json = {}
-                for frame in frames:
-                    patch = combined(patch, frame.data or {})
-                await self._send(encode(channel.seq, "delta", name, patch))
             self._sent[name] = channel.seq
+            for text in self._texts(name, channel, frames):
+                await self._send(text)
             spoke = True
         return spoke
+
+    def _texts(self, name: str, channel: Channel, frames: list[EncodedFrame] | None) -> list[str]:
+        """The frames as they are sent; None: some of them are gone."""
+        appending = channel.source is not None
+        if frames is None:
+            gap = encode(channel.seq, "gap", name, None)
+            return [gap] if appending else self._feed.replay(channel)
+        if len(frames) > 1 and not appending:
+            patch: Json | None = {}
+            for frame in frames:
+                patch = combined(patch, frame.data or {}) if patch is not None else None
+            if patch is not None:
+                return [encode(channel.seq, "delta", name, patch)]
+        return [frame.text for frame in frames]

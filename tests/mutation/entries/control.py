@@ -20,6 +20,7 @@ _KEYS = "tests/unit/test_gateway_keys.py::"
 _IDENTITIES = "tests/control/test_identities.py::"
 _REQUESTS = "tests/control/test_requests.py::"
 _LINK = "tests/control/test_link.py::"
+_FEED = "tests/control/test_feed.py::"
 
 MUTATIONS = (
     Mutation(
@@ -244,6 +245,18 @@ MUTATIONS = (
         "            self._sent[name] = channel.seq\n            return",
         (_LINK + "test_the_live_feed_resumes_by_sequence",),
         "A live feed that resumes skips what it missed.",
+    ),
+    Mutation(
+        "feed-forgets-frames",
+        _SOCKET,
+        "            self._sent[name] = channel.seq\n"
+        "            for text in self._texts(name, channel, frames):\n"
+        "                await self._send(text)\n",
+        "            for text in self._texts(name, channel, frames):\n"
+        "                await self._send(text)\n"
+        "            self._sent[name] = channel.seq\n",
+        (_FEED + "test_what_changes_while_a_frame_leaves_is_sent_with_the_next",),
+        "Frames that a channel gets while a viewer's frame leaves are never sent to it.",
     ),
     Mutation(
         "feed-keeps-rights",
