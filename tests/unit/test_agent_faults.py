@@ -252,6 +252,18 @@ def test_a_command_that_comes_while_others_were_run_is_not_forgotten() -> None:
     assert ran == [1, 2]
 
 
+def test_a_posted_command_runs_in_the_next_cycle_of_an_inline_puller() -> None:
+    """It has no thread: before, the command waited for ever."""
+    wakes = np.zeros(mem.WAKES_BYTES, dtype=np.uint8)
+    bells = np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8)
+    puller = Puller(wakes=wakes, bells=bells)
+    ran: list[int] = []
+    puller.post(lambda: ran.append(1))
+    puller.work()
+    puller.work()
+    assert (ran, puller.state.attention[A_STOP]) == ([1], 0)
+
+
 def test_a_sync_that_fails_is_told_and_made_up_for() -> None:
     counters = np.zeros((4, COLUMNS), dtype=np.int64)
     bells = np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8)

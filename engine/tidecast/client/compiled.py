@@ -471,6 +471,10 @@ class CompiledHandler:
 
     def step(self) -> bool:
         """Handle what is there in one ring. False: nothing was. Raises GapError by policy."""
+        with self._subscription.reading:
+            return self._step()
+
+    def _step(self) -> bool:
         left = (
             _STEP_MESSAGES if self._limit is None else min(_STEP_MESSAGES, self._limit - self.done)
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.agents.events import A_EVENTS
+from tidecast.agents.events import A_EVENTS, A_STOP
 from tidecast.agents.guard import OnFault
 from tidecast.agents.idle import BACKOFF, BLOCK, ONCE
 from tidecast.agents.puller import entries, fetch
@@ -601,7 +601,9 @@ class Puller(BlockMemory):
     # --- running ----------------------------------------------------------------------------------
 
     def work(self, now_ns: int | None = None) -> int:
-        """One cycle in the caller's thread, and what it asked for."""
+        """One cycle in the caller's thread, what it asked for, and commands that were posted."""
+        if self.state.attention[A_STOP]:
+            self._agent.obey()
         now = self.clock_ns() if now_ns is None else now_ns
         self.state.misc[puller_tables.P_WALL_NS] = self._wall_ns() - now
         done = int(entries.run_puller(self.words, ONCE, self._scratch, now))

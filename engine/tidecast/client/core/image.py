@@ -12,6 +12,7 @@ from tidecast.buffers.ring_file import describe
 from tidecast.client.core.message import Batch, torn
 from tidecast.client.kernels import batches, ports
 from tidecast.codecs import Codec
+from tidecast.errors import Closed
 from tidecast.events import Gap, ImageAvailable
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as ring_layout
@@ -241,13 +242,23 @@ class Image:
         )  # fmt: skip
 
     def torn(self) -> Gap:
-        """The last batch was overwritten while it was read: the gap. Reading resumes behind it."""
-        ports.note_torn(self.port)
+        """The last batch was overwritten while it was read: the gap. Reading resumes behind it.
+
+        Raises Closed when the ring was given back meanwhile.
+        """
+        port = self.port
+        if not port[reader.R_SLOTS]:
+            raise Closed(f"topic {self.topic}: its subscription was closed: copy a batch before")
+        ports.note_torn(port)
         return self.gap()
 
     def whole(self) -> bool:
-        """Nothing overwrote the last batch since it was taken. Always, if it was copied."""
-        return not self.tethered or bool(ports.is_held(self.port))
+        """Nothing overwrote the last batch since it was taken. Always, if it was copied.
+
+        False once the ring was given back, maybe by another thread: others may fill it.
+        """
+        port = self.port
+        return not self.tethered or bool(port[reader.R_SLOTS] and ports.is_held(port))
 
     def arm(self, *, keep: bool = False) -> bool:
         """Ask for the doorbell. True: there is something already."""

@@ -104,6 +104,9 @@ class SubscriptionCore:
         self._images: list[Image] = []
         self._incoming: deque[ImageEvent] = deque()
         self._taking_in = threading.Lock()
+        self.reading = threading.RLock()
+        """Held while the rings are read, and while `close`, which may come from another thread,
+        takes them away. Taken before the locks of the connection."""
         self._ports: Port | None = None
         """Of `_images`, as `kernels.find_ready` takes them. None: to be rebuilt."""
         self._leaving: list[Image] = []
@@ -204,16 +207,19 @@ class SubscriptionCore:
 
     def _shut(self) -> None:
         """Give all rings back; idempotent."""
-        opened, self._opened = self._opened, False
-        self.fail(Closed(f"subscription to {self.pattern}: it is closed"))
-        self._rest = None
-        images, self._images = self._images, []
-        self._ports = self._held = None
-        self._leaving = []
+        with self.reading:
+            opened, self._opened = self._opened, False
+            self.fail(Closed(f"subscription to {self.pattern}: it is closed"))
+            self._rest = None
+            images, self._images = self._images, []
+            self._ports = self._held = None
+            self._leaving = []
+            for image in images:  # before the engine gives their places to others
+                self._count_and_close(image)
         if opened:
             self._connection.remove_subscription(self)
         for image in images:
-            self._retire(image)
+            self._release(image)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -222,7 +228,10 @@ class SubscriptionCore:
         """Nothing more will come: closed, or drained."""
         if self._refusal is not None:
             return True
-        return self._targets is not None and not any(map(self._wanted, self._images))
+        if self._targets is None:
+            return False
+        with self.reading:
+            return not any(map(self._wanted, self._images))
 
     def raise_end(self) -> None:
         """Nothing more will come: raise why, unless it was closed or drained here."""
@@ -252,42 +261,45 @@ class SubscriptionCore:
 
     def step(self, limit: int) -> Batch | None:
         """One look at the rings, in turn: what is there, or None. Raises GapError by policy."""
-        rest = self.take_rest(limit)
-        if rest is not None:
-            return rest
-        if self._connection.rung or self._incoming or self._missed:
-            self._look()
-        if self._leaving:
-            self._drop_finished()
-        for _ in range(len(self._images)):
-            image = self._next()
-            if image is None:
-                break
-            found = image.take(limit)
-            if isinstance(found, Gap):
-                self._on_gap(image, found)
-            elif found is not None:
-                self._note_read(image)
-                return found
-        return self.step(limit) if self._leaving and self._drop_finished() else None
+        with self.reading:
+            if self._rest is not None:
+                rest = self.take_rest(limit)
+                if rest is not None:
+                    return rest
+            if self._connection.rung or self._incoming or self._missed:
+                self._look()
+            if self._leaving:
+                self._drop_finished()
+            for _ in range(len(self._images)):
+                image = self._next()
+                if image is None:
+                    break
+                found = image.take(limit)
+                if isinstance(found, Gap):
+                    self._on_gap(image, found)
+                elif found is not None:
+                    self._note_read(image)
+                    return found
+            return self.step(limit) if self._leaving and self._drop_finished() else None
 
     def step_copies(self, limit: int) -> tuple[Image, list[Copied]] | None:
         """One look at the rings, as `step`, for few messages that are kept."""
-        if self._connection.rung or self._incoming or self._missed:
-            self._look()
-        if self._leaving:
-            self._drop_finished()
-        for _ in range(len(self._images)):
-            image = self._next()
-            if image is None:
-                break
-            found = image.take_copies(limit)
-            if isinstance(found, Gap):
-                self._on_gap(image, found)
-            elif found is not None:
-                self._note_read(image)
-                return image, found
-        return self.step_copies(limit) if self._leaving and self._drop_finished() else None
+        with self.reading:
+            if self._connection.rung or self._incoming or self._missed:
+                self._look()
+            if self._leaving:
+                self._drop_finished()
+            for _ in range(len(self._images)):
+                image = self._next()
+                if image is None:
+                    break
+                found = image.take_copies(limit)
+                if isinstance(found, Gap):
+                    self._on_gap(image, found)
+                elif found is not None:
+                    self._note_read(image)
+                    return image, found
+            return self.step_copies(limit) if self._leaving and self._drop_finished() else None
 
     def _look(self) -> None:
         """See what came and went. Raises GapError by policy."""
@@ -382,42 +394,47 @@ class SubscriptionCore:
 
     def grow(self, batch: Batch, limit: int) -> Batch | None:
         """``batch`` with more messages behind it, as they are there; None: it must not grow."""
-        image = batch.image
-        if not isinstance(image, Image) or self._targets is not None or image.gone is not None:
-            return None
-        others = len(self._images) - 1
-        if others:
-            behind = self._images.index(image) + 1
-            if ports.find_ready(self._table(), behind, others) >= 0:
+        with self.reading:
+            image = batch.image
+            if self.closed or not isinstance(image, Image) or self._targets is not None:
                 return None
-        grown = image.extend(batch, limit)
-        if isinstance(grown, Gap):
-            self._on_gap(image, grown)
-            return None
-        return grown
+            if image.gone is not None:
+                return None
+            others = len(self._images) - 1
+            if others:
+                behind = self._images.index(image) + 1
+                if ports.find_ready(self._table(), behind, others) >= 0:
+                    return None
+            grown = image.extend(batch, limit)
+            if isinstance(grown, Gap):
+                self._on_gap(image, grown)
+                return None
+            return grown
 
     def arm(self, batch: Batch | None = None) -> int | None:
         """Prepare to sleep: the doorbell's word to wait on, or None when there is something.
 
         With ``batch``, what it holds stays held.
         """
-        word = self._connection.bell.word
-        self._connection.pump()
-        if self._incoming or self._missed or self._refusal is not None:
-            return None
-        keep = -1
-        if batch is None:
-            held, self._held = self._held, None
-            if held is not None:
-                held.release()
-        elif isinstance(batch.image, Image) and batch.image in self._images:
-            keep = self._images.index(batch.image)
-        return None if ports.arm_ports(self._table(), keep) else word
+        with self.reading:
+            word = self._connection.bell.word
+            self._connection.pump()
+            if self._incoming or self._missed or self._refusal is not None:
+                return None
+            keep = -1
+            if batch is None:
+                held, self._held = self._held, None
+                if held is not None:
+                    held.release()
+            elif isinstance(batch.image, Image) and batch.image in self._images:
+                keep = self._images.index(batch.image)
+            return None if ports.arm_ports(self._table(), keep) else word
 
     def look_unrung(self) -> None:
         """Nobody rang while this slept. The writer failed to: count it."""
-        if any(image.has_more() for image in self._images):
-            self._past["missed_wakes"] += 1
+        with self.reading:
+            if any(image.has_more() for image in self._images):
+                self._past["missed_wakes"] += 1
 
     def start_walk(self, batch: Batch) -> Iterator[Message]:
         """Walk over a batch; the next caller gets the rest."""
@@ -437,9 +454,9 @@ class SubscriptionCore:
 
     def _await_more(self, batch: Batch, limit: int, spins: int = AWAIT_SPINS) -> None:
         """Give the writer some time to fill ``batch`` up; see `Image.await_more`."""
-        image = batch.image
-        if isinstance(image, Image) and not self.inline:
-            image.await_more(len(batch), limit, spins)
+        with self.reading:
+            if isinstance(batch.image, Image) and not self.inline and not self.closed:
+                batch.image.await_more(len(batch), limit, spins)
 
     def _keep_back(self, batch: Batch | None) -> None:
         """On the heels of a writer let it get ahead for some 5 us: few messages a look are slow.
@@ -532,26 +549,30 @@ class SubscriptionCore:
                 place = None
         if place is not None:
             self._positions[image.session] = place
-        self._retire(image)
+        self._count_and_close(image)
+        self._release(image)
 
     def _resume_image(self, image: Image, place: ReadPosition | None) -> None:
         missed = image.resume_from(place) if place is not None else None
         if missed is not None:
             self._missed.append((image, missed))
 
-    def _retire(self, image: Image) -> None:
+    def _count_and_close(self, image: Image) -> None:
         for name, n in image.counts().items():
             self._past[name] = self._past.get(name, 0) + n
         image.close()
+
+    def _release(self, image: Image) -> None:
         if image.subscription_id >= 0 and image.gone is not None:
             self._connection.release_image(image.subscription_id, image.image_id)
 
     def _start_drain(self) -> None:
         """From now on only what is in the rings already is wanted."""
-        if self._targets is None:
-            self._connection.pump()
-            self._take_in_all()
-            self._read_out()
+        with self.reading:
+            if self._targets is None:
+                self._connection.pump()
+                self._take_in_all()
+                self._read_out()
 
     def _read_out(self) -> None:
         if self._targets is None:
@@ -569,27 +590,32 @@ class SubscriptionCore:
 
     def lag(self) -> int:
         """Packets that have arrived and are not read yet, over all publications."""
-        if self._opened:  # publications that nobody has looked at yet count too
-            self._connection.pump()
-            self._take_in_all()
-        return sum(image.behind() for image in list(self._images))
+        with self.reading:
+            if self._opened:  # publications that nobody has looked at yet count too
+                self._connection.pump()
+                self._take_in_all()
+            return sum(image.behind() for image in self._images)
 
     def images(self) -> list[ImageStats]:
         """The publications that are being read."""
-        return [
-            ImageStats(topic=image.topic, node=image.node, session=image.session, **image.counts())
-            for image in list(self._images)
-        ]
+        with self.reading:
+            return [
+                ImageStats(
+                    topic=image.topic, node=image.node, session=image.session, **image.counts()
+                )
+                for image in self._images
+            ]
 
     def stats(self) -> dict[str, int]:
         """Counts over all publications, those that are gone included.
 
         ``missed_wakes``: sleeps that ended by their time-out although a message had come.
         """
-        total = dict(self._past)
-        for image in list(self._images):
-            for name, n in image.counts().items():
-                total[name] = total.get(name, 0) + n
+        with self.reading:
+            total = dict(self._past)
+            for image in self._images:
+                for name, n in image.counts().items():
+                    total[name] = total.get(name, 0) + n
         total["behind_packets"] = self.lag()
         return total
 

@@ -88,21 +88,24 @@ class Subscribed:
     def begin(self, frame: frames.ImageOpened, *, gateway_resumes: bool) -> BeforeNow:
         """A session begins: its image of the connection before, and its place, if it has one."""
         incoming = self.stale.pop(frame.session, None)
-        asked = self.asked.pop(frame.session, None)
-        self.ended.pop(frame.session, None)
+        known = [
+            place[:2]
+            for place in (self.asked.pop(frame.session, None), self.ended.pop(frame.session, None))
+            if place is not None
+        ]
         if not self.again:
             return None, None
         if incoming is not None:
             return incoming, incoming.position
-        if asked is not None:
-            return None, asked[:2]
+        if known:  # behind a gap that was reported when it ended
+            return None, max(known)
         return None, None if gateway_resumes and self.resumes else (0, 0)
 
     def end(self, incoming: Incoming, *, may_come_back: bool) -> None:
         """No more comes of an image."""
         self.images = {k: i for k, i in self.images.items() if i is not incoming}
         self.leaving.append(incoming)
-        if may_come_back and self.resumes:
+        if may_come_back:
             while len(self.ended) >= RESUME_MAX:
                 del self.ended[next(iter(self.ended))]
                 self.since_s = self._now_s()
@@ -197,8 +200,12 @@ class Arrivals:
             return found
 
     def reopened(self, each: Subscribed) -> None:
-        """Open again: its publishers have RETURN_S to be heard by the gateway's engine."""
-        if self._resumes and each.resumes:
+        """Open again: its publishers have RETURN_S to be heard by the gateway's engine.
+
+        Also where the gateway resumes nothing: what was missed is one gap then, up to where the
+        image begins. Replies and announcements end at once: requesters wait for them.
+        """
+        if each.resumes:
             with self._lock:
                 each.stale_until_s = self._now_s() + RETURN_S
         else:
@@ -210,6 +217,7 @@ class Arrivals:
             stale, each.stale = each.stale, {}
         for incoming in stale.values():
             seq = incoming.position[0]
+            incoming.pass_gap(seq + 1)  # if it comes back, the gap behind this one is another
             self._put(
                 each,
                 incoming,

@@ -118,8 +118,9 @@ class _Internal(SubscriptionCore):
         """Something came, or went."""
         if self.changed or self._incoming:
             return True
-        n = len(self._images)
-        return n > 0 and ports.find_ready(self._table(), 0, n) >= 0
+        with self.reading:
+            n = len(self._images)
+            return n > 0 and ports.find_ready(self._table(), 0, n) >= 0
 
     def settle(self) -> None:
         """See which publications came and went."""
