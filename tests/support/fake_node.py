@@ -55,6 +55,13 @@ class FakeConsumers:
         return {"rows": rows, "next": None}
 
 
+class FakeKafka:
+    """No Kafka endpoint."""
+
+    def perform(self, action: str, arguments: dict[str, Any]) -> Any:
+        raise NotFound("this engine has no Kafka endpoint")
+
+
 class FakeNode:
     """Records what it is asked; raises what it is told to (`fail`)."""
 
@@ -69,6 +76,7 @@ class FakeNode:
         self.bells_path = shm / "bells"
         self.counters_path, self.recorder_path = shm / "counters", shm / "recorder"
         self.consumers = FakeConsumers(self.topics)
+        self.kafka = FakeKafka()
         self.on_events: Callable[[int], None] | None = None
         self.fail: Exception | None = None
         self.calls: list[tuple[Any, ...]] = []

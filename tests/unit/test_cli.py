@@ -30,7 +30,7 @@ from tidecast.cli.control import PORTS_TRIED_MAX, free_port, service_state
 from tidecast.cli.messages import requests, sub
 from tidecast.cli.messages.splitting import splitter_of
 from tidecast.cli.top import ROWS_SHOWN_MAX
-from tidecast.cli.topics.subscription import _table
+from tidecast.cli.topics.subscription import table
 from tidecast.cli.topics.topic import _SETTINGS
 from tidecast.config.topology import TopicConfig, default_topology, load_topology
 from tidecast.engine.process import Engine
@@ -220,7 +220,7 @@ def test_a_log_is_kept_when_the_next_one_begins(tmp_path: Path) -> None:
 def test_square_brackets_of_payloads_are_shown_as_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _table(("payload",), [("[/x] [red]y",)])
+    table(("payload",), [("[/x] [red]y",)])
     assert "[/x] [red]y" in capsys.readouterr().out
 
 

@@ -35,6 +35,13 @@ class ConsumersApi(Protocol):
         """See `Link.administer`."""
 
 
+class KafkaApi(Protocol):
+    """Clients and groups of a node's Kafka endpoint, if it has one."""
+
+    def perform(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link.administer`. Raises NotFound without an endpoint."""
+
+
 class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
     """The messages that live publications held unsent when their engine stopped.
 
@@ -62,6 +69,10 @@ class NodeApi(Protocol):
     @property
     def consumers(self) -> ConsumersApi:
         """Durable subscriptions."""
+
+    @property
+    def kafka(self) -> KafkaApi:
+        """The Kafka endpoint."""
 
     def start(self) -> None:
         """Open sockets and start the agents. Raises Conflict, ConfigError, SharedMemoryError."""

@@ -51,6 +51,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "tidecast.cli.topics.subscription:subscription",
         "Durable subscriptions: lag, seek.",
     ),
+    "kafka": (
+        "tidecast.cli.topics.kafka:kafka",
+        "Kafka clients, groups, lag, resets.",
+    ),
     "key": ("tidecast.cli.key:key", "Keys of remote clients for the topology file."),
     "wire": ("tidecast.cli.sealing.wire:wire", "Secrets of sealed transports: new, rotate, show."),
     "bench": ("tidecast.bench:cli", "Measure this machine."),

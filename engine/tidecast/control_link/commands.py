@@ -26,6 +26,7 @@ from tidecast.errors import ConfigError, NotFound, TidecastError, Timeout
 from tidecast.layout.recorder import MEANING, Code
 from tidecast.native.mapped import MappedFile
 from tidecast.node.consumers.redrive import redrive_pages
+from tidecast.node.guests import KAFKA_ACTIONS
 from tidecast.node.scheduling.scheduled import cancel_pages
 from tidecast.telemetry.views import connect_inside, sample
 
@@ -159,6 +160,10 @@ class Commands:
             raise NotFound(f"no durable topic {topic} here")
         number = None if queue is None else int(queue)
         return browse.purge(self._node, kept, number, dry_run=command.dry_run)
+
+    def kafka(self, command: Command) -> Any:
+        """Clients and groups of the Kafka endpoint."""
+        return self._node.kafka.perform(command.name, command.args)
 
     def unknown(self, command: Command) -> Any:
         """A command that no operation serves. Raises Unsupported."""
@@ -330,6 +335,7 @@ OF_NODE = {
     "publish": Operation(Commands.publish),
     "schedule": Operation(Commands.publish),
     "scheduled": Operation(Commands.scheduled),
+    **{action: Operation(Commands.kafka) for action in KAFKA_ACTIONS},
 }
 _PAUSE, _PURGE = Operation(Commands.pause), Operation(Commands.purge)
 _PAUSE_SUBSCRIPTION = Operation(Commands.pause_subscription)

@@ -8,7 +8,9 @@ that does not read its answers is not read from.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -44,6 +46,7 @@ SEND_S = 60.0
 """A client that does not read an answer for so long, too: it holds room that others wait for."""
 _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
+_NUMBERS = itertools.count(1)
 Pieces = list[bytes | bytearray | memoryview]
 Turn = Callable[[], Awaitable[Pieces | None]]
 """Gives a request's answer when it is its turn; None: it gets none."""
@@ -100,7 +103,15 @@ class Connection:
         host, port = (writer.get_extra_info("sockname") or ("", 0))[:2]
         self.local: tuple[str, int] = (str(host), int(port))
         """The address at which the client has reached us."""
-        self.peer = str((writer.get_extra_info("peername") or ("",))[0])
+        peer, port = (writer.get_extra_info("peername") or ("", 0))[:2]
+        self.peer, self.peer_port = str(peer), int(port)
+        self.number, self.since_ns = next(_NUMBERS), time.time_ns()
+        self.bytes_in = self.bytes_out = self.requests = 0
+
+    @property
+    def shown_access(self) -> Access | None:
+        """The key that the client has shown; None: it has yet to log in, or needs none."""
+        return self._access if self.digest else None
 
     @property
     def access(self) -> Access:
@@ -211,6 +222,8 @@ class Connection:
         if api is None:
             raise BadRequest(f"API {key} is not served")
         self.endpoint.counters.requested(api, len(frame) + _LENGTH.size)
+        self.bytes_in += len(frame) + _LENGTH.size
+        self.requests += 1
         if not api.serves(version):
             self.endpoint.refused_version(self, api, version)
             if key != tables.API_VERSIONS:
@@ -244,7 +257,9 @@ class Connection:
         if answer is None:
             return None
         pieces = _frame(api, version, correlation, answer)
-        self.endpoint.counters.answered(api, answer, sum(len(each) for each in pieces))
+        n = sum(len(each) for each in pieces)
+        self.endpoint.counters.answered(api, answer, n)
+        self.bytes_out += n
         return pieces
 
     # --- answers ----------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class Fetching:
             loop = asyncio.get_running_loop()
             try:
                 offset, at_ms = await loop.run_in_executor(
-                    self._pool, _first_since, log, asked["timestamp"]
+                    self._pool, first_since, log, asked["timestamp"]
                 )
             except (CorruptLog, StorageError, NotFound, OSError):
                 code = Code.KAFKA_STORAGE_ERROR
@@ -283,7 +283,7 @@ def _read(reader: LogReader, each: _Wanted, bytes_max: int) -> bytes | memoryvie
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _first_since(log: QueueLog, at_ms: int) -> tuple[int, int]:
+def first_since(log: QueueLog, at_ms: int) -> tuple[int, int]:
     """(offset, time) of the first record that is not older than a time; (-1, -1): there is none."""
     time_ns = min(at_ms, (1 << 62) // _NS_PER_MS) * _NS_PER_MS
     token, limit = log.token_at_time(time_ns), log.durable_token

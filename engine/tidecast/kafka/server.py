@@ -29,6 +29,7 @@ from tidecast.kafka.codes import Code
 from tidecast.kafka.connection import Connection
 from tidecast.kafka.counters import Counters
 from tidecast.kafka.fetch import Fetching
+from tidecast.kafka.groups.administration import GroupAdministration
 from tidecast.kafka.groups.service import GroupService
 from tidecast.kafka.produce import Producing
 from tidecast.kafka.records import BATCH_BYTES_MAX
@@ -106,6 +107,9 @@ class KafkaEndpoint:
         self._problem: Exception | None = None
         self._warned_s = self._told_s = 0.0
         self._thread = threading.Thread(target=self._run, name="tidecast-kafka", daemon=True)
+        self.guests = GroupAdministration(
+            node, self.groups, lambda: list(self._connections), lambda: self._loop
+        )
         topics = TopicAdministration(node, administration, self._settings)
         self._administering = ThreadPoolExecutor(1, thread_name_prefix="kafka-admin")
         self._forgetting: set[asyncio.Task[None]] = set()
@@ -169,9 +173,11 @@ class KafkaEndpoint:
         if self._problem is not None:
             self._release()
             raise self._problem
+        self.node.kafka.serve(self.guests)
 
     def stop(self) -> None:
         """End all connections. Idempotent."""
+        self.node.kafka.end(self.guests)
         if self._loop is not None and self._stopping is not None and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stopping.set)

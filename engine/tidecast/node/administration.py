@@ -1,4 +1,4 @@
-"""Administration by clients: topics of a running engine, and its durable subscriptions.
+"""Administration by clients: topics of a running engine, its subscriptions, its Kafka groups.
 
 Topics are changed in the node first, then saved in the topology file.
 """
@@ -15,6 +15,7 @@ from tidecast.config.store import TopologyStore
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, TidecastError
 from tidecast.node.access.rights import TOPIC_ACTIONS
+from tidecast.node.guests import KAFKA_ACTIONS
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,6 +76,8 @@ class Administration:
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link.administer`. Raises ConfigError, Conflict, NotFound."""
+        if action in KAFKA_ACTIONS:
+            return self._node.kafka.perform(action, arguments)
         if action not in TOPIC_ACTIONS:
             return self._node.consumers.perform(action, arguments)
         try:

@@ -48,6 +48,7 @@ def sample(node: Node, at_ns: int, times: Times | None = None) -> dict[str, Any]
     publications = node.publications()
     for row in publications:
         row["client"] = publishers.get(row["publication_id"], "")
+    kafka = node.kafka.sample()
     return {
         "at_ns": at_ns,
         "mono_ns": time.monotonic_ns(),
@@ -59,4 +60,5 @@ def sample(node: Node, at_ns: int, times: Times | None = None) -> dict[str, Any]
         "subscriptions": subscriptions,
         **durable_samples(node, times if times is not None else Times(), at_ns),
         "clients": len(clients),
+        **({} if kafka is None else {"kafka": kafka}),
     }

@@ -172,6 +172,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast subscription redrive orders billing --reason timeout --dry-run",
         "tidecast subscription redrive orders billing --where 'size < 1000' --limit 100",
     ),
+    "kafka groups": (
+        "tidecast kafka groups --topic orders",
+        "tidecast kafka groups --state Empty --json",
+    ),
+    "kafka group": ("tidecast kafka group billing", "tidecast kafka group billing --json"),
+    "kafka clients": ("tidecast kafka clients", "tidecast kafka clients --limit 20 --json"),
+    "kafka reset": (
+        "tidecast kafka reset billing --to -1h --dry-run",
+        "tidecast kafka reset billing --topic orders --queue 2 --shift -100",
+    ),
+    "kafka delete": (
+        "tidecast kafka delete billing --dry-run",
+        "tidecast kafka delete billing --yes",
+    ),
     "subscription peek": (
         "tidecast subscription peek orders billing",
         "tidecast subscription peek orders billing --limit 3 --json",

@@ -76,7 +76,7 @@ def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:
     if not rows:
         click.echo("no subscriptions; make one: tidecast subscription create TOPIC NAME")
         return
-    _table(
+    table(
         ("topic", "name", "queues", "members", "lag", "lag s", "outstanding", "dead", "state"),
         [
             (row["pattern"], row["name"], row["queues"], len(row["members"]),
@@ -102,7 +102,7 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
     out.print(f"members: {', '.join(members) or 'none'}")
     if found.get("arriving"):
         out.print(f"arriving from other hosts: {found['arriving']}")
-    _table(
+    table(
         ("topic", "queue", "position", "end", "lag", "acked ahead", "lag s", "outstanding",
          "waiting", "scheduled", "reason"),
         [
@@ -193,7 +193,7 @@ def seek(
     if as_json:
         echo_json(rows)
         return
-    _table(
+    table(
         ("topic", "queue", "before", "after", "records"),
         [(r["topic"], r["queue"], r["before"], r["after"], r["records"]) for r in rows],
     )
@@ -253,7 +253,7 @@ def peek(
     if as_json:
         echo_json(rows)
         return
-    _table(
+    table(
         ("topic", "queue", "token", "key", "bytes", "payload"),
         [(r["topic"], r["queue"], r["token"], _text(r["key"]), r["size"], _text(r["payload"][:60]))
          for r in rows],
@@ -278,7 +278,8 @@ def _done(as_json: bool, value: Any, text: str) -> None:
         console().print(text)
 
 
-def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+def table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Print rows below the names of their columns."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
