@@ -25,6 +25,7 @@ from tidecast_control.audit.routes import router as audit
 from tidecast_control.auth.routes import router as auth
 from tidecast_control.faults import service as faults
 from tidecast_control.history.routes import router as history
+from tidecast_control.kafka.routes import router as kafka
 from tidecast_control.kinds import KINDS
 from tidecast_control.kit.methods import routes_of
 from tidecast_control.kit.queries import ONLY_KNOWN_QUERIES
@@ -66,7 +67,7 @@ def api_router() -> APIRouter:
             resource_routes(kind, api)  # a router in a router is looked into for every request
     for router in (
         auth, nodes, leases, wire_keys, queues, messages, operations, alerts, audit, apply, live,
-        traffic, history, pipelines, rate_limits, system_api,
+        traffic, history, pipelines, rate_limits, kafka, system_api,
     ):  # fmt: skip
         api.include_router(router)
     return api

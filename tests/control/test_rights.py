@@ -84,6 +84,18 @@ ANSWERS: dict[str, Any] = {
 }
 
 
+def group_of(side: str) -> dict[str, Any]:
+    """A Kafka group as an engine answers it: one that does not look at the caller's scopes."""
+    return {
+        "name": f"{side}-g", "state": "Empty", "kind": "consumer", "protocol": "", "generation": 1,
+        "members": 0, "topics": [f"{side}.a"], "topics_total": 1, "queues": 1, "lag": 1,
+        "lag_s": None, "committed_at": None, "offsets": [], "consumers": [],
+    }  # fmt: skip
+
+
+ANSWERS["kafka_groups"] = {"rows": [group_of(side) for side in (IN, OUT)], "next": None}
+
+
 def rows() -> Iterator[Any]:
     """Rows that no request creates."""
     advice = [
@@ -119,7 +131,9 @@ class World:
     def __init__(self, service: Service, patch: pytest.MonkeyPatch) -> None:
         self.service = service
 
-        async def ask(_node: str, command: str, _args: Any, *_more: Any) -> Any:
+        async def ask(_node: str, command: str, args: Any, *_more: Any) -> Any:
+            if command == "kafka_group":
+                return group_of(args["name"].removesuffix("-g"))
             return ANSWERS.get(command, {})
 
         async def samples(*_given: Any) -> Any:

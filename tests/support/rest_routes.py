@@ -171,6 +171,14 @@ ROUTES: dict[str, Route] = {
         )
     },
     "live_topic": Route("seen", "GET", "/live/topics/{s}.a"),
+    "live_kafka": Route("platform", "GET", "/live/kafka"),
+    "list_kafka_clients": Route("platform", "GET", "/kafka/clients"),
+    "list_kafka_groups": Route("list", "GET", "/kafka/groups"),
+    "get_kafka_group": Route("seen", "GET", "/kafka/groups/{s}-g", hidden=404),
+    "delete_kafka_group": Route("topic", "DELETE", "/kafka/groups/{s}-g", hidden=404),
+    "reset_kafka_offsets": Route(
+        "topic", "POST", "/kafka/groups/{s}-g/reset", {"to": "latest"}, hidden=404
+    ),
     "live_keys": Route("platform", "GET", "/live/keys"),
 }
 for _name, (_path, _who, _spec, _change) in SPECS.items():

@@ -79,6 +79,10 @@ def measured(metric: str, world: World) -> Measured:
         for name, row in world.subscriptions.items():
             if row.get(metric) is not None:
                 made.add(name, float(row[metric]), world.subscription_nodes[name])
+        field_of_group = "lag" if metric == "lag_messages" else metric
+        for row in world.kafka_groups.values():
+            if row.get(field_of_group) is not None:
+                made.add(f"kafka:{row['name']}", float(row[field_of_group]), {row["node"]})
         if metric == "lag_s":
             return made
     for name, row in world.topics.items():

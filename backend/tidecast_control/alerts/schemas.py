@@ -43,7 +43,10 @@ class AlertRuleSpec(Model):
     """Fires when ``metric`` of anything that matches ``target`` compares true for ``for_s``."""
 
     metric: Metric
-    target: Short = Field(">", description="Name or pattern of topic, subscription or node")
+    target: Short = Field(
+        ">",
+        description="Name or pattern of topic, subscription or node; a Kafka group is `kafka:NAME`",
+    )
     comparison: Literal["above", "below"] = "above"
     threshold: float = Field(0.0, ge=-1e18, le=1e18)
     for_s: float = Field(10.0, ge=0, le=86_400)

@@ -11,6 +11,7 @@ OF_PLATFORM = {
     "audit": "audit:read",
     "recorder": "nodes:read",
     "moves": "nodes:read",
+    "kafka": "nodes:read",
 }
 """Channels about the platform, and the right that their routes take too."""
 

@@ -254,6 +254,17 @@ def keys(world: World, facts: Facts) -> Json:
     return {"keys": world.keys, **_heard(world, facts)}
 
 
+def kafka(world: World, facts: Facts) -> Json:
+    """Channel `kafka`."""
+    return {
+        "groups": world.kafka_groups,
+        "clients": world.kafka_clients,
+        "groups_total": world.kafka_totals.get("groups_total", 0),
+        "clients_total": world.kafka_totals.get("clients_total", 0),
+        **_heard(world, facts),
+    }
+
+
 def flow(world: World, facts: Facts) -> Json:
     """Channel `flow`: publishers -> topics -> (queues -> agents -> subscriptions | subscribers)."""
     boxes: dict[str, Json] = {}
@@ -425,6 +436,7 @@ PLAIN: dict[str, Callable[[World, Facts, datetime], Json]] = {
     "nodes": lambda world, facts, _now: nodes(world, facts),
     "flow": lambda world, facts, _now: flow(world, facts),
     "keys": lambda world, facts, _now: keys(world, facts),
+    "kafka": lambda world, facts, _now: kafka(world, facts),
 }
 """Channels without an argument."""
 

@@ -14,6 +14,7 @@ from tidecast_control.live.access import need_channel
 from tidecast_control.live.schemas import (
     Flow,
     Frame,
+    KafkaLive,
     KeysLive,
     MessagesLive,
     MovesLive,
@@ -94,6 +95,12 @@ async def live_nodes(ctx: Ctx, actor: READER) -> NodesLive:
 async def live_keys(ctx: Ctx, actor: Annotated[Actor, needs("keys:read")]) -> KeysLive:
     """Channel `keys`, once."""
     return KeysLive.model_validate(await _once(ctx, actor, "keys"))
+
+
+@router.get("/live/kafka", responses=ANSWERS)
+async def live_kafka(ctx: Ctx, actor: Annotated[Actor, needs("nodes:read")]) -> KafkaLive:
+    """Channel `kafka`, once."""
+    return KafkaLive.model_validate(await _once(ctx, actor, "kafka"))
 
 
 @router.websocket("/live")

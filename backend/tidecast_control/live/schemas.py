@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from tidecast_control.kafka.schemas import KafkaClientLive, KafkaGroupLive
 from tidecast_control.kit.schemas import Count, Int64, Model, View
 from tidecast_control.leases.schemas import LeaseMove
 from tidecast_control.messages.schemas import MessageView
@@ -430,6 +431,15 @@ class KeysLive(Heard):
     """Channel `keys`: keys that were refused something, by name."""
 
     keys: dict[str, KeyLive]
+
+
+class KafkaLive(Heard):
+    """Channel `kafka`: of each engine the 256 groups that lag the most, and 256 connections."""
+
+    groups: dict[str, KafkaGroupLive] = Field(description="By NODE/NAME")
+    clients: dict[str, KafkaClientLive] = Field(description="By NODE/NUMBER")
+    groups_total: Count
+    clients_total: Count
 
 
 class MessagesLive(View):

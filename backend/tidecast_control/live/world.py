@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from tidecast_control.kafka import live as kafka
 from tidecast_control.live import rates
 from tidecast_control.live.rates import Json
 
 AGENT_KINDS = ("sender", "receiver")
+KAFKA_TOTALS = ("groups_total", "clients_total")
 STATES = ("idle", "active", "paused")
 """Of a subscription on several nodes the last of these is reported."""
 NOBODY = 1 << 62
@@ -50,6 +52,10 @@ class World:
     """Requests that engines refused, by the name of the key."""
     forged: dict[str, float] = field(default_factory=dict)
     """Packets a second that a node refused at sealed transports: not authentic, or not sealed."""
+    kafka_groups: dict[str, Json] = field(default_factory=dict)
+    kafka_clients: dict[str, Json] = field(default_factory=dict)
+    kafka_totals: dict[str, int] = field(default_factory=dict)
+    """Groups and clients that there are: engines report some of them."""
     totals: Json = field(default_factory=rates.no_rates)
     rtt_ms: float | None = None
 
@@ -144,6 +150,10 @@ def _add_node(world: World, source: Source) -> None:
     for row in sample.get("queues", ()):
         _add_queue(world, node, row, queues.get(row["name"]), seconds)
     _add_adapters(world, node, sample)
+    world.kafka_groups |= kafka.live_groups(node, sample, source.before, seconds)
+    world.kafka_clients |= kafka.live_clients(node, sample, source.before, seconds)
+    for name in KAFKA_TOTALS:
+        world.kafka_totals[name] = world.kafka_totals.get(name, 0) + kafka.total(sample, name)
     world.nodes[node] = {
         "name": node, "state": "up", "rates": total,
         "publications": len(sample["publications"]), "images": len(sample["images"]),

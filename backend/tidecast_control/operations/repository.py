@@ -23,6 +23,7 @@ def _shown(shown: Sequence[str] | None) -> Select[OperationRow]:
     )
     topic: Any = case(
         (col(OperationRow.kind) == "subscription", reads.scalar_subquery()),
+        (col(OperationRow.kind) == "kafka_group", ""),  # names of groups are not those of topics
         else_=func.regexp_replace(col(OperationRow.name), ":[0-9]+$", ""),
     )
     return query.where(topic.op("~")(any_(patterns_of(shown))))

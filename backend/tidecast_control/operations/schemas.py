@@ -25,7 +25,16 @@ class Operation(View):
 
     id: str
     action: Literal[
-        "pause", "resume", "purge", "seek", "redrive", "cancel_scheduled", "recorder", "drain"
+        "pause",
+        "resume",
+        "purge",
+        "seek",
+        "redrive",
+        "cancel_scheduled",
+        "recorder",
+        "drain",
+        "delete",
+        "reset_offsets",
     ]
     kind: str
     name: str

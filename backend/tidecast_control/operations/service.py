@@ -147,15 +147,15 @@ def _result(node: str, answer: dict[str, Any] | BaseException) -> NodeResult:
         return NodeResult(node=node, ok=False, code=answer.problem, detail=answer.detail)
     if isinstance(answer, BaseException):
         raise answer
-    return NodeResult(node=node, ok=True, value=_texts(answer))
+    return NodeResult(node=node, ok=True, value=texts(answer))
 
 
-def _texts(value: Any) -> Any:
+def texts(value: Any) -> Any:
     """Every number of an engine's answer is 64-bit: in JSON a string."""
     if isinstance(value, dict):
-        return {str(key): _texts(each) for key, each in value.items()}
+        return {str(key): texts(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_texts(each) for each in value]
+        return [texts(each) for each in value]
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -190,12 +190,27 @@ def _rings(samples: dict[str, Json]) -> Iterator[Metric]:
     yield from _durable(world)
 
 
+def _kafka_groups(world: World) -> Iterator[Metric]:
+    """Of each engine those that lag the most."""
+    for name, words, field in (
+        ("kafka_group_lag_messages", "Records that a Kafka group has not committed.", "lag"),
+        ("kafka_group_lag_seconds", "Age of the oldest of these.", "lag_s"),
+        ("kafka_group_members", "Members of a Kafka group.", "members"),
+    ):
+        gauge = _gauge(name, words, ["node", "group"])
+        for row in world.kafka_groups.values():
+            if row.get(field) is not None:
+                gauge.add_metric([row["node"], row["name"]], float(row[field]))
+        yield gauge
+
+
 def _durable(world: World) -> Iterator[Metric]:
     ages = _gauge("subscription_lag_seconds", "Age of a subscription's oldest message.", ["name"])
     for name, row in world.subscriptions.items():
         if row.get("lag_s") is not None:
             ages.add_metric([name], float(row["lag_s"]))
     yield ages
+    yield from _kafka_groups(world)
     letters = _gauge(
         "subscription_dead_letters", "Dead letters that are stored and not sent again.", ["name"]
     )

@@ -1,0 +1,1 @@
+"""Clients and groups of the Kafka endpoints of engines."""
