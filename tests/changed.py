@@ -19,14 +19,26 @@ from tests.project import ROOT
 ENGINE, SERVICE = "engine/tidecast/", "backend/tidecast_control/"
 _BASE = (f"{ENGINE}native/", f"{ENGINE}layout/", f"{ENGINE}buffers/")
 _LIVE = (
-    *_BASE, f"{ENGINE}agents/live/", f"{ENGINE}agents/run.py", f"{ENGINE}agents/warmup.py",
-    f"{ENGINE}node/live/", f"{ENGINE}node/node.py", f"{ENGINE}node/conductor.py",
-    f"{ENGINE}protocol/", f"{ENGINE}transport/", f"{ENGINE}testing/",
-)  # fmt: skip
+    *_BASE,
+    f"{ENGINE}agents/live/",
+    f"{ENGINE}agents/run.py",
+    f"{ENGINE}agents/warmup.py",
+    f"{ENGINE}node/live/",
+    f"{ENGINE}node/node.py",
+    f"{ENGINE}node/conductor.py",
+    f"{ENGINE}protocol/",
+    f"{ENGINE}transport/",
+    f"{ENGINE}testing/",
+)
 _DURABLE = (
-    *_BASE, f"{ENGINE}agents/archiver/", f"{ENGINE}disk.py", f"{ENGINE}log/",
-    f"{ENGINE}node/durable/", f"{ENGINE}protocol/dedup.py", f"{ENGINE}client/flows/",
-)  # fmt: skip
+    *_BASE,
+    f"{ENGINE}agents/archiver/",
+    f"{ENGINE}disk.py",
+    f"{ENGINE}log/",
+    f"{ENGINE}node/durable/",
+    f"{ENGINE}protocol/dedup.py",
+    f"{ENGINE}client/flows/",
+)
 _CONSUMING = (
     *_BASE,
     f"{ENGINE}agents/puller/",
@@ -48,10 +60,19 @@ _GATEWAY = (
     f"{ENGINE}client/remote/",
 )
 _PROCESSES = (
-    f"{ENGINE}engine/", f"{ENGINE}client/", f"{ENGINE}api/", f"{ENGINE}config/", f"{ENGINE}sync.py",
-    f"{ENGINE}embedded.py", f"{ENGINE}scratch.py", f"{ENGINE}events.py", f"{ENGINE}errors.py",
-    f"{ENGINE}agents/", f"{ENGINE}node/", f"{ENGINE}app/",
-)  # fmt: skip
+    f"{ENGINE}engine/",
+    f"{ENGINE}client/",
+    f"{ENGINE}api/",
+    f"{ENGINE}config/",
+    f"{ENGINE}sync.py",
+    f"{ENGINE}embedded.py",
+    f"{ENGINE}scratch.py",
+    f"{ENGINE}events.py",
+    f"{ENGINE}errors.py",
+    f"{ENGINE}agents/",
+    f"{ENGINE}node/",
+    f"{ENGINE}app/",
+)
 _COMMANDS = (f"{ENGINE}cli/", f"{ENGINE}doctor.py", f"{ENGINE}rest/")
 _PAGE = (
     "frontend/",
@@ -79,6 +100,11 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/e2e/test_copy_as.py": (*_PAGE, *_COMMANDS),
     "tests/e2e/test_dead_letters.py": (*_PAGE, f"{ENGINE}node/consumers/"),
     "tests/e2e/test_forms.py": _PAGE,
+    "tests/e2e/test_kafka_groups.py": (
+        *_PAGE,
+        f"{ENGINE}kafka/groups/",
+        "backend/tidecast_control/kafka/",
+    ),
     "tests/e2e/test_scheduled_messages.py": (*_PAGE, f"{ENGINE}node/scheduling/"),
     "tests/e2e/test_large.py": _PAGE,
     "tests/e2e/test_managing.py": (*_PAGE, *_SPARK),

@@ -96,13 +96,15 @@ def test_a_group_is_listed_live_reset_and_deleted(
     moved = [(r["queue"], r["before"], r["after"]) for r in planned["results"][0]["value"]["rows"]]
     assert moved == [("0", "4", "0"), ("1", None, "0")]
     assert api.get(path).json()["lag"] == "6"
-    done = api.post(f"{path}/reset", json={"to": "offset", "topic": "orders", "queue": 0,
-                                           "offset": "9"})  # fmt: skip
+    done = api.post(
+        f"{path}/reset", json={"to": "offset", "topic": "orders", "queue": 0, "offset": "9"}
+    )
     assert done.status_code == 200, done.text
     assert done.json()["cli"] == "tidecast kafka reset billing/eu --to 9 --topic orders --queue 0"
     assert api.get(path).json()["lag"] == "1"
-    beyond = api.post(f"{path}/reset", json={"to": "offset", "topic": "orders", "queue": 0,
-                                             "offset": "99"})  # fmt: skip
+    beyond = api.post(
+        f"{path}/reset", json={"to": "offset", "topic": "orders", "queue": 0, "offset": "99"}
+    )
     assert (beyond.status_code, beyond.json()["code"]) == (422, "invalid_request")
     assert "allowed are 0 to 10 of orders:0" in beyond.json()["detail"]
     assert api.delete(f"{path}?dry_run=true").json()["results"][0]["value"]["offsets"] == "1"
@@ -120,18 +122,30 @@ def test_a_group_is_listed_live_reset_and_deleted(
 def test_an_engine_without_an_endpoint_has_no_groups(control: Running, engine: Engine) -> None:
     assert engine.node is not None
     assert control.api.get("/kafka/groups").json() == {
-        "items": [], "next_cursor": None, "total": None, "missing": []
-    }  # fmt: skip
+        "items": [],
+        "next_cursor": None,
+        "total": None,
+        "missing": [],
+    }
     assert control.api.get("/kafka/clients").json()["items"] == []
     assert control.api.get("/kafka/groups/none").status_code == 404
 
 
 def row(name: str, **more: Any) -> dict[str, Any]:
     return {
-        "name": name, "state": "Stable", "kind": "consumer", "protocol": "range", "generation": 2,
-        "members": 1, "topics": ["orders"], "topics_total": 1, "queues": 1, "lag": 1,
-        "lag_s": None, "committed_at": 1.0,
-    } | more  # fmt: skip
+        "name": name,
+        "state": "Stable",
+        "kind": "consumer",
+        "protocol": "range",
+        "generation": 2,
+        "members": 1,
+        "topics": ["orders"],
+        "topics_total": 1,
+        "queues": 1,
+        "lag": 1,
+        "lag_s": None,
+        "committed_at": 1.0,
+    } | more
 
 
 def test_groups_of_several_engines_are_merged_in_pages(
@@ -146,9 +160,10 @@ def test_groups_of_several_engines_are_merged_in_pages(
         if command == "kafka_group":
             return row(args["name"]) if args["name"] in kept[node] else {}
         names = [
-            each for each in kept[node]
+            each
+            for each in kept[node]
             if each > args["after"] or (each == args["after"] and args["inclusive"])
-        ]  # fmt: skip
+        ]
         rest = names[args["limit"] :]
         return {"rows": [row(n) for n in names[: args["limit"]]], "next": "x" if rest else None}
 
@@ -163,8 +178,13 @@ def test_groups_of_several_engines_are_merged_in_pages(
             found += [(each["name"], each["node"]) for each in page["items"]]
             cursor = page["next_cursor"]
         assert found == [
-            ("a", "n1"), ("b", "n1"), ("b", "n2"), ("c", "n2"), ("d", "n1"), ("d", "n2")
-        ]  # fmt: skip
+            ("a", "n1"),
+            ("b", "n1"),
+            ("b", "n2"),
+            ("c", "n2"),
+            ("d", "n1"),
+            ("d", "n2"),
+        ]
     both = service.admin.get("/api/v1/kafka/groups/b")
     assert (both.status_code, both.json()["code"]) == (409, "conflict")
     assert "n1 and n2" in both.json()["detail"]
@@ -173,11 +193,17 @@ def test_groups_of_several_engines_are_merged_in_pages(
 @pytest.mark.parametrize(
     "body",
     [
-        {}, {"to": "latest", "shift": 1}, {"to": "offset", "offset": "1"}, {"to": "time"},
-        {"to": "latest", "queue": 0}, {"to": "middle"}, {"shift": "1"}, {"to": "latest", "x": 1},
+        {},
+        {"to": "latest", "shift": 1},
+        {"to": "offset", "offset": "1"},
+        {"to": "time"},
+        {"to": "latest", "queue": 0},
+        {"to": "middle"},
+        {"shift": "1"},
+        {"to": "latest", "x": 1},
         {"to": "offset", "topic": "t", "queue": 0, "offset": "-1"},
     ],
-)  # fmt: skip
+)
 def test_a_wrong_reset_is_refused(service: Service, body: dict[str, Any]) -> None:
     answer = service.admin.post("/api/v1/kafka/groups/g/reset", json=body)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
@@ -185,9 +211,15 @@ def test_a_wrong_reset_is_refused(service: Service, body: dict[str, Any]) -> Non
 
 def sample(mono_ns: int, **kafka: Any) -> dict[str, Any]:
     return {
-        "mono_ns": mono_ns, "counters": {}, "publications": [], "images": [], "receivers": [],
-        "subscriptions": {}, "clients": 0, "kafka": kafka,
-    }  # fmt: skip
+        "mono_ns": mono_ns,
+        "counters": {},
+        "publications": [],
+        "images": [],
+        "receivers": [],
+        "subscriptions": {},
+        "clients": 0,
+        "kafka": kafka,
+    }
 
 
 def world_of(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> World:
@@ -208,9 +240,17 @@ def test_a_lag_has_a_trend_and_rules_cover_it() -> None:
 
 def test_clients_have_rates() -> None:
     client = {
-        "number": 7, "client_id": "c", "software": "s", "address": "127.0.0.1:1", "key": "",
-        "key_name": "", "since_ns": 10**18, "bytes_in": 100, "bytes_out": 50, "requests": 3,
-    }  # fmt: skip
+        "number": 7,
+        "client_id": "c",
+        "software": "s",
+        "address": "127.0.0.1:1",
+        "key": "",
+        "key_name": "",
+        "since_ns": 10**18,
+        "bytes_in": 100,
+        "bytes_out": 50,
+        "requests": 3,
+    }
     now = sample(2, clients=[client | {"bytes_in": 300}], clients_total=1)
     found = live.live_clients("n", now, sample(1, clients=[client]), 2.0)["n/7"]
     assert (found["in_per_s"], found["out_per_s"], found["bytes_in"]) == (100.0, 0.0, "300")

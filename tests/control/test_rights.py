@@ -87,10 +87,21 @@ ANSWERS: dict[str, Any] = {
 def group_of(side: str) -> dict[str, Any]:
     """A Kafka group as an engine answers it: one that does not look at the caller's scopes."""
     return {
-        "name": f"{side}-g", "state": "Empty", "kind": "consumer", "protocol": "", "generation": 1,
-        "members": 0, "topics": [f"{side}.a"], "topics_total": 1, "queues": 1, "lag": 1,
-        "lag_s": None, "committed_at": None, "offsets": [], "consumers": [],
-    }  # fmt: skip
+        "name": f"{side}-g",
+        "state": "Empty",
+        "kind": "consumer",
+        "protocol": "",
+        "generation": 1,
+        "members": 0,
+        "topics": [f"{side}.a"],
+        "topics_total": 1,
+        "queues": 1,
+        "lag": 1,
+        "lag_s": None,
+        "committed_at": None,
+        "offsets": [],
+        "consumers": [],
+    }
 
 
 ANSWERS["kafka_groups"] = {"rows": [group_of(side) for side in (IN, OUT)], "next": None}

@@ -135,8 +135,10 @@ def test_offsets_of_an_empty_group_are_reset(served: Served) -> None:
         return {f"{row['topic']}:{row['queue']}": row["lag"] for row in rows}
 
     assert reset(to="latest", dry_run=True) == {
-        "bills:0": (1, 2), "orders:0": (15, 20), "orders:1": (5, 20)
-    }  # fmt: skip
+        "bills:0": (1, 2),
+        "orders:0": (15, 20),
+        "orders:1": (5, 20),
+    }
     assert lags() == {"orders:1": 15, "orders:0": 5, "bills:0": 1}
     assert reset(shift=-7, topic="orders") == {"orders:0": (15, 8), "orders:1": (5, 0)}
     assert reset(to="offset", topic="orders", queue=1, offset=20) == {"orders:1": (0, 20)}
@@ -185,8 +187,10 @@ def test_what_is_not_there_is_named(served: Served) -> None:
         perform(served, "reset_offsets", name="g", to="latest", topic="bills")
     assert perform(served, "delete_group", name="g", dry_run=True)["offsets"] == 1
     assert perform(served, "delete_group", name="g") == {
-        "name": "g", "offsets": 1, "topics": ["orders"]
-    }  # fmt: skip
+        "name": "g",
+        "offsets": 1,
+        "topics": ["orders"],
+    }
     with pytest.raises(NotFound, match="no group g"):
         perform(served, "group", name="g")
 

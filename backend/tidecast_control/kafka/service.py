@@ -170,18 +170,32 @@ async def change(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operat
     arguments = {"name": wanted.name, "dry_run": wanted.dry_run, "within": _within(actor)}
     answer = await hub.ask(found.node, command, arguments | wanted.request)
     row = OperationRow(
-        id=str(uuid.uuid4()), action=wanted.action, kind=KIND, name=wanted.name, state="done",
-        dry_run=wanted.dry_run, request=wanted.request,
+        id=str(uuid.uuid4()),
+        action=wanted.action,
+        kind=KIND,
+        name=wanted.name,
+        state="done",
+        dry_run=wanted.dry_run,
+        request=wanted.request,
         results=[NodeResult(node=found.node, ok=True, value=texts(answer)).model_dump(mode="json")],
-        cli=cli_of(wanted), finished_at=utc_now(), created_by=actor.name,
-    )  # fmt: skip
+        cli=cli_of(wanted),
+        finished_at=utc_now(),
+        created_by=actor.name,
+    )
 
     def note() -> Operation:
         with db.begin() as session:
             session.add(row)
             if not wanted.dry_run:
-                audit.record(session, actor, wanted.action, KIND, wanted.name, None,
-                             {"request": wanted.request, "results": row.results})  # fmt: skip
+                audit.record(
+                    session,
+                    actor,
+                    wanted.action,
+                    KIND,
+                    wanted.name,
+                    None,
+                    {"request": wanted.request, "results": row.results},
+                )
             session.flush()
             return Operation.model_validate(row)
 
@@ -223,7 +237,7 @@ def _nodes(hub: Hub, node: str) -> list[str]:
 async def _all(
     hub: Hub, command: str, asked: dict[str, Json]
 ) -> tuple[dict[str, Json], list[NotAsked]]:
-    """What engines answered, and those that did not; those without an endpoint are left out."""
+    """The answers of engines, and those that gave none; without an endpoint they are left out."""
     done = await asyncio.gather(
         *(hub.ask(name, command, args) for name, args in asked.items()), return_exceptions=True
     )

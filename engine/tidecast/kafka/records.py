@@ -19,6 +19,7 @@ import numpy as np
 from tidecast.kafka import compression, record_kernels
 from tidecast.kafka.codes import Code, Refused
 from tidecast.layout import segment as seg
+from tidecast.log.reading.range_scan import Selector, Wanted
 
 BATCH_BYTES_MAX = 16 << 20
 """Of one record batch, as it is sent."""
@@ -229,3 +230,4 @@ def warm_up() -> None:
     sound = head[:17] + crc.to_bytes(4, "big") + head[21:] + body
     taken = Decoder().take(memoryview(sound), 0)
     Encoder().encode(taken.buffer, taken.n_bytes, limit=1, bytes_max=1, epoch=0)
+    Selector(Wanted(0, 1)).select(np.zeros(64, dtype=np.uint8), 0, -1)

@@ -12,7 +12,7 @@ from tidecast.errors import NotFound
 KAFKA_ACTIONS = frozenset(
     {"kafka_groups", "kafka_group", "kafka_clients", "kafka_delete_group", "kafka_reset_offsets"}
 )
-"""What administration asks of the endpoint."""
+"""Actions of administration on the endpoint."""
 Json = dict[str, Any]
 
 

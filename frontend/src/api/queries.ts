@@ -25,6 +25,7 @@ export type Alert = Schemas["Alert"];
 export type Silence = Schemas["Silence"];
 export type Operation = Schemas["Operation"];
 export type MessageView = Schemas["MessageView"];
+export type KafkaGroup = Schemas["KafkaGroup"];
 export type Queue = Schemas["Queue"];
 export type Pipeline = Schemas["Pipeline"];
 export type PipelineRun = Schemas["PipelineRun"];
@@ -101,6 +102,26 @@ export const subscriptionQuery = (name: string) =>
     queryFn: () =>
       http.GET("/api/v1/subscriptions/{name}", { params: { path: { name } } }).then(bodyOf),
     refetchInterval: 2_000,
+  });
+
+/** Groups of Kafka clients whose name holds a text. */
+export const kafkaGroupsQuery = (q: string) =>
+  queryOptions({
+    queryKey: ["kafka", "groups", q],
+    queryFn: () =>
+      http.GET("/api/v1/kafka/groups", { params: { query: { ...ALL, q } } }).then(bodyOf),
+    placeholderData: keepPreviousData,
+  });
+
+export const kafkaGroupQuery = (name: string, node: string) =>
+  queryOptions({
+    queryKey: ["kafka", "group", node, name],
+    queryFn: () =>
+      http
+        .GET("/api/v1/kafka/groups/{name}", { params: { path: { name }, query: { node } } })
+        .then(bodyOf),
+    refetchInterval: 1_000,
+    retry: false,
   });
 
 export const nodesQuery = queryOptions({

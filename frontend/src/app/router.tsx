@@ -59,7 +59,13 @@ const topic = createRoute({
 });
 const subscriptions = createRoute({
   ...page("/subscriptions"),
-  validateSearch: search({ q: text(200), view: choice("durable", "live"), create: flag }),
+  validateSearch: search({
+    q: text(200),
+    view: choice("durable", "live", "groups", "clients"),
+    create: flag,
+    group: text(255),
+    node: text(200),
+  }),
   component: lazyRouteComponent(() => import("@/pages/subscriptions/list"), "SubscriptionsPage"),
 });
 const subscription = createRoute({

@@ -96,6 +96,8 @@ export function* samplesOf(channel: string, data: ChannelData): Iterable<Sample>
       "delivered_per_s",
     ]);
     yield* rows("readers", group("readers"), ["lag_packets"]);
+  } else if (kind === "kafka") {
+    yield* rows("groups", group("groups"), ["lag", "lag_s"]);
   } else if (kind === "nodes") {
     yield* rows(
       "nodes",

@@ -36,6 +36,9 @@ export type ImageLive = Schemas["ImageLive"];
 export type ReaderLive = Schemas["ReaderLive"];
 export type AgentLive = Schemas["AgentLive"];
 export type NodeLive = Unmeasured<Schemas["NodeLive"], "rates">;
+type KafkaLive = Schemas["KafkaLive"] & Heard;
+export type KafkaGroupLive = Schemas["KafkaGroupLive"];
+export type KafkaClientLive = Schemas["KafkaClientLive"];
 export type SubscriptionLive = Schemas["SubscriptionLive"];
 
 interface Fixed {
@@ -49,6 +52,7 @@ interface Fixed {
   audit: Record<string, unknown>;
   alerts: Record<string, unknown>;
   moves: Schemas["MovesLive"];
+  kafka: KafkaLive;
 }
 
 /** What a channel carries, by its name. */

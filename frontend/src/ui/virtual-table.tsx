@@ -12,7 +12,7 @@ interface Props<T> {
   /** How many there are in all, when more can be loaded. */
   total?: number | undefined;
   rowKey: (row: T) => string;
-  onRow: (row: T) => void;
+  onRow?: ((row: T) => void) | undefined;
   sort?: Sort;
   onSort?: (sort: Sort) => void;
   onEnd?: (() => void) | undefined;
@@ -58,7 +58,7 @@ export function VirtualTable<T>(props: Props<T>) {
     if (to !== undefined) {
       event.preventDefault();
       focus(to);
-    } else if (event.key === "Enter" && event.target === event.currentTarget) onRow(row);
+    } else if (event.key === "Enter" && event.target === event.currentTarget) onRow?.(row);
   };
   const template = columns.map((column) => column.width ?? "minmax(0,1fr)").join(" ");
   const grid = { gridTemplateColumns: template };
@@ -110,9 +110,12 @@ export function VirtualTable<T>(props: Props<T>) {
                 data-index={item.index}
                 aria-rowindex={item.index + 2}
                 tabIndex={item.index === (items[0]?.index ?? 0) ? 0 : -1}
-                onClick={() => onRow(row)}
+                onClick={() => onRow?.(row)}
                 onKeyDown={(event) => press(event, item.index, row)}
-                className="absolute inset-x-0 top-0 grid cursor-pointer items-center border-b text-sm hover:bg-hover focus-visible:-outline-offset-2"
+                className={cn(
+                  "absolute inset-x-0 top-0 grid items-center border-b text-sm hover:bg-hover focus-visible:-outline-offset-2",
+                  onRow && "cursor-pointer",
+                )}
                 style={{ ...grid, height: ROW_HEIGHT, transform: `translateY(${item.start}px)` }}
               >
                 {columns.map((column) => (

@@ -67,9 +67,13 @@ _limit = click.option("--limit", type=click.IntRange(1), metavar="N", help="At m
 @click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
 @_limit
 def groups(
-    topic: str | None, state: str | None, limit: int | None, data_dir: Path, token: str | None,
+    topic: str | None,
+    state: str | None,
+    limit: int | None,
+    data_dir: Path,
+    token: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Consumer groups: state, members, lag in records and in seconds."""
     rows = _pages(data_dir, token, "kafka_groups", limit, topic=topic or "", state=state or "")
     if as_json:
@@ -81,11 +85,18 @@ def groups(
     table(
         ("group", "state", "members", "topics", "queues", "lag", "lag s"),
         [
-            (row["name"], row["state"], row["members"], _topics(row), row["queues"],
-             _count(row["lag"]), _seconds(row["lag_s"]))
+            (
+                row["name"],
+                row["state"],
+                row["members"],
+                _topics(row),
+                row["queues"],
+                _count(row["lag"]),
+                _seconds(row["lag_s"]),
+            )
             for row in rows
         ],
-    )  # fmt: skip
+    )
 
 
 @kafka.command()
@@ -106,11 +117,18 @@ def group(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     table(
         ("topic", "queue", "committed", "end", "lag", "lag s", "member"),
         [
-            (row["topic"], row["queue"], _known(row["committed"]), _known(row["end"]),
-             _known(row["lag"]), _seconds(row["lag_s"]), row["member"])
+            (
+                row["topic"],
+                row["queue"],
+                _known(row["committed"]),
+                _known(row["end"]),
+                _known(row["lag"]),
+                _seconds(row["lag_s"]),
+                row["member"],
+            )
             for row in found["offsets"]
         ],
-    )  # fmt: skip
+    )
     if found["offsets_left_out"]:
         out.print(f"and {found['offsets_left_out']} queues more")
     if found["consumers"]:
@@ -138,12 +156,19 @@ def clients(limit: int | None, data_dir: Path, token: str | None, as_json: bool)
     table(
         ("client id", "software", "address", "key", "since", "requests", "in", "out"),
         [
-            (row["client_id"], row["software"], row["address"], row["key_name"] or row["key"],
-             _time(row["since_ns"] / 1e9), row["requests"], human_bytes(row["bytes_in"]),
-             human_bytes(row["bytes_out"]))
+            (
+                row["client_id"],
+                row["software"],
+                row["address"],
+                row["key_name"] or row["key"],
+                _time(row["since_ns"] / 1e9),
+                row["requests"],
+                human_bytes(row["bytes_in"]),
+                human_bytes(row["bytes_out"]),
+            )
             for row in rows
         ],
-    )  # fmt: skip
+    )
 
 
 @kafka.command()
@@ -155,17 +180,29 @@ def clients(limit: int | None, data_dir: Path, token: str | None, as_json: bool)
 @click.option("--queue", type=int, metavar="N", help="Only this queue.")
 @click.option("--dry-run", is_flag=True, help="Only say what would move.")
 def reset(
-    name: str, start: Start | None, shift: int | None, topic: str | None, queue: int | None,
-    dry_run: bool, data_dir: Path, token: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    name: str,
+    start: Start | None,
+    shift: int | None,
+    topic: str | None,
+    queue: int | None,
+    dry_run: bool,
+    data_dir: Path,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Move the offsets of a group that has no members."""
     if (start is None) == (shift is None):
         raise click.UsageError("give either --to or --shift")
     where = {"shift": shift} if start is None else _place(start, queue)
     found = ask(
-        data_dir, token, "kafka_reset_offsets", name=name, topic=topic or "", dry_run=dry_run,
+        data_dir,
+        token,
+        "kafka_reset_offsets",
+        name=name,
+        topic=topic or "",
+        dry_run=dry_run,
         **{"queue": queue} | where,
-    )  # fmt: skip
+    )
     if as_json:
         echo_json(found)
         return

@@ -29,8 +29,8 @@ T = TypeVar("T")
 ROWS_MAX = 1000
 SAMPLED_MAX = 256
 """Groups, and clients, of one sample of telemetry: those groups that lag the most."""
-SHARE = 0.02
-"""Of the time that samples of groups may take; beyond it a sample shows those of a moment ago."""
+SHARE, PAUSE_S_MAX = 0.05, 5.0
+"""Of the time that samples of groups may take; then a sample shows those of a moment ago."""
 CHANGE_S = 20.0
 Text = Annotated[str, Meta(max_length=255)]
 
@@ -133,7 +133,7 @@ class GroupAdministration:
             if began_s >= self._next_s:
                 self._sampled = self._sample_groups()
                 now_s = time.monotonic()
-                self._next_s = now_s + (now_s - began_s) / SHARE
+                self._next_s = now_s + min((now_s - began_s) / SHARE, PAUSE_S_MAX)
             groups = self._sampled
         return {
             "clients": [_client(each) for each in clients[:SAMPLED_MAX]],

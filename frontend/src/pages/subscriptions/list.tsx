@@ -18,6 +18,8 @@ import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { VirtualTable } from "@/ui/virtual-table";
 import { SubscriptionEditor } from "./editor";
+import { KafkaClients, KafkaGroups } from "./kafka";
+import { KafkaGroupSheet } from "./kafka-group";
 import { lagTrend, lostOf, SubscriptionState } from "./state";
 
 const route = getRouteApi("/app/subscriptions");
@@ -151,15 +153,17 @@ const READERS: Column<ReaderLive>[] = [
 
 export function SubscriptionsPage() {
   const tidecast = useTidecast();
-  const { q = "", view = "durable", create } = route.useSearch();
+  const { q = "", view = "durable", create, group, node } = route.useSearch();
   const navigate = useNavigate();
   const may = useMay();
   const list = useQuery(subscriptionsQuery);
   const live = useLive("subscriptions");
   const set = (search: {
     q?: string | undefined;
-    view?: "durable" | "live" | undefined;
+    view?: "durable" | "live" | "groups" | "clients" | undefined;
     create?: true | undefined;
+    group?: string | undefined;
+    node?: string | undefined;
   }) =>
     navigate({
       to: "/subscriptions",
@@ -198,6 +202,8 @@ export function SubscriptionsPage() {
             options={[
               { value: "durable", label: "Durable" },
               { value: "live", label: "Live" },
+              { value: "groups", label: "Kafka groups" },
+              { value: "clients", label: "Kafka clients" },
             ]}
           />
           {may("subscriptions:write") && (
@@ -208,7 +214,11 @@ export function SubscriptionsPage() {
         </>
       }
     >
-      {view === "live" ? (
+      {view === "groups" ? (
+        <KafkaGroups q={q} onOpen={(row) => set({ group: row.name, node: row.node })} />
+      ) : view === "clients" ? (
+        <KafkaClients q={q} />
+      ) : view === "live" ? (
         <Card flush label="Live readers">
           <Table
             label="Live readers"
@@ -250,6 +260,13 @@ export function SubscriptionsPage() {
               work, and messages that they cannot handle become dead letters.
             </Empty>
           }
+        />
+      )}
+      {group && node && (
+        <KafkaGroupSheet
+          name={group}
+          node={node}
+          onClose={() => set({ group: undefined, node: undefined })}
         />
       )}
       {create && may("subscriptions:write") && (
