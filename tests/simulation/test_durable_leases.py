@@ -495,6 +495,28 @@ def test_one_that_does_not_reach_the_store_acks_nothing_beside_the_next_owner(
         assert [e.newest for e in told(a, QueuesLost)] == [2]
 
 
+def test_the_next_owner_reads_a_publisher_whose_node_learns_late_that_it_lost_the_queues(
+    tmp_path: Path,
+) -> None:
+    """Until then its SETUPs are those of a publisher that is read there."""
+    with cluster(tmp_path) as one:
+        a, mine, others = one.node("a"), Away(), Away()
+        mine.table = others.table
+        a.engine.durable.leases._store = mine
+        one.until_kept(a)
+        publisher = a.connect().publisher("orders")
+        mine.away = True
+        b = one.node("b")
+        b.engine.durable.leases._store = others
+        assert one.net.run(20e6, until=lambda: "orders" in b.engine.durable.topics)
+        one.net.run(2e6)  # more SETUPs
+        assert "orders" in a.engine.durable.topics
+        publisher.publish(b"1")
+        durable(one, publisher)
+        one.until_kept(b)
+        assert one.payloads() == [b"1"]
+
+
 def test_a_store_of_many_directories_keeps_them_apart(tmp_path: Path) -> None:
     table = LeaseTable()
     at = [ScopedLeases(table, tmp_path / name) for name in ("one", "one", "two")]

@@ -183,11 +183,12 @@ class Sessions:
         topic = self._topic_of(runtime, setup)
         readers = self._ctx.subscriptions_to(topic.name) if topic is not None else []
         sessions.forget(setup.session)
-        kept = topic is not None and setup.producer is not None and self._owner.keeps(topic)
-        if kept and topic is not None and not self._owner.on_setup(runtime, setup, topic):
+        kept = topic is not None and self._owner.keeps(topic)
+        mine = kept and setup.producer is not None
+        if mine and topic is not None and not self._owner.on_setup(runtime, setup, topic):
             return  # it is not opened yet, or refused: its next SETUP is looked at again
         if topic is None or not readers:
-            if not kept:
+            if not kept:  # else its node keeps the topic too, until it learns that it does not
                 sessions.drop(setup.session, image_table.SESSION_IGNORED, setup.topic)
             return
         served: set[int] = set()
