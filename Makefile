@@ -17,6 +17,7 @@ ARGS ?=
 # Of two cores, two workers leave a third idle: tests wait for processes, disks and clocks.
 WORKERS ?= 3
 SECONDS ?= 60
+MESSAGES ?= 10000000
 SHARDS ?= 8
 SINCE ?= origin/main
 # Pytest keeps each test's module with its assertions rewritten: a third of the time that it collects.
@@ -37,7 +38,7 @@ PAGE := backend/tidecast_control/static/.built
 PAGE_SOURCES := backend/openapi.json $(shell find frontend -path frontend/node_modules -prune \
 	-o -path frontend/test -prune -o -type f ! -name schema.d.ts -print)
 
-.PHONY: help install install-dev install-spark up dashboard docs test test-fast test-dashboard test-checked test-long test-nightly test-changed mutation swarm bench lint format clean
+.PHONY: help install install-dev install-spark up dashboard docs test test-fast test-dashboard test-checked test-long test-nightly test-cluster test-changed mutation swarm bench lint format clean
 
 help: ## this list
 	@echo "Tidecast: make TARGET [ARGS='...']"
@@ -127,6 +128,11 @@ test-nightly: install-dev ## the long tests in shards, then new worlds (SHARDS=8
 
 test-changed: install-dev ## the long tests and mutations that a change touches (SINCE=origin/main)
 	@exec $(BIN)/python -m tests.changed --since $(SINCE) $(ARGS)
+
+# MESSAGES: of the live topics in all; SECONDS: how long the owners of durable topics are troubled.
+test-cluster: install-dev ## engines on hosts of their own (root): loss, cuts, kills, steps of clocks
+	@TIDECAST_CLUSTER_MESSAGES=$(MESSAGES) TIDECAST_CLUSTER_SECONDS=$(SECONDS) \
+		$(BIN)/python -m pytest tests/cluster -rs --timeout 3600 -o faulthandler_timeout=3600 $(ARGS)
 
 swarm: install-dev ## worlds by new seeds (SECONDS=60, SEED: the first one); failures are shrunk into .swarm
 	@exec $(BIN)/python -m tests.swarm --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)

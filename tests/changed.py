@@ -85,6 +85,13 @@ _SPARK = ("backend/tidecast_spark/", "backend/pyspark_tidecast/")
 _DOCS = ("README.md", "docs/", "mkdocs.yml")
 
 TOUCHED_BY: dict[str, tuple[str, ...]] = {
+    "tests/cluster/test_durable.py": (*_DURABLE, *_LEASES, "tests/support/hosts/"),
+    "tests/cluster/test_live.py": (*_LIVE, f"{ENGINE}node/sealing/", "tests/support/hosts/"),
+    "tests/cluster/test_upgrade.py": (
+        f"{ENGINE}api/levels.py",
+        f"{SERVICE}nodes/levels.py",
+        "tests/support/hosts/",
+    ),
     "tests/control/test_drain_order.py": _LEASES,
     "tests/control/test_openapi.py": (SERVICE,),
     "tests/control/test_pipelines_spark.py": (f"{SERVICE}pipelines/", *_SPARK),

@@ -12,7 +12,7 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-COSTLY = ("tests/e2e/", "tests/control/", "tests/spark/")
+COSTLY = ("tests/e2e/", "tests/control/", "tests/spark/", "tests/cluster/")
 """Suites whose tests share what takes seconds to start: each is one group."""
 LONG = (*COSTLY, "tests/system/", "tests/test_")
 """Where a group takes longer than its number of tests says, the longest first."""

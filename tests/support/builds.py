@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.lab import Lab, Platform
 from tests.support.process import ROOT, Child
@@ -78,6 +83,16 @@ def missing() -> str:
     asked = ["git", "rev-parse", "--verify", "--quiet", f"{TAG}^{{commit}}"]
     found = subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
     return f"no tag {TAG}: a shallow clone has none" if found.returncode else ""
+
+
+@pytest.fixture(scope="session")
+def old() -> Iterator[Build]:
+    """The build of the tag; unpacked and compiled once."""
+    if missing():
+        pytest.skip(missing())
+    directory = Path(tempfile.mkdtemp(prefix="tc-"))
+    yield unpacked(directory)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def unpacked(directory: Path) -> Build:

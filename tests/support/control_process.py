@@ -22,8 +22,9 @@ _FIRST = re.compile(r"log in as admin with password (\S+)")
 class ControlProcess:
     """``python -m tidecast_control`` on ``data_dir``. `start` again after `kill` or `stop`."""
 
-    def __init__(self, data_dir: Path, **environment: str) -> None:
-        self.data_dir = data_dir
+    def __init__(self, data_dir: Path, *, host: str = "", **environment: str) -> None:
+        """``host``: the address that it listens on; empty: its default, loopback."""
+        self.data_dir, self._host = data_dir, host
         self._environment = {k: v for k, v in os.environ.items() if k != "TIDECAST_DATABASE_URL"}
         self._environment |= environment
         self._port = 0
@@ -34,7 +35,7 @@ class ControlProcess:
         """Until it serves; after the first time on the same port."""
         command = [
             sys.executable, "-m", "tidecast_control", "--data-dir", str(self.data_dir),
-            "--port", str(self._port),
+            "--port", str(self._port), *(["--host", self._host] if self._host else []),
         ]  # fmt: skip
         log = (self.data_dir / "control.log").open("ab")
         with log:

@@ -48,14 +48,14 @@ def _appending(path: Path) -> int:
 class Nursery:
     """The test's side: forks children. One for a whole session of tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Environment | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.NamedTemporaryFile(prefix="tc-nursery-")  # noqa: SIM115
         with theirs:
             self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-m", "tests.support.nursery", str(theirs.fileno())],
-                os.environ,
+                os.environ if environment is None else environment,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), theirs.fileno()),
                     (os.POSIX_SPAWN_DUP2, self._log.fileno(), 2),
@@ -69,11 +69,23 @@ class Nursery:
         assert answer, f"the nursery ended:\n{Path(self._log.name).read_text()}"
         return json.loads(answer)
 
-    def fork(self, kind: str, arguments: list[str], log: Path) -> Forked:
-        """A child: ``kind`` is `command` (of tidecast) or `role` (see `tests.support.roles`)."""
+    def fork(
+        self,
+        kind: str,
+        arguments: list[str],
+        log: Path,
+        *,
+        environment: Environment | None = None,
+        network: str = "",
+    ) -> Forked:
+        """A child: ``kind`` is `command` (of tidecast) or `role` (see `tests.support.roles`).
+
+        ``network``: the file of the network namespace that it lives in; empty: ours.
+        """
         in_r, in_w = os.pipe2(os.O_CLOEXEC)
         out_r, out_w = os.pipe2(os.O_CLOEXEC)
-        pid = self._fork(kind, arguments, os.environ, in_r, out_w, _appending(log))
+        given = os.environ if environment is None else environment
+        pid = self._fork(kind, arguments, given, in_r, out_w, _appending(log), network=network)
         return Forked(self, pid, log, os.fdopen(in_w, "w"), os.fdopen(out_r))
 
     def run(
@@ -91,8 +103,20 @@ class Nursery:
             child.close()
         return Text(arguments, code, out.read_text("utf-8"), log.read_text("utf-8"))
 
-    def _fork(self, kind: str, arguments: list[str], environment: Environment, *fds: int) -> int:
-        request = {"kind": kind, "arguments": arguments, "environment": dict(environment)}
+    def _fork(
+        self,
+        kind: str,
+        arguments: list[str],
+        environment: Environment,
+        *fds: int,
+        network: str = "",
+    ) -> int:
+        request = {
+            "kind": kind,
+            "arguments": arguments,
+            "environment": dict(environment),
+            "network": network,
+        }
         pid = self._ask(request, fds)["pid"]
         for fd in fds:
             os.close(fd)
@@ -185,6 +209,11 @@ def _be(request: dict[str, Any], fds: list[int]) -> NoReturn:
             os.close(fd)
         os.environ.clear()
         os.environ.update(request["environment"])
+        if request["network"]:
+            from tests.support.hosts import clock, network
+
+            network.enter(request["network"])
+            clock.follow(request["environment"])
         if request["kind"] == "role":
             from tests.support.roles import ROLES
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import tidecast.sync
 from tidecast.api.start import Earliest
 
@@ -21,6 +23,8 @@ NUMBER = struct.Struct("<Q")
 MARKED = struct.Struct("<QQ")
 """A producer's number, and that of its message."""
 KEYS = 7
+BLOCK = 2_000
+"""Messages of a call of `stream`."""
 
 
 def say(text: str) -> None:
@@ -199,10 +203,50 @@ def keep(url: str, topic: str, seen: str) -> None:
             batch.ack()
 
 
+def stream(url: str, topic: str, mark: str, n: str) -> None:
+    """Publish ``n`` numbers of the publisher ``mark`` in blocks; say "sent" behind the last.
+
+    The history stays until the input ends: others may still ask for repairs.
+    """
+    with tidecast.sync.connect(url) as client, client.publisher(topic) as publisher:
+        say("ready")
+        sys.stdin.readline()
+        for first in range(0, int(n), BLOCK):
+            block = np.empty((min(BLOCK, int(n) - first), 2), dtype="<u8")
+            block[:, 0] = int(mark)
+            block[:, 1] = np.arange(first, first + len(block))
+            publisher.publish_batch(block.view(np.uint8)).check()
+        publisher.flush(timeout=120.0)
+        say("sent")
+        sys.stdin.read()
+
+
+def tally(url: str, topic: str, marks: str, n: str) -> None:
+    """Take ``n`` numbers of each of ``marks`` publishers; say how many came out of order.
+
+    A gap ends it with an error. See `stream`.
+    """
+    due = dict.fromkeys(range(int(marks)), 0)
+    wrong = 0
+    with tidecast.sync.connect(url) as client, client.subscribe(topic) as subscription:
+        say("ready")
+        for batch in subscription.batches(max_messages=4096):
+            rows = batch.to_numpy().view("<u8")
+            mark = int(rows[0, 0])
+            first = due[mark]
+            expected = np.arange(first, first + len(rows), dtype=np.uint64)
+            wrong += int(np.count_nonzero((rows[:, 1] != expected) | (rows[:, 0] != mark)))
+            due[mark] = first + len(rows)
+            if all(each >= int(n) for each in due.values()):
+                break
+        say(f"wrong {wrong} of {sum(due.values())}")
+        sys.stdin.read()  # a message too many would still be seen by the counters
+
+
 ROLES: dict[str, Callable[..., Any]] = {
     "count": count, "hold": hold, "collect": collect, "echo": echo, "embed": embed,
     "produce": produce, "keep": keep, "consume": consume, "respond": respond,
-    "keyed": keyed, "note": note,
+    "keyed": keyed, "note": note, "stream": stream, "tally": tally,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 from tests.conftest import Eventually
-from tests.support import builds
-from tests.support.builds import NEW, TAG, Build
+from tests.support.builds import NEW, TAG, Build, old
 from tests.support.control_process import ControlProcess
 from tests.support.durable import rows_of
 from tests.support.gateways import until_event
@@ -25,6 +21,7 @@ from tidecast.config.topology import TopicConfig
 from tidecast.events import GatewayBack
 from tidecast.node.durable.topic import DurableTopic
 
+FIXTURES = (old,)
 pytestmark = pytest.mark.long
 COUNT = 50_000
 ACKED = 5_000
@@ -51,16 +48,6 @@ def numbers_of(directory: Path) -> list[int]:
     found = sorted(NUMBER.unpack_from(payload)[0] for _, _, _, payload, _ in rows_of(topic))
     topic.close()
     return found
-
-
-@pytest.fixture(scope="session")
-def old() -> Iterator[Build]:
-    """The build of the tag; unpacked and compiled once."""
-    if builds.missing():
-        pytest.skip(builds.missing())
-    directory = Path(tempfile.mkdtemp(prefix="tc-"))
-    yield builds.unpacked(directory)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(params=["old to new", "new to old"])

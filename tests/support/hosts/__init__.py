@@ -1,0 +1,1 @@
+"""Hosts of a test: network namespaces on a bridge, with faults on each port of the bridge."""
