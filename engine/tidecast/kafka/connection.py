@@ -272,7 +272,9 @@ class Connection:
             n, shared, turn = self._turns[0]
             pieces = await turn()
             if pieces is not None:
-                self._writer.writelines(pieces)
+                # `writelines` of Python 3.12 and 3.13 keeps the bytes of a lost connection and
+                # waits for its socket for ever (gh-136234); it never pauses, either (gh-127655).
+                self._writer.write(b"".join(pieces))
                 async with asyncio.timeout(SEND_S):
                     await self._writer.drain()
             self.hold_less(0)
