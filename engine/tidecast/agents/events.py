@@ -28,7 +28,7 @@ def event_ring() -> np.ndarray:
 
 
 @inlined
-def emit(events, attention, kind, a, b, c, d, e):
+def emit(events, attention, kind, a, b=0, c=0, d=0, e=0):
     """Add an event; when the ring is full it is only counted. Returns 1 if it was kept."""
     n = attention[A_EVENTS]
     if n >= EVENTS_MAX:

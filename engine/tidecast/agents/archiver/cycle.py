@@ -121,7 +121,7 @@ def _see_drained(A, source):
     if source.drained_reported != 0 or load_acquire(ring, lay.CLOSED_AT) == 0:
         return
     if source.d_seq >= load_i64(ring, lay.END_SEQ_AT):
-        source.drained_reported = emit(A.events, A.attention, E_DRAINED, source.index, 0, 0, 0, 0)
+        source.drained_reported = emit(A.events, A.attention, E_DRAINED, source.index)
 
 
 # --- one cycle of a topic -------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def _write_queue(A, topic, queue):
     counters = A.counters[queue.row]
     if status == ROLL:
         if queue.roll_asked == 0:
-            queue.roll_asked = emit(A.events, A.attention, E_ROLL, queue.index, 0, 0, 0, 0)
+            queue.roll_asked = emit(A.events, A.attention, E_ROLL, queue.index)
         return HELD_ROLL
     if status == SUSPECT:
         return HELD_DISK
@@ -145,7 +145,7 @@ def _write_queue(A, topic, queue):
         counters[C.APPEND_FAILURES] += 1
         counters[C.ERRNO] = -status
         if topic.errno != -status:
-            emit(A.events, A.attention, E_DISK, topic.index, queue.index, -status, 0, 0)
+            emit(A.events, A.attention, E_DISK, topic.index, queue.index, -status)
             topic.errno = -status
         return HELD_DISK
     counters[C.ERRNO] = 0
@@ -180,7 +180,7 @@ def _write_queues(A, topic, now_ns):
         return
     if topic.errno != 0:
         topic.errno = 0
-        emit(A.events, A.attention, E_DISK_OK, topic.index, 0, 0, 0, 0)
+        emit(A.events, A.attention, E_DISK_OK, topic.index)
         _report_state(A, topic, 0)
     if wrote > 0 and topic.dirty_ns == 0 and topic.policy != SYNC_NONE:
         topic.dirty_ns = now_ns
@@ -261,13 +261,13 @@ def _end_sync(A, topic, now_ns):
         topic.sync_failures += 1
         if topic.errno == 0:
             topic.errno = -topic.sync_status
-            emit(A.events, A.attention, E_SYNC_FAILED, topic.index, -topic.sync_status, 0, 0, 0)
+            emit(A.events, A.attention, E_SYNC_FAILED, topic.index, -topic.sync_status)
             _report_state(A, topic, topic.errno)
         return
     topic.sync_retry_ns = topic.sync_failures = 0
     if topic.errno != 0 and topic.held == HELD_NOT:
         topic.errno = 0
-        emit(A.events, A.attention, E_DISK_OK, topic.index, 0, 0, 0, 0)
+        emit(A.events, A.attention, E_DISK_OK, topic.index)
         _report_state(A, topic, 0)
     if topic.stored != 0:
         topic.syncing = STORING

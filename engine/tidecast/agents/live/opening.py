@@ -43,7 +43,7 @@ def _report_forged(S, writer, row, buffer, at, name, cause, now_ns):
         return
     control[O_REPORT_NS] = now_ns + REPORT_INTERVAL_NS
     source = load_u16(buffer, at + wire.SOURCE_AT)
-    emit(S.events, S.attention, E_FORGERY, source, load_i64(name, 0), load_i64(name, 8), cause, 0)
+    emit(S.events, S.attention, E_FORGERY, source, load_i64(name, 0), load_i64(name, 8), cause)
     record(S.recorder, writer, rec.ALERT, now_ns, rec.Code.WIRE_FORGERY, row, source, cause, 0, 0)
 
 
@@ -57,7 +57,7 @@ def _keep_unknown(S, buffer, at, n, name, now_ns):
     opener.control[O_WANT_NS] = now_ns + WANT_INTERVAL_NS
     n = min(n, load_u16(buffer, at + wire.LENGTH_AT) + lay.SEAL_BYTES)
     source, epoch = load_u16(buffer, at + wire.SOURCE_AT), load_u32(buffer, at + lay.EPOCH_AT)
-    if emit(S.events, S.attention, E_KEY, source, load_i64(name, 0), load_i64(name, 8), epoch, 0):
+    if emit(S.events, S.attention, E_KEY, source, load_i64(name, 0), load_i64(name, 8), epoch):
         copy(opener.unknown, 0, buffer, at, n)
         copy(opener.unknown, UNKNOWN_NAME_AT, name, 0, 16)
         opener.control[O_KEPT] = n

@@ -49,6 +49,7 @@ from tidecast.agents.live.receiving import (
     consumed_by_all,
     finish_if_complete,
     has_progress,
+    note,
     note_setup,
     on_heartbeat,
     on_lost,
@@ -58,7 +59,6 @@ from tidecast.agents.live.receiving import (
     send_naks,
     send_status,
 )
-from tidecast.buffers.recorder import record
 from tidecast.buffers.slots import wake_armed
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
@@ -124,9 +124,13 @@ def _ask_for_setup(S, buffer, at, name, now_ns):
         return
     S.misc[M_WANT_NS] = now_ns + WANT_INTERVAL_NS
     _want_setup(
-        S, load_u8(buffer, at + wire.CHANNEL_AT), load_u32(buffer, at + wire.SESSION_AT),
-        load_u16(buffer, at + wire.TOPIC_AT), name, load_u16(buffer, at + wire.SOURCE_AT),
-    )  # fmt: skip
+        S,
+        load_u8(buffer, at + wire.CHANNEL_AT),
+        load_u32(buffer, at + wire.SESSION_AT),
+        load_u16(buffer, at + wire.TOPIC_AT),
+        name,
+        load_u16(buffer, at + wire.SOURCE_AT),
+    )
 
 
 @inlined
@@ -145,11 +149,12 @@ def _setup_for_conductor(S, buffer, at, length, name, now_ns):
     if i >= SETUPS_KEPT_MAX or length > wire.CONTROL_BYTES_MAX:
         return False
     copy(S.setups[i], 0, buffer, at, length)
-    kept = emit(S.events, S.attention, E_SETUP, session, i, length, load_i64(name, 0),
-                load_i64(name, 8))  # fmt: skip
-    record(S.recorder, rec.WRITER_RECEIVER, rec.LOW, now_ns, rec.Code.SETUP_SEEN, session,
-           load_u16(buffer, at + wire.SOURCE_AT), load_u16(buffer, at + wire.TOPIC_AT),
-           load_i64(buffer, at + wire.SEQ_AT), 0)  # fmt: skip
+    kept = emit(
+        S.events, S.attention, E_SETUP, session, i, length, load_i64(name, 0), load_i64(name, 8)
+    )
+    source, topic = load_u16(buffer, at + wire.SOURCE_AT), load_u16(buffer, at + wire.TOPIC_AT)
+    seq = load_i64(buffer, at + wire.SEQ_AT)
+    note(S, rec.LOW, now_ns, rec.Code.SETUP_SEEN, session, source, topic, seq)
     return kept
 
 
@@ -170,10 +175,10 @@ def _foreign(S, image, kind, name, now_ns):
     if now_ns < S.misc[M_FOREIGN_NS]:
         return
     S.misc[M_FOREIGN_NS] = now_ns + FOREIGN_INTERVAL_NS
-    emit(S.events, S.attention, E_FOREIGN, image.session, image.source, load_i64(name, 0),
-         load_i64(name, 8), kind)  # fmt: skip
-    record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.FOREIGN_ADDRESS,
-           image.session, image.source, kind, 0, 0)  # fmt: skip
+    session, source = image.session, image.source
+    a, b = load_i64(name, 0), load_i64(name, 8)
+    emit(S.events, S.attention, E_FOREIGN, session, source, a, b, kind)
+    note(S, rec.ALERT, now_ns, rec.Code.FOREIGN_ADDRESS, session, source, kind)
 
 
 @inlined
@@ -344,8 +349,14 @@ def _image_timers(S, image, now_ns):
     work += report_durable(S, image, ring)
     if image.want_setup_ns != 0 and now_ns >= image.want_setup_ns:
         image.want_setup_ns = now_ns + WANT_AGAIN_NS
-        _want_setup(S, image.channel, image.session, image.topic,
-                    address_of_publisher(S, image), image.source)  # fmt: skip
+        _want_setup(
+            S,
+            image.channel,
+            image.session,
+            image.topic,
+            address_of_publisher(S, image),
+            image.source,
+        )
     if image.gaps > 0 and now_ns >= image.nak_ns:
         work += send_naks(S, image, now_ns)
     if image.contiguous - image.contiguous_reported >= (image.buffer_slots >> 2):
@@ -372,10 +383,9 @@ def _image_timers(S, image, now_ns):
         work += 1
         if image.silent == 0 and image.closed == 0 and now_ns - image.heard_ns > image.timeout_ns:
             image.silent = 1
-            emit(S.events, S.attention, E_PEER_TIMEOUT, image.session, image.source,
-                 image.contiguous, 0, 0)  # fmt: skip
-            record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.PEER_TIMEOUT,
-                   image.session, image.source, image.contiguous, 0, 0)  # fmt: skip
+            session, source, seq = image.session, image.source, image.contiguous
+            emit(S.events, S.attention, E_PEER_TIMEOUT, session, source, seq)
+            note(S, rec.ALERT, now_ns, rec.Code.PEER_TIMEOUT, session, source, seq)
     return work
 
 
@@ -418,8 +428,9 @@ def receive_cycle(S, now_ns):
         work += n
     n = take_learned(S)
     if n > 0:
-        _on_datagram(S, S.opener.control[O_MODE], S.opener.unknown, 0, n, name_of_learned(S),
-                     now_ns)  # fmt: skip
+        _on_datagram(
+            S, S.opener.control[O_MODE], S.opener.unknown, 0, n, name_of_learned(S), now_ns
+        )
     if S.faults.settings[F_HELD] > 0:
         _release_held(S, now_ns)
     count = S.misc[M_COUNT]

@@ -50,6 +50,12 @@ _HEADER = wire.PACKET_HEADER_BYTES
 
 
 @inlined
+def note(S, section, now_ns, code, entity, a=0, b=0, c=0, d=0):
+    """Append a record of the receiver to the flight recorder."""
+    record(S.recorder, rec.WRITER_RECEIVER, section, now_ns, code, entity, a, b, c, d)
+
+
+@inlined
 def ring_of(image):
     """The image's ring as bytes."""
     return bytes_at(image.ring_address, image.ring_bytes)
@@ -105,10 +111,9 @@ def _evict(S, image, ring, from_seq, cut_off, base, now_ns):
         store_release(ring, entry + lay.CONSUMER_STATE_AT, state)
         evicted += 1
         subscription = load_i64(ring, entry + lay.CONSUMER_SUBSCRIPTION_AT)
-        emit(S.events, S.attention, E_EVICTED, image.session, subscription,
-             image.highest - position, 0, 0)  # fmt: skip
-        record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.EVICTED,
-               image.session, subscription, position, image.highest, 0)  # fmt: skip
+        session, highest = image.session, image.highest
+        emit(S.events, S.attention, E_EVICTED, session, subscription, highest - position)
+        note(S, rec.ALERT, now_ns, rec.Code.EVICTED, session, subscription, position, highest)
     S.counters[image.row, C.EVICTIONS] += evicted
     image.dirty = 1
     return evicted
@@ -403,8 +408,7 @@ def on_lost(S, image, oldest, now_ns):
     advance(S, image, ring)
     image.dirty = 1
     S.counters[image.row, C.LOST_FOR_GOOD] += lost
-    record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.GAP, image.session,
-           first, oldest, lost, 0)  # fmt: skip
+    note(S, rec.ALERT, now_ns, rec.Code.GAP, image.session, first, oldest, lost)
 
 
 @inlined
@@ -503,14 +507,20 @@ def send_naks(S, image, now_ns):
     for i in range(count):
         packets += S.ranges[i, 1]
     n = put_nak(
-        S.packet, image.channel, image.session, image.topic, S.misc[M_NODE], image.receiver,
-        S.ranges, count, now_ns,
-    )  # fmt: skip
+        S.packet,
+        image.channel,
+        image.session,
+        image.topic,
+        S.misc[M_NODE],
+        image.receiver,
+        S.ranges,
+        count,
+        now_ns,
+    )
     send_to_address(S.tx, address_of_publisher(S, image), S.packet, n, image.source)
     S.counters[image.row, C.NAKS_SENT] += 1
     S.counters[image.row, C.NAK_RANGES_SENT] += count
-    record(S.recorder, rec.WRITER_RECEIVER, rec.HIGH, now_ns, rec.Code.NAK_SENT, image.session,
-           S.ranges[0, 0], count, packets, 0)  # fmt: skip
+    note(S, rec.HIGH, now_ns, rec.Code.NAK_SENT, image.session, S.ranges[0, 0], count, packets)
     return 1
 
 
@@ -524,7 +534,6 @@ def finish_if_complete(S, image, ring, now_ns):
         store_i64(ring, lay.END_SEQ_AT, image.end_seq)
         store_release(ring, lay.CLOSED_AT, 1)
         image.dirty = 1
-        emit(S.events, S.attention, E_SESSION_ENDED, image.session, image.end_seq, 0, 0, 0)
-        record(S.recorder, rec.WRITER_RECEIVER, rec.LOW, now_ns, rec.Code.SESSION_ENDED,
-               image.session, image.end_seq, 0, 0, 0)  # fmt: skip
+        emit(S.events, S.attention, E_SESSION_ENDED, image.session, image.end_seq)
+        note(S, rec.LOW, now_ns, rec.Code.SESSION_ENDED, image.session, image.end_seq)
     return True

@@ -38,8 +38,13 @@ from tidecast.agents.live.publications import (
     RESENDS_MAX,
 )
 from tidecast.agents.live.remote_acks import acked_up_to, on_ack, published, put_producer
-from tidecast.agents.live.sending import PROBE_NS_MAX, counted, send_new_packets, send_repairs
-from tidecast.buffers.recorder import record
+from tidecast.agents.live.sending import (
+    PROBE_NS_MAX,
+    counted,
+    note,
+    send_new_packets,
+    send_repairs,
+)
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -152,8 +157,7 @@ def _heartbeat_due(S, pub, ring, now_ns):
     if pub.remote != 0 and acked_up_to(ring) < pub.sent:
         flags |= wire.FLAG_REPORT
     _send_heartbeat(S, pub, flags, now_ns)
-    record(S.recorder, rec.WRITER_SENDER, rec.HIGH, now_ns, rec.Code.PROBE_SENT, pub.session,
-           pub.sent, pub.beat_interval_ns, 0, 0)  # fmt: skip
+    note(S, rec.HIGH, now_ns, rec.Code.PROBE_SENT, pub.session, pub.sent, pub.beat_interval_ns)
     ceiling = pub.heartbeat_ns
     if ended:
         ceiling = min(ceiling, 50_000_000)
@@ -165,7 +169,7 @@ def _heartbeat_due(S, pub, ring, now_ns):
             if S.receivers[pub.index, i].id != 0:
                 behind += 1
         if (behind == 0 and pub.sampling == 0) or now_ns - pub.data_ns > pub.close_linger_ns:
-            emit(S.events, S.attention, E_PUBLICATION_DRAINED, pub.session, behind, 0, 0, 0)
+            emit(S.events, S.attention, E_PUBLICATION_DRAINED, pub.session, behind)
             pub.beat_ns = now_ns + CLOSE_LINGER_NS
 
 
@@ -195,9 +199,11 @@ def _check_receivers(S, p, pub, ring, now_ns):
             continue
         changed = True
         S.counters[pub.row, C.RECEIVER_TIMEOUTS] += 1
-        emit(S.events, S.attention, E_RECEIVER_TIMEOUT, pub.session, r.id, r.node, int(stuck), 0)
-        record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.RECEIVER_TIMEOUT,
-               pub.session, r.id, r.node, r.consumed, int(stuck))  # fmt: skip
+        session, why = pub.session, int(stuck)
+        emit(S.events, S.attention, E_RECEIVER_TIMEOUT, session, r.id, r.node, why)
+        note(
+            S, rec.ALERT, now_ns, rec.Code.RECEIVER_TIMEOUT, session, r.id, r.node, r.consumed, why
+        )
         if silent:
             r.id = 0
             pub.receivers -= 1
@@ -264,10 +270,9 @@ def _foreign(S, pub, kind, node, name, now_ns):
     if now_ns < S.misc[M_FOREIGN_NS]:
         return
     S.misc[M_FOREIGN_NS] = now_ns + FOREIGN_INTERVAL_NS
-    emit(S.events, S.attention, E_FOREIGN, pub.session, node, load_i64(name, 0),
-         load_i64(name, 8), kind)  # fmt: skip
-    record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.FOREIGN_ADDRESS, pub.session,
-           node, kind, 0, 0)  # fmt: skip
+    a, b = load_i64(name, 0), load_i64(name, 8)
+    emit(S.events, S.attention, E_FOREIGN, pub.session, node, a, b, kind)
+    note(S, rec.ALERT, now_ns, rec.Code.FOREIGN_ADDRESS, pub.session, node, kind)
 
 
 @inlined
@@ -338,9 +343,8 @@ def _on_status(S, p, pub, now_ns, buffer, at, name):
         if r.id != 0:
             r.id = 0
             pub.receivers -= 1
-            emit(S.events, S.attention, E_RECEIVER_LEFT, pub.session, identity, node, 0, 0)
-            record(S.recorder, rec.WRITER_SENDER, rec.LOW, now_ns, rec.Code.RECEIVER_LEFT,
-                   pub.session, identity, node, 0, 0)  # fmt: skip
+            emit(S.events, S.attention, E_RECEIVER_LEFT, pub.session, identity, node)
+            note(S, rec.LOW, now_ns, rec.Code.RECEIVER_LEFT, pub.session, identity, node)
         pub.limit, pub.lowest = limits(S.receivers[p], pub.flow)
         return
     consumed = load_i64(buffer, at + wire.STATUS_CONSUMED_AT)
@@ -359,9 +363,8 @@ def _on_status(S, p, pub, now_ns, buffer, at, name):
     if r.named == 0 and load_u16(buffer, at + wire.LENGTH_AT) > wire.STATUS_BYTES:
         _note_name(S, r, node, buffer, at)
     if joins:
-        emit(S.events, S.attention, E_RECEIVER_JOINED, pub.session, identity, node, consumed, 0)
-        record(S.recorder, rec.WRITER_SENDER, rec.LOW, now_ns, rec.Code.RECEIVER_JOINED,
-               pub.session, identity, node, consumed, 0)  # fmt: skip
+        emit(S.events, S.attention, E_RECEIVER_JOINED, pub.session, identity, node, consumed)
+        note(S, rec.LOW, now_ns, rec.Code.RECEIVER_JOINED, pub.session, identity, node, consumed)
     window = min(load_u32(buffer, at + wire.STATUS_WINDOW_AT), lay.SLOTS_MAX)
     lost = load_i64(buffer, at + wire.STATUS_LOST_AT)
     note_status(S.receivers[p], i, consumed, contiguous, window, lost, now_ns)
@@ -396,8 +399,7 @@ def _answer_lost(S, pub, too_late, oldest, head, now_ns):
         wire.PACKET_HEADER_BYTES, S.misc[M_NODE], min(oldest, pub.sent), now_ns,
     )  # fmt: skip
     send_run_to_all(S.tx, pub.channel, S.packet, 0, n, 1, False)
-    record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.LOST_ANSWERED,
-           pub.session, too_late, oldest, head, 0)  # fmt: skip
+    note(S, rec.ALERT, now_ns, rec.Code.LOST_ANSWERED, pub.session, too_late, oldest, head)
 
 
 @inlined
@@ -461,8 +463,8 @@ def _resend(S, p, pub, now_ns, buffer, at, received, credit):
     counted(S, pub, C.NAK_PACKETS_ASKED, asked)
     counted(S, pub, C.NAKS_SUPPRESSED, suppressed)
     counted(S, pub, C.NAKS_REFUSED, refused)
-    record(S.recorder, rec.WRITER_SENDER, rec.HIGH, now_ns, rec.Code.NAK_RECEIVED, pub.session,
-           load_i64(buffer, at + wire.NAK_RECEIVER_AT), count, asked, 0)  # fmt: skip
+    receiver = load_i64(buffer, at + wire.NAK_RECEIVER_AT)
+    note(S, rec.HIGH, now_ns, rec.Code.NAK_RECEIVED, pub.session, receiver, count, asked)
     if too_late > 0:
         _answer_lost(S, pub, too_late, oldest, head, now_ns)
     return queued
@@ -615,6 +617,5 @@ def send_cycle(S, now_ns):
     S.counters[row, C.KEYLESS] = S.tx.io[IO_KEYLESS]
     if S.tx.io[IO_GSO_REFUSED] != S.counters[row, C.GSO_REFUSED]:
         S.counters[row, C.GSO_REFUSED] = S.tx.io[IO_GSO_REFUSED]
-        record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.GSO_OFF, 0,
-               S.tx.io[IO_ERRNO], 0, 0, 0)  # fmt: skip
+        note(S, rec.ALERT, now_ns, rec.Code.GSO_OFF, 0, S.tx.io[IO_ERRNO])
     return work

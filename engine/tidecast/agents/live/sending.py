@@ -32,6 +32,12 @@ _HEADER = wire.PACKET_HEADER_BYTES
 
 
 @inlined
+def note(S, section, now_ns, code, entity, a=0, b=0, c=0, d=0):
+    """Append a record of the sender to the flight recorder."""
+    record(S.recorder, rec.WRITER_SENDER, section, now_ns, code, entity, a, b, c, d)
+
+
+@inlined
 def counted(S, pub, counter, n):
     """Add to a counter of this publication."""
     S.counters[pub.row, counter] += n
@@ -59,9 +65,13 @@ def _allowance(S, pub, ring, wanted, now_ns):
         S.bucket[1] = refill(S.bucket[1], S.misc[M_RATE_BYTES], elapsed, burst_bytes)
         S.bucket[2] = now_ns
         allowed = allowed_packets(
-            S.bucket[0], S.bucket[1], S.misc[M_RATE_PACKETS], S.misc[M_RATE_BYTES],
-            pub.slot_bytes, allowed,
-        )  # fmt: skip
+            S.bucket[0],
+            S.bucket[1],
+            S.misc[M_RATE_PACKETS],
+            S.misc[M_RATE_BYTES],
+            pub.slot_bytes,
+            allowed,
+        )
     near = int(allowed < wanted)
     if near != pub.near_limit:
         pub.near_limit = near
@@ -228,8 +238,7 @@ def _send_failed(S, pub, result, packets, now_ns):
     pub.hold_until_ns = now_ns + SEND_RETRY_NS
     if now_ns - pub.error_ns > 1_000_000_000:  # repeated errors are counted, not spammed
         pub.error_ns = now_ns
-        record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.SEND_ERROR, pub.session,
-               -result, packets, 0, 0)  # fmt: skip
+        note(S, rec.ALERT, now_ns, rec.Code.SEND_ERROR, pub.session, -result, packets)
 
 
 @inlined
@@ -298,7 +307,6 @@ def send_repairs(S, p, pub, ring, now_ns):
     _spend(S, pub, sent, total)
     counted(S, pub, C.PACKETS_RESENT, sent)
     counted(S, pub, C.BYTES_RESENT, total)
-    record(S.recorder, rec.WRITER_SENDER, rec.HIGH, now_ns, rec.Code.RESENT, pub.session, first,
-           sent, total, 0)  # fmt: skip
+    note(S, rec.HIGH, now_ns, rec.Code.RESENT, pub.session, first, sent, total)
     pub.beat_ns = max(pub.beat_ns, now_ns + PROBE_NS_MIN)
     return sent

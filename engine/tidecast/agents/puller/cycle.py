@@ -232,7 +232,7 @@ def serve_member(S, member, now):
         if at == HOSTILE:
             if m.hostile == 0:
                 m.hostile = 1
-                emit(S.events, S.attention, E_HOSTILE, member, 0, 0, 0, 0)
+                emit(S.events, S.attention, E_HOSTILE, member)
             break
         if S.attention[A_EVENTS] >= EVENTS_MAX - 8:
             break  # each may bring an event: let the shell take those first

@@ -152,7 +152,7 @@ def read_ahead(S, C):
 @inlined
 def ask_shell(S, q):
     """Let the shell fetch. False: there is no room for the event now."""
-    if emit(S.events, S.attention, E_FETCH, q, S.queues[q].want, 0, 0, 0) == 0:
+    if emit(S.events, S.attention, E_FETCH, q, S.queues[q].want) == 0:
         return False
     S.queues[q].fetching = 1
     return True
