@@ -124,8 +124,16 @@ def _log_in(url: str, first: str) -> tuple[str, str]:
 def platform(directory: Path) -> Iterator[Platform]:
     """Started; stopped at the end of the block."""
     environment = {k: v for k, v in os.environ.items() if k != "TIDECAST_DATABASE_URL"}
-    command = [sys.executable, "-m", "tidecast_control", "--data-dir", str(directory), "--port",
-               "0", "--local-token"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "tidecast_control",
+        "--data-dir",
+        str(directory),
+        "--port",
+        "0",
+        "--local-token",
+    ]
     with (directory / "service.log").open("wb") as log:
         service = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment

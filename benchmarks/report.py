@@ -25,9 +25,15 @@ COMPILE_S = 600.0
 README = HERE.parent / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- figures: python -m benchmarks.report write -->", "<!-- end -->"
 LIMITS_S = {
-    "throughput": 280.0, "ipc": 200.0, "latency": 250.0, "python": 160.0, "fanout": 120.0,
-    "loss-5": 150.0, "spark": 240.0, "control": 150.0,
-}  # fmt: skip
+    "throughput": 280.0,
+    "ipc": 200.0,
+    "latency": 250.0,
+    "python": 160.0,
+    "fanout": 120.0,
+    "loss-5": 150.0,
+    "spark": 240.0,
+    "control": 150.0,
+}
 LIMIT_S = 100.0
 KAFKA_JARS = HERE / "peers" / ".cache" / "kafka"
 KAFKA = ("--kafka", str(KAFKA_JARS.relative_to(HERE.parent))) if KAFKA_JARS.is_dir() else ()

@@ -110,13 +110,18 @@ def measure(messages: int) -> dict[str, Any]:
     floor = round(soak["packets"] / max(soak["elapsed_s"], 1e-9) * per_packet)
     ours = round((received["received"] - received["first"]) / received["elapsed_s"])
     return {
-        "bench": "veth", "config": {"messages": messages, **common, **machine()},
-        "metrics": {"msgs_per_s": ours, "lost": received["lost"],
-                    "duplicated": received["duplicated"],
-                    "packets_resent": sent["sender"].get("packets_resent", 0)},
-        "floor": {"msgs_per_s": floor}, "ratio": {"msgs_per_s": round(ours / max(floor, 1), 4)},
+        "bench": "veth",
+        "config": {"messages": messages, **common, **machine()},
+        "metrics": {
+            "msgs_per_s": ours,
+            "lost": received["lost"],
+            "duplicated": received["duplicated"],
+            "packets_resent": sent["sender"].get("packets_resent", 0),
+        },
+        "floor": {"msgs_per_s": floor},
+        "ratio": {"msgs_per_s": round(ours / max(floor, 1), 4)},
         "peers": {},
-    }  # fmt: skip
+    }
 
 
 def _end(number: int, _frame: object) -> None:

@@ -52,9 +52,14 @@ def stream_totals(
     """The rows of a stream that reads all there is, and continues where the last one stopped."""
     records = spark.readStream.format("tidecast").options(**options).load()
     query = (
-        totals(records).writeStream.format("memory").queryName(name).outputMode("complete")
-        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    )  # fmt: skip
+        totals(records)
+        .writeStream.format("memory")
+        .queryName(name)
+        .outputMode("complete")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     return collected(spark.table(name))
 

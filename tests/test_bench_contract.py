@@ -24,10 +24,17 @@ ALWAYS = {"bench", "config", "metrics", "floor", "ratio", "peers"}
 MACHINE = {"cores", "machine", "kernel", "python", "load"}
 NAMES = {*HELP, "spark"}
 UNITS = {
-    "_in_60_s": "count", "_per_s": "a second", "_us": "us", "_s": "s", "_bytes": "bytes",
-    "_bytes_max": "bytes", "_mb": "MB",
-    "_percent": "%", "_share": "share", "_ratio": "share",
-}  # fmt: skip
+    "_in_60_s": "count",
+    "_per_s": "a second",
+    "_us": "us",
+    "_s": "s",
+    "_bytes": "bytes",
+    "_bytes_max": "bytes",
+    "_mb": "MB",
+    "_percent": "%",
+    "_share": "share",
+    "_ratio": "share",
+}
 """The unit that a name ends with; longest first. Other units: count, share, ns."""
 QUICK = {
     "floor": ["--seconds", "0.2"],

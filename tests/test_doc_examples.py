@@ -19,9 +19,15 @@ from tidecast.engine.process import Engine
 from tidecast_control.postgres import EmbeddedPostgres
 
 PAGES = (
-    "README.md", "docs/QUICKSTART.md", "docs/COMING_FROM.md", "docs/CLIENT.md", "docs/DURABLE.md",
-    "docs/CONSUMING.md", "docs/APPS.md", "docs/TESTING.md",
-)  # fmt: skip
+    "README.md",
+    "docs/QUICKSTART.md",
+    "docs/COMING_FROM.md",
+    "docs/CLIENT.md",
+    "docs/DURABLE.md",
+    "docs/CONSUMING.md",
+    "docs/APPS.md",
+    "docs/TESTING.md",
+)
 CREATING = ("docs/TUTORIAL.md", "docs/COOKBOOK.md", "docs/REFERENCE.md")
 """Pages whose programs create their topics; a recipe with Postgres reads DATABASE_URL."""
 DURABLE = ("invoices", "payments", "parcels", "orders", "orders.failed")

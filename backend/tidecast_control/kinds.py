@@ -13,7 +13,5 @@ from tidecast_control.topics.service import KIND as TOPIC
 from tidecast_control.traffic.service import KIND as TRAFFIC
 from tidecast_control.transports.service import KIND as TRANSPORT
 
-_ALL = (
-    TRANSPORT, TOPIC, RATE_LIMIT, SUBSCRIPTION, TRAFFIC, FAULT, RULES, SILENCES, PIPELINE, NODE,
-)  # fmt: skip
+_ALL = (TRANSPORT, TOPIC, RATE_LIMIT, SUBSCRIPTION, TRAFFIC, FAULT, RULES, SILENCES, PIPELINE, NODE)
 KINDS: dict[str, Kind] = {kind.name: kind for kind in sorted(_ALL, key=lambda k: k.order)}

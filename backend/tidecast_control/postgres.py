@@ -82,9 +82,16 @@ class EmbeddedPostgres:
         self._make_directories()
         if not (self.directory / "PG_VERSION").exists():
             self._run(
-                "initdb", "-D", self._data, "-U", "postgres", "--auth=peer",
-                "--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions",
-            )  # fmt: skip
+                "initdb",
+                "-D",
+                self._data,
+                "-U",
+                "postgres",
+                "--auth=peer",
+                "--encoding=UTF8",
+                "--locale=C.UTF-8",
+                "--no-instructions",
+            )
         self._let_in_own_user()
         if self.running():
             self._run("pg_ctl", "-D", self._data, "reload")
@@ -92,9 +99,18 @@ class EmbeddedPostgres:
         settings = self._settings | {"unix_socket_directories": str(self.sockets)}
         options = " ".join(f"-c {key}='{value}'" for key, value in settings.items())
         self._run(
-            "pg_ctl", "-D", self._data, "-l", f"{self._data}/server.log",
-            "-o", options, "-w", "-t", str(START_TIMEOUT_S), "start",
-        )  # fmt: skip
+            "pg_ctl",
+            "-D",
+            self._data,
+            "-l",
+            f"{self._data}/server.log",
+            "-o",
+            options,
+            "-w",
+            "-t",
+            str(START_TIMEOUT_S),
+            "start",
+        )
         self._make_database()
 
     def running(self) -> bool:
@@ -109,9 +125,8 @@ class EmbeddedPostgres:
         """Stop the server. Nothing to do is no error."""
         if self.running():
             self._run(
-                "pg_ctl", "-D", self._data, "-m", mode, "-w", "-t", str(STOP_TIMEOUT_S),
-                "stop",
-            )  # fmt: skip
+                "pg_ctl", "-D", self._data, "-m", mode, "-w", "-t", str(STOP_TIMEOUT_S), "stop"
+            )
         shutil.rmtree(self.sockets, ignore_errors=True)
 
     def _make_directories(self) -> None:
@@ -177,9 +192,15 @@ class EmbeddedPostgres:
         log = self.directory.parent / "postgres-start.log"
         with log.open("wb") as output:  # not a pipe: the server would hold it open
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False,
-                start_new_session=True, cwd=self.directory, env=os.environ | {"LC_ALL": "C.UTF-8"},
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                check=False,
+                start_new_session=True,
+                cwd=self.directory,
+                env=os.environ | {"LC_ALL": "C.UTF-8"},
+            )
         if done.returncode == 0:
             return
         said = log.read_text("utf-8", "replace").strip()

@@ -182,11 +182,17 @@ def _range_of(part: QueueRange, settings: ReadSettings) -> Range:
     """The same for a gateway."""
     wanted = wanted_of(part, settings)
     return Range(
-        topic=part.topic, queue=part.queue, start=wanted.token_min, end=wanted.token_end,
-        time_min_ns=wanted.time_min_ns, time_end_ns=wanted.time_end_ns, keys=wanted.keys,
-        key_null=wanted.key_null, skip_corrupt=settings.skip_corrupt,
+        topic=part.topic,
+        queue=part.queue,
+        start=wanted.token_min,
+        end=wanted.token_end,
+        time_min_ns=wanted.time_min_ns,
+        time_end_ns=wanted.time_end_ns,
+        keys=wanted.keys,
+        key_null=wanted.key_null,
+        skip_corrupt=settings.skip_corrupt,
         fail_on_data_loss=settings.fail_on_data_loss,
-    )  # fmt: skip
+    )
 
 
 class Reporting:
@@ -215,10 +221,15 @@ def read_files(
 ) -> Iterator[pa.RecordBatch]:
     """The wanted records of a range, from the files of its queue."""
     scan = RangeScan(
-        Path(part.directory), part.topic, part.queue, wanted_of(part, settings), report=report,
-        skip_corrupt=settings.skip_corrupt, fail_on_data_loss=settings.fail_on_data_loss,
+        Path(part.directory),
+        part.topic,
+        part.queue,
+        wanted_of(part, settings),
+        report=report,
+        skip_corrupt=settings.skip_corrupt,
+        fail_on_data_loss=settings.fail_on_data_loss,
         block_bytes=block_bytes,
-    )  # fmt: skip
+    )
     decoder = BlockDecoder(part, settings, scan.selector)
     for block, n in scan:
         yield from decoder.batches(block, n)

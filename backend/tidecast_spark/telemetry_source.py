@@ -100,10 +100,18 @@ class Parser:
         bits = np.zeros((fields, (room + 7) // 8), dtype=np.uint8)
         rows = int(
             read_samples(
-                data, ends, first, last, self._names, self._name_ends, self._kinds, numbers,
-                lengths, bits,
+                data,
+                ends,
+                first,
+                last,
+                self._names,
+                self._name_ends,
+                self._kinds,
+                numbers,
+                lengths,
+                bits,
             )
-        )  # fmt: skip
+        )
         if not rows:
             return None
         columns = []

@@ -32,8 +32,16 @@ __all__ = [
 ]
 
 BENCHES = (
-    "throughput", "python", "latency", "request", "ipc", "loss", "fanout", "durable", "consume",
-)  # fmt: skip
+    "throughput",
+    "python",
+    "latency",
+    "request",
+    "ipc",
+    "loss",
+    "fanout",
+    "durable",
+    "consume",
+)
 PEERS = {
     "fast-cast": "fast_cast",
     "aeron": "aeron",

@@ -34,9 +34,14 @@ def start_server(stage: Stage, folder: Path, appendfsync: str) -> str:
     """A redis-server of this run's own on a unix socket; its path."""
     socket = folder / "redis.sock"
     options = {
-        "port": "0", "unixsocket": str(socket), "dir": str(folder), "save": "",
-        "appendonly": "yes", "appendfsync": appendfsync, "auto-aof-rewrite-percentage": "0",
-    }  # fmt: skip
+        "port": "0",
+        "unixsocket": str(socket),
+        "dir": str(folder),
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": appendfsync,
+        "auto-aof-rewrite-percentage": "0",
+    }
     arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
     server = stage.start("redis-server", (str(layout.redis_server()), *arguments), listens=False)
     while server.process.poll() is None and time.monotonic() < stage.deadline:

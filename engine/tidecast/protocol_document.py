@@ -455,11 +455,14 @@ def ring_map() -> str:
     assert ring.slots_at(16) == ring.HEADER_BYTES + ring.PAGE_BYTES
     rows = [
         (0, ring.CONSUMERS_AT, "ring header"),
-        (ring.CONSUMERS_AT, ring.CONSUMERS_MAX * ring.CONSUMER_BYTES,
-         f"{ring.CONSUMERS_MAX} consumer entries"),
+        (
+            ring.CONSUMERS_AT,
+            ring.CONSUMERS_MAX * ring.CONSUMER_BYTES,
+            f"{ring.CONSUMERS_MAX} consumer entries",
+        ),
         (ring.HEADER_BYTES, "8 N, rounded up to a page", "control words, one a slot"),
         ("behind", "N x slot_bytes, rounded up to a page", "slots: packets with their headers"),
-    ]  # fmt: skip
+    ]
     return table(("at", "bytes", "what"), rows)
 
 
@@ -467,11 +470,17 @@ def counters_map() -> str:
     """The parts of the counters file."""
     rows = [
         (0, counters.HEADER_BYTES, "header page"),
-        (counters.INFO_AT, counters.VALUES_AT - counters.INFO_AT,
-         f"{counters.ROWS_MAX} row descriptions of {counters.ROW_INFO_BYTES} bytes"),
-        (counters.VALUES_AT, counters.FILE_BYTES - counters.VALUES_AT,
-         f"{counters.ROWS_MAX} rows of {counters.COLUMNS} i64"),
-    ]  # fmt: skip
+        (
+            counters.INFO_AT,
+            counters.VALUES_AT - counters.INFO_AT,
+            f"{counters.ROWS_MAX} row descriptions of {counters.ROW_INFO_BYTES} bytes",
+        ),
+        (
+            counters.VALUES_AT,
+            counters.FILE_BYTES - counters.VALUES_AT,
+            f"{counters.ROWS_MAX} rows of {counters.COLUMNS} i64",
+        ),
+    ]
     return table(("at", "bytes", "what"), rows)
 
 

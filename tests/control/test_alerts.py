@@ -390,8 +390,14 @@ def test_urls_that_nobody_can_call_are_refused(service: Service, subtests: pytes
 
 def test_the_url_and_the_secret_are_write_only(service: Service, hook: Hook) -> None:
     """No answer, plan, export, audit or search has them, for no role."""
-    spec = {"metric": "ring_fill", "target": "md.>", "threshold": 0.8, "for_s": 0,
-            "webhook": hook.url, "webhook_secret": SECRET}  # fmt: skip
+    spec = {
+        "metric": "ring_fill",
+        "target": "md.>",
+        "threshold": 0.8,
+        "for_s": 0,
+        "webhook": hook.url,
+        "webhook_secret": SECRET,
+    }
     path = "/api/v1/alert-rules/full"
     answers = [
         service.admin.put(f"{path}?dry_run=true", json={"spec": spec}),

@@ -318,7 +318,11 @@ def test_refusals_at_the_door_are_a_few_rows_of_the_audit(service: Service) -> N
     found = service.admin.get("/api/v1/audit?outcome=denied").json()["items"]
     counts = Counter((e["action"].split(" ")[0], e["status"]) for e in found)
     assert counts == {
-        ("GET", 421): 2, ("POST", 413): 2, ("PUT", 413): 1, ("WS", 421): 1, ("WS", 403): 1,
-    }  # fmt: skip
+        ("GET", 421): 2,
+        ("POST", 413): 2,
+        ("PUT", 413): 1,
+        ("WS", 421): 1,
+        ("WS", 403): 1,
+    }
     repeated = [e["detail"] for e in found if "39 times more" in e["detail"]]
     assert len(repeated) == 2, "the first at once, its repeats as one row"

@@ -21,9 +21,16 @@ from tidecast_control.nodes import identity, repository
 from tidecast_control.nodes.hello import INCARNATION_MAX, VERSION_MAX, Hello, read_hello
 
 HELLO = {
-    "type": "hello", "protocol": 1, "levels": [1, 2], "node": "n1", "node_id": 1,
-    "incarnation": 1, "version": "1", "host": "h", "applied_version": 0,
-}  # fmt: skip
+    "type": "hello",
+    "protocol": 1,
+    "levels": [1, 2],
+    "node": "n1",
+    "node_id": 1,
+    "incarnation": 1,
+    "version": "1",
+    "host": "h",
+    "applied_version": 0,
+}
 ENGINE = "ws://localhost/api/v1/engine"
 ACQUIRE = {
     "type": "Acquire",

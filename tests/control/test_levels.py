@@ -167,9 +167,12 @@ def test_a_level_out_of_range_that_an_engine_reports_is_not_stored(
 
 
 def test_a_real_engine_is_raised_from_the_shell_and_keeps_its_level(
-    settings: Settings, template: Any, short_dir: Path, monkeypatch: pytest.MonkeyPatch,
+    settings: Settings,
+    template: Any,
+    short_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
     eventually: Eventually,
-) -> None:  # fmt: skip
+) -> None:
     path = short_dir / "topology.yaml"
     path.write_text(json.dumps(topology(multicast()) | {"level": NEWEST}))
 
@@ -187,9 +190,12 @@ def test_a_real_engine_is_raised_from_the_shell_and_keeps_its_level(
         monkeypatch.setitem(LEVELS, NEWEST + 1, LEVELS[NEWEST]._replace(since="9.9.9"))
         monkeypatch.setattr(levels, "OURS", Range(NEWEST, NEWEST + 1))
         engine = Engine(
-            short_dir, load_topology(path), topology_file=path, companions=(link,),
+            short_dir,
+            load_topology(path),
+            topology_file=path,
+            companions=(link,),
             node_factory=make_node,
-        )  # fmt: skip
+        )
         engine.start()
         node: Any = engine.node
         try:

@@ -70,10 +70,15 @@ def test_many_topics_cost_one_look_at_all_topics(
 
 def test_one_that_does_not_fit_keeps_none_of_the_others_out(engine: Engine) -> None:
     errors = engine.apply(
-        {"a": {"id": 7}, "b": {"id": 7}, "c": {"history_bytes": 1}, "d": {"transport": "none"},
-         "e": {"id": 8}},
+        {
+            "a": {"id": 7},
+            "b": {"id": 7},
+            "c": {"history_bytes": 1},
+            "d": {"transport": "none"},
+            "e": {"id": 8},
+        },
         full=True,
-    )  # fmt: skip
+    )
     assert sorted(errors) == ["topic/b", "topic/c", "topic/d"]
     assert "topic a" in errors["topic/b"]
     assert engine.names() >= {"a", "e"}

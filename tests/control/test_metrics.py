@@ -20,9 +20,7 @@ from tidecast_control.system.metrics import GAUGES, text
 MANUAL = ROOT / "docs" / "OPERATING.md"
 GOLDEN = ROOT / "tests" / "golden" / "metrics.txt"
 DASHBOARD = ROOT / "docker" / "grafana" / "tidecast.json"
-LINE = re.compile(
-    r'[a-z_][a-z0-9_]*(\{([a-z_]+="(\\.|[^"\\\n])*",?)+\})? [-+0-9.eEInfNa]+'
-)  # fmt: skip
+LINE = re.compile(r'[a-z_][a-z0-9_]*(\{([a-z_]+="(\\.|[^"\\\n])*",?)+\})? [-+0-9.eEInfNa]+')
 PROMTOOL = shutil.which("promtool")
 UNITS = ("milliseconds", "minutes", "kilobytes", "megabytes", "percent")
 
@@ -39,14 +37,31 @@ def _sample() -> dict[str, Any]:
         "append_failures": 2, "sync_failures": 1,
     }  # fmt: skip
     subscription = {
-        "name": "billing", "topic": "orders", "state": "idle", "members": 0, "lag_messages": 5,
-        "lag_s": 1.5, "outstanding": 0, "pressure": "", "cursors": {}, "dead": 3, "delivered": 4,
+        "name": "billing",
+        "topic": "orders",
+        "state": "idle",
+        "members": 0,
+        "lag_messages": 5,
+        "lag_s": 1.5,
+        "outstanding": 0,
+        "pressure": "",
+        "cursors": {},
+        "dead": 3,
+        "delivered": 4,
         "dead_open": 2,
-    }  # fmt: skip
+    }
     publication = {
-        "publication_id": 1, "topic": "orders", "session": 1, "channel": "ordinary", "head": 5,
-        "transport": "udp", "slots": 64, "packet_bytes": 1400, "closing": False, "readers": [],
-    }  # fmt: skip
+        "publication_id": 1,
+        "topic": "orders",
+        "session": 1,
+        "channel": "ordinary",
+        "head": 5,
+        "transport": "udp",
+        "slots": 64,
+        "packet_bytes": 1400,
+        "closing": False,
+        "readers": [],
+    }
     return {
         "mono_ns": 1, "host": {
             "started_ns": 5 * 10**9, "disk_free_bytes": 10, "disk_bytes": 20,
@@ -83,8 +98,9 @@ def test_the_text_is_read_by_a_strict_parser() -> None:
             assert LINE.fullmatch(line), line
     families = {f.name: f for f in text_string_to_metric_families(shown)}
     assert families["tidecast_queue_lag_messages"].samples[0].labels == {
-        "queue": "orders:0", "node": "n1",
-    }  # fmt: skip
+        "queue": "orders:0",
+        "node": "n1",
+    }
     [sample] = [
         s for s in families["tidecast_packets_sent"].samples if s.labels["kind"] == "sender"
     ]
@@ -117,9 +133,13 @@ def test_names_are_as_prometheus_wants_them() -> None:
 )
 def test_promtool_finds_no_fault(arguments: tuple[str, ...], given: Callable[[], str]) -> None:
     done = subprocess.run(
-        [str(PROMTOOL), *arguments], input=given(), capture_output=True, text=True, check=False,
+        [str(PROMTOOL), *arguments],
+        input=given(),
+        capture_output=True,
+        text=True,
+        check=False,
         cwd=ROOT,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
@@ -170,9 +190,7 @@ def test_gateways_kafka_endpoints_and_adapters_are_metrics() -> None:
 
 
 def test_the_dashboard_asks_for_what_there_is() -> None:
-    known = {
-        s.name for f in text_string_to_metric_families(_text()) for s in f.samples
-    }  # fmt: skip
+    known = {s.name for f in text_string_to_metric_families(_text()) for s in f.samples}
     grafana = json.loads(DASHBOARD.read_text())
     asked = set(re.findall(r"tidecast_[a-z_]+", json.dumps(grafana)))
     assert asked

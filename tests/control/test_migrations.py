@@ -59,9 +59,15 @@ def test_alembic_from_the_shell(empty_database_url: str) -> None:
 
 URL = "https://hooks.example:8443/services/SECRET?x=1"
 FILLERS = {
-    "boolean": False, "integer": 0, "bigint": 0, "smallint": 0, "jsonb": "{}", "uuid": "0" * 32,
-    "double precision": 0.0, "timestamp with time zone": "2026-01-01T00:00:00Z",
-}  # fmt: skip
+    "boolean": False,
+    "integer": 0,
+    "bigint": 0,
+    "smallint": 0,
+    "jsonb": "{}",
+    "uuid": "0" * 32,
+    "double precision": 0.0,
+    "timestamp with time zone": "2026-01-01T00:00:00Z",
+}
 
 
 def _insert(connection: Connection, table: str, **values: Any) -> None:

@@ -141,8 +141,11 @@ def test_schedules(service: Service, script: Any) -> None:
     assert status["next_run_at"].endswith(":00:00Z")
     assert status["last_run"] is None
     with service.ctx.db.begin() as session:
-        session.execute(update(ResourceRow).values(updated_at=utc_now() - timedelta(hours=2)).where(
-            ResourceRow.name == "p"))  # type: ignore[arg-type]  # fmt: skip
+        session.execute(
+            update(ResourceRow)
+            .values(updated_at=utc_now() - timedelta(hours=2))
+            .where(ResourceRow.name == "p")  # type: ignore[arg-type]
+        )
     service.ctx.runner.wake()
     assert _last(api, "done")["trigger"] == "schedule"
     api.patch("/api/v1/pipelines/p", json={"spec": {"enabled": False}})
@@ -158,14 +161,28 @@ def test_a_run_of_a_killed_service_is_lost_and_ended(settings: Settings, templat
         [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
     )
     with service_of(settings) as service, service.ctx.db.begin() as session:
-        session.add(PipelineRunRow(
-            id="1", pipeline="p", job="rollup", trigger="user", state="running", pid=orphan.pid,
-            pid_start=start_of(orphan.pid),
-        ))  # fmt: skip
-        session.add(PipelineRunRow(
-            id="2", pipeline="q", job="rollup", trigger="user", state="running", pid=os.getpid(),
-            pid_start=1,
-        ))  # fmt: skip
+        session.add(
+            PipelineRunRow(
+                id="1",
+                pipeline="p",
+                job="rollup",
+                trigger="user",
+                state="running",
+                pid=orphan.pid,
+                pid_start=start_of(orphan.pid),
+            )
+        )
+        session.add(
+            PipelineRunRow(
+                id="2",
+                pipeline="q",
+                job="rollup",
+                trigger="user",
+                state="running",
+                pid=os.getpid(),
+                pid_start=1,
+            )
+        )
     with service_of(settings) as service:
         template.login.put_on(service.admin)
         service.admin.put("/api/v1/pipelines/p", json=ARCHIVE)
@@ -178,9 +195,12 @@ def test_capacity_advice_is_read_previewed_and_applied(service: Service, script:
     api = service.admin
     assert "capacity" in api.get("/api/v1/capacity").json()["mend"]
     advice = {
-        "topic": "orders", "spec": {"rate_bytes_per_s": 5000, "history_bytes": 8 << 20},
-        "reasons": ["why"], "peak_messages_per_s": 1.5, "peak_bytes_per_s": 100.0,
-    }  # fmt: skip
+        "topic": "orders",
+        "spec": {"rate_bytes_per_s": 5000, "history_bytes": 8 << 20},
+        "reasons": ["why"],
+        "peak_messages_per_s": 1.5,
+        "peak_bytes_per_s": 100.0,
+    }
     told = json.dumps({"report": {"rows": 60, "advice": [advice]}})
     script(f"print('''{told}''')")
     api.put("/api/v1/pipelines/p", json={"spec": {"job": "capacity"}})
@@ -192,16 +212,18 @@ def test_capacity_advice_is_read_previewed_and_applied(service: Service, script:
     api.put("/api/v1/topics/orders", json={"spec": {}})
     plan = api.post("/api/v1/capacity/orders/apply?dry_run=true").json()
     assert {c["path"]: c["new"] for c in plan["changes"]} == {
-        "/spec/rate_bytes_per_s": 5000, "/spec/history_bytes": 8 << 20,
-    }  # fmt: skip
+        "/spec/rate_bytes_per_s": 5000,
+        "/spec/history_bytes": 8 << 20,
+    }
     assert api.get("/api/v1/topics/orders").json()["spec"]["rate_bytes_per_s"] is None
     done = api.post("/api/v1/capacity/orders/apply").json()
     assert done["spec"]["history_bytes"] == 8 << 20
 
 
 def test_what_a_key_may_start(service: Service) -> None:
-    service.admin.put("/api/v1/pipelines/p", json={
-        "spec": {"job": "replay", "topic": "orders", "source": "old"}})  # fmt: skip
+    service.admin.put(
+        "/api/v1/pipelines/p", json={"spec": {"job": "replay", "topic": "orders", "source": "old"}}
+    )
     scope = {"pattern": "orders", "rights": ["manage"]}
     key = service.key("k", role="operator", scopes=[scope])
     refused = key.post("/api/v1/pipelines/p/start")
@@ -221,7 +243,9 @@ def test_words_of_jobs(tmp_path: Path) -> None:
     for job in ("archive", "replay", "rollup", "backfill", "capacity"):
         words = words_of(rollup | {"job": job, "topic": "a", "source": "b"}, place)
         run = subprocess.run(
-            [sys.executable, "-m", "tidecast.cli", *words[:2], "--help"], check=True,
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "tidecast.cli", *words[:2], "--help"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         assert all(word in run.stdout for word in words if word.startswith("--")), words

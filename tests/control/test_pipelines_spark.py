@@ -71,8 +71,11 @@ def test_an_archive_by_hand_by_its_schedule_and_stopped(
     assert status["next_run_at"].endswith(":00:00Z")
     assert status["last_run"]["id"] == run["id"]
     with service.ctx.db.begin() as session:
-        session.execute(update(ResourceRow).values(updated_at=utc_now() - timedelta(hours=2)).where(
-            ResourceRow.name == "keep"))  # type: ignore[arg-type]  # fmt: skip
+        session.execute(
+            update(ResourceRow)
+            .values(updated_at=utc_now() - timedelta(hours=2))
+            .where(ResourceRow.name == "keep")  # type: ignore[arg-type]
+        )
         session.execute(text("UPDATE pipeline_runs SET queued_at = queued_at - interval '2 hours'"))
     run = _ended(service, eventually, "keep", 2)
     assert (run["trigger"], run["state"], run["rows"]) == ("schedule", "done", "500")
@@ -106,12 +109,17 @@ def test_rollups_reach_postgres_and_the_report_gives_advice(
     begun_us = time.time_ns() // 1000 - 3 * 3600 * 1_000_000
     samples = [
         {
-            "time_us": begun_us + i * 10_000_000, "node": "n1", "topic": "orders",
-            "interval_ms": 10_000, "messages_in": 100, "bytes_in": 50_000,
-            "packets": 10, "resent": 1,
+            "time_us": begun_us + i * 10_000_000,
+            "node": "n1",
+            "topic": "orders",
+            "interval_ms": 10_000,
+            "messages_in": 100,
+            "bytes_in": 50_000,
+            "packets": 10,
+            "resent": 1,
         }
         for i in range(720)
-    ]  # fmt: skip
+    ]
     append(data_dir, TELEMETRY_TOPIC, 0, [Record(json.dumps(s).encode()) for s in samples])
     append(data_dir, TELEMETRY_TOPIC, 0, [Record(b"no JSON")])
     api.put("/api/v1/pipelines/roll", json={"spec": {"job": "rollup"}})

@@ -76,9 +76,15 @@ def _everything(service: Service) -> dict[str, Any]:
 
     found = {}
     tables = (
-        "resources", "users", "keys", "enrolments", "pipeline_runs", "outbox", "topology_clock",
+        "resources",
+        "users",
+        "keys",
+        "enrolments",
+        "pipeline_runs",
+        "outbox",
+        "topology_clock",
         "idempotency",
-    )  # fmt: skip
+    )
     with service.ctx.db.begin() as session:
         for table in tables:
             rows = session.execute(text(f"SELECT * FROM {table} ORDER BY 1")).all()
@@ -230,8 +236,14 @@ def test_what_engines_answer_has_no_number_beyond_53_bits() -> None:
         "tokens": [["0", str(1 << 60)]],
         "lag_s": 0.5,
     }
-    raw = {"topic": "t", "node": "n", "session": 1, "size": 0, "payload": "",
-           "headers": {"id": 1 << 60}}  # fmt: skip
+    raw = {
+        "topic": "t",
+        "node": "n",
+        "session": 1,
+        "size": 0,
+        "payload": "",
+        "headers": {"id": 1 << 60},
+    }
     assert shown_message(raw, withheld=False).headers == {"id": str(1 << 60)}
 
 
@@ -296,9 +308,17 @@ def test_every_list_is_read_to_its_end_by_cursors(service: Service) -> None:
     with service.ctx.db.begin() as session:
         for name in names:
             session.add(
-                AlertRow(id=name, rule="r", target=name, severity="info", metric="drift",
-                         threshold=0, state="firing", started_at=now)
-            )  # fmt: skip
+                AlertRow(
+                    id=name,
+                    rule="r",
+                    target=name,
+                    severity="info",
+                    metric="drift",
+                    threshold=0,
+                    state="firing",
+                    started_at=now,
+                )
+            )
             session.add(
                 OperationRow(
                     id=name, action="pause", kind="topic", name="t", state="done", created_at=now
@@ -394,5 +414,10 @@ def test_an_unknown_node_is_not_found(api: TestClient) -> None:
 def test_public_routes_are_documented_as_public() -> None:
     public = {o["operationId"] for _, _, o in operations() if o.get("security") == []}
     assert public == {
-        "login", "list_problems", "get_problem", "health_live", "health_ready", "metrics",
-    }  # fmt: skip
+        "login",
+        "list_problems",
+        "get_problem",
+        "health_live",
+        "health_ready",
+        "metrics",
+    }

@@ -50,10 +50,18 @@ def test_the_file_of_a_first_start_seeds_the_platform(
         "scopes": [{"pattern": "md.>", "rights": ["publish"]}],
     }
     topics = [
-        {"name": "md.eu", "mode": "durable", "queues": 3, "transport": "shm", "labels": {"a": "b"},
-         "description": "d", "rate_bytes_per_s": 1000, "id": 17},
+        {
+            "name": "md.eu",
+            "mode": "durable",
+            "queues": 3,
+            "transport": "shm",
+            "labels": {"a": "b"},
+            "description": "d",
+            "rate_bytes_per_s": 1000,
+            "id": 17,
+        },
         {"name": "md.us"},
-    ]  # fmt: skip
+    ]
     raw = {"transports": [WIRE, IPC], "topics": topics, "keys": [declared]}
     before = _write(tmp_path, raw).read_bytes()
     settings = load_settings(database_url=empty_database_url, data_dir=tmp_path, port=0)

@@ -135,9 +135,14 @@ def test_a_protected_fault_expires_and_one_that_cannot_be_read_stops_no_other(
 def test_a_sample_that_cannot_be_read_hides_no_other_engine() -> None:
     """A TypeError in one engine's telemetry froze the page of all of them."""
     sound: dict[str, Any] = {
-        "mono_ns": 1, "counters": {}, "publications": [], "images": [], "receivers": [],
-        "subscriptions": {}, "clients": 3,
-    }  # fmt: skip
+        "mono_ns": 1,
+        "counters": {},
+        "publications": [],
+        "images": [],
+        "receivers": [],
+        "subscriptions": {},
+        "clients": 3,
+    }
     bad = {**sound, "publications": None}
     world, problems = build_sound([Source("a", None, bad), Source("b", None, sound)])
     assert {name: node["clients"] for name, node in world.nodes.items()} == {"b": 3}
@@ -146,10 +151,17 @@ def test_a_sample_that_cannot_be_read_hides_no_other_engine() -> None:
 
 def _denial(n: int = 0, **told: Any) -> Denial:
     values: dict[str, Any] = {
-        "actor": "", "actor_kind": "anonymous", "route": "POST /x", "action": f"POST /x/{n}",
-        "status": 401, "code": "unauthenticated", "detail": "", "request_id": str(n),
-        "address": "10.0.0.1", "network": "10.0.0.1",
-    }  # fmt: skip
+        "actor": "",
+        "actor_kind": "anonymous",
+        "route": "POST /x",
+        "action": f"POST /x/{n}",
+        "status": 401,
+        "code": "unauthenticated",
+        "detail": "",
+        "request_id": str(n),
+        "address": "10.0.0.1",
+        "network": "10.0.0.1",
+    }
     return Denial(**{**values, **told})
 
 

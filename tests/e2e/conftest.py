@@ -77,9 +77,14 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         subprocess.run(["make", "dashboard"], cwd=ROOT, check=True, timeout=300)
     data_dir = tmp_path_factory.mktemp("platform")
     told = _tidecast(
-        "up", "--detach", "--port", "0", "--data-dir", str(data_dir),
+        "up",
+        "--detach",
+        "--port",
+        "0",
+        "--data-dir",
+        str(data_dir),
         TIDECAST_CONTROL_ALLOW_FAULTS="true",
-    )  # fmt: skip
+    )
     try:
         url = re.search(r"control service: (\S+)", told)
         password = re.search(r"with password (\S+)", told)

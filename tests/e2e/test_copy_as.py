@@ -494,9 +494,14 @@ def _wrong(way: str, text: str, environment: dict[str, str], directory: Path) ->
     """The error of the copied command, if any. A password is left for its owner to fill in."""
     shell = [sys.executable, "-c"] if way == "Python" else ["bash", "-ec"]
     done = subprocess.run(
-        [*shell, text.replace('"..."', f'"{SECRET}"')], env=environment, cwd=directory,
-        capture_output=True, text=True, check=False, timeout=COMMAND_S,
-    )  # fmt: skip
+        [*shell, text.replace('"..."', f'"{SECRET}"')],
+        env=environment,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=COMMAND_S,
+    )
     if done.returncode or re.search(r'"state":\s*"failed"', done.stdout):
         return f"exit code {done.returncode}: {done.stdout[-500:]} {done.stderr[-500:]}"
     return None

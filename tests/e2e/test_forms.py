@@ -48,14 +48,27 @@ POLICY = {
     "publisher": "some-node",
 }
 RULE = {
-    "metric": "bytes_out_per_s", "target": "forms.none", "comparison": "above",
-    "threshold": 123_456_789.25, "for_s": 12.5, "severity": "critical", "webhook": "",
+    "metric": "bytes_out_per_s",
+    "target": "forms.none",
+    "comparison": "above",
+    "threshold": 123_456_789.25,
+    "for_s": 12.5,
+    "severity": "critical",
+    "webhook": "",
     "enabled": False,
-}  # fmt: skip
+}
 PIPELINE = {
-    "job": "capacity", "enabled": False, "schedule": "0 3 * * *", "hours": 99, "timeout_s": 1234.5,
-    "archive": "cold", "rollups": "warm", "since": "2026-01-01", "until": "2026-02-01", "rate": 5,
-}  # fmt: skip
+    "job": "capacity",
+    "enabled": False,
+    "schedule": "0 3 * * *",
+    "hours": 99,
+    "timeout_s": 1234.5,
+    "archive": "cold",
+    "rollups": "warm",
+    "since": "2026-01-01",
+    "until": "2026-02-01",
+    "rate": 5,
+}
 
 
 @dataclass(frozen=True)

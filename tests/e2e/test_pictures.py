@@ -111,13 +111,18 @@ def traffic(platform: Platform, second: Path, api: Api) -> Iterator[None]:
         connection.execute(PAST)
     one, other = platform.data_dir, second
     workers: list[Worker] = [
-        reading(other, "md.eu"), reading(other, "md.us"), reading(one, "md.eu"),
-        publishing(one, "md.eu", 1_500), publishing(one, "md.us", 600, size=1_200),
-        publishing(one, "orders.eu", 250), publishing(one, "orders.us", 40),
+        reading(other, "md.eu"),
+        reading(other, "md.us"),
+        reading(one, "md.eu"),
+        publishing(one, "md.eu", 1_500),
+        publishing(one, "md.us", 600, size=1_200),
+        publishing(one, "orders.eu", 250),
+        publishing(one, "orders.us", 40),
         consuming(one, "orders.eu", "billing", slow_per_s=150),
         consuming(one, "orders.eu", "shipping", slow_per_s=100),
-        publishing(one, "jobs", 2), refusing(one, "jobs", "workers"),
-    ]  # fmt: skip
+        publishing(one, "jobs", 2),
+        refusing(one, "jobs", "workers"),
+    ]
     workers[8].fast.set()  # one of the two consumers keeps up
     with contextlib.ExitStack() as stack:
         for worker in workers:

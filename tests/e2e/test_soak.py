@@ -15,8 +15,14 @@ from tests.e2e.traffic import consuming, publishing, reading
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 SOAK_FRAMES, PAGE_FRAMES = 560, 6
 """Of live figures: a minute's, and those of a page that is passed."""
-PAGES = {"/": "Overview", "/flow": "Flow", "/reliability": "Reliability", "/topics": "Topics",
-         "/topics/soaked": "soaked", "/subscriptions": "Subscriptions"}  # fmt: skip
+PAGES = {
+    "/": "Overview",
+    "/flow": "Flow",
+    "/reliability": "Reliability",
+    "/topics": "Topics",
+    "/topics/soaked": "soaked",
+    "/subscriptions": "Subscriptions",
+}
 HEAP_GROWTH_MAX = 1.25
 HEAP_SLACK_BYTES = 3_000_000
 NODES_SLACK, LISTENERS_SLACK = 300, 60

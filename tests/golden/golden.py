@@ -220,8 +220,9 @@ def log_files() -> dict[str, str]:
     builder = BatchBuilder()
     builder.begin(producer=0x0102030405060708, epoch=3, owner=9, base_seq=41, acked_seq=40)
     builder.add(b"plain", time_ns=WHEN)
-    builder.add(b"all", key=b"k1", headers=b"\x81\xa1a\x01", time_ns=WHEN + 1, key_hash=0xA1B2C3D4,
-                seq=44)  # fmt: skip
+    builder.add(
+        b"all", key=b"k1", headers=b"\x81\xa1a\x01", time_ns=WHEN + 1, key_hash=0xA1B2C3D4, seq=44
+    )
     token = builder.seal(0, WHEN + 2)
     builder.begin().add(b"", key=b"", time_ns=WHEN - 1)
     builder.seal(token, WHEN + 3)
@@ -260,25 +261,38 @@ def enumerations() -> dict[str, str]:
     keys = [f"{c.value:>3} {c.name}" for c in counters_lay.KeyCounter]
     codes = [f"{c.value:>3} {c.name}" for c in rec.Code]
     found = {
-        "counters": counters, "queue_counters": queue, "gateway_counters": gateway,
-        "kafka_counters": kafka, "kafka_api_counters": apis, "adapter_counters": adapters,
-        "key_counters": keys, "recorder_codes": codes,
-    }  # fmt: skip
+        "counters": counters,
+        "queue_counters": queue,
+        "gateway_counters": gateway,
+        "kafka_counters": kafka,
+        "kafka_api_counters": apis,
+        "adapter_counters": adapters,
+        "key_counters": keys,
+        "recorder_codes": codes,
+    }
     return {name: "\n".join(lines) + "\n" for name, lines in found.items()}
 
 
 def gateway_frames() -> dict[str, str]:
     """One frame of each kind, as it crosses a websocket: a line a frame."""
-    return {"gateway_frames": "\n".join(f"{name}\n  {raw.hex(' ', 4)}" for name, raw in frames())
-            + "\n"}  # fmt: skip
+    return {
+        "gateway_frames": "\n".join(f"{name}\n  {raw.hex(' ', 4)}" for name, raw in frames()) + "\n"
+    }
 
 
 def golden() -> dict[str, str]:
     """Everything: file name -> content."""
     return (
-        control_packets() | sent_packets() | optional_fields() | shared_memory() | log_files()
-        | enumerations() | gateway_frames() | durable_setups() | member_files()
-    )  # fmt: skip
+        control_packets()
+        | sent_packets()
+        | optional_fields()
+        | shared_memory()
+        | log_files()
+        | enumerations()
+        | gateway_frames()
+        | durable_setups()
+        | member_files()
+    )
 
 
 def parse(text: str) -> bytes:

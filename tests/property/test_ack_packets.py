@@ -46,9 +46,14 @@ def test_an_ack_is_taken_when_every_field_is_in_range(
     producer: int, epoch: int, first_seq: int, count: int, offset: int, state: int, owner: int
 ) -> None:
     raw = packets.ack(
-        producer=producer, epoch=epoch, first_seq=first_seq, count=count, offset=offset,
-        state=state, owner=owner,
-    )  # fmt: skip
+        producer=producer,
+        epoch=epoch,
+        first_seq=first_seq,
+        count=count,
+        offset=offset,
+        state=state,
+        owner=owner,
+    )
     sound = (
         producer > 0
         and 0 < epoch <= EPOCH_MAX

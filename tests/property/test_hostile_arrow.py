@@ -21,10 +21,16 @@ from tidecast.errors import CodecError, ConfigError, PayloadTooLarge, TidecastEr
 from tidecast.native.arrow import interface as arrow
 
 KINDS = [
-    pa.binary(), pa.large_binary(), pa.string(), pa.binary_view(), pa.binary(3),
-    pa.dictionary(pa.int8(), pa.string()), pa.int64(), pa.timestamp("s"),
+    pa.binary(),
+    pa.large_binary(),
+    pa.string(),
+    pa.binary_view(),
+    pa.binary(3),
+    pa.dictionary(pa.int8(), pa.string()),
+    pa.int64(),
+    pa.timestamp("s"),
     pa.map_(pa.string(), pa.binary()),
-]  # fmt: skip
+]
 BUFFER = st.binary(max_size=96).map(pa.py_buffer)
 RAW = st.one_of(st.none(), BUFFER)
 

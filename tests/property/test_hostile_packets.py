@@ -187,8 +187,14 @@ def test_a_flood_of_setups_and_sessions_is_bounded() -> None:
         for i in range(6000):
             topic = _topic(b) if i % 100 == 0 else 5
             name = "t" if i % 100 == 0 else "none"
-            packet = packet_builder.setup(f"n{i % 50}", name, source=100 + i % 50, session=1000 + i,
-                              topic=topic, incarnation=7)  # fmt: skip
+            packet = packet_builder.setup(
+                f"n{i % 50}",
+                name,
+                source=100 + i % 50,
+                session=1000 + i,
+                topic=topic,
+                incarnation=7,
+            )
             net.switch.inject(b.id, packet)
             if i % 200 == 0:
                 net.run(20)

@@ -16,9 +16,16 @@ from tidecast.errors import ConfigError, SharedMemoryError
 from tidecast.layout import member as lay
 
 _FIELDS = st.sampled_from(
-    [lay.MEM_DELIVERED_AT, lay.MEM_TAKEN_AT, lay.MEM_RELEASED_AT, lay.MEM_ACKED_AT,
-     lay.MEM_ACKS_READ_AT, lay.MEM_ARMED_AT, lay.MEM_STATE_AT]
-)  # fmt: skip
+    [
+        lay.MEM_DELIVERED_AT,
+        lay.MEM_TAKEN_AT,
+        lay.MEM_RELEASED_AT,
+        lay.MEM_ACKED_AT,
+        lay.MEM_ACKS_READ_AT,
+        lay.MEM_ARMED_AT,
+        lay.MEM_STATE_AT,
+    ]
+)
 _WORDS = st.one_of(
     st.integers(-(1 << 63), (1 << 63) - 1),
     st.integers(-64, 70_000),

@@ -60,11 +60,15 @@ def pairs_of(node: Node, target: int, sends: int, seed: int) -> set[tuple[bytes,
     done = send_many(node.sealer.words, array(packet), len(packet), target, sends, random, out, log)
     assert done == sends
     secrets = {
-        key.context: packet_key(node.roots[epoch], TRANSPORT, node.purpose(
-            epoch=epoch, target=to, generation=generation, boot=node.boot, lane=node.lane,
-        )).secret
+        key.context: packet_key(
+            node.roots[epoch],
+            TRANSPORT,
+            node.purpose(
+                epoch=epoch, target=to, generation=generation, boot=node.boot, lane=node.lane
+            ),
+        ).secret
         for (epoch, generation, to), (_, key) in node.sends._keys.items()
-    }  # fmt: skip
+    }
     rows = log.reshape(sends, 24)
     contexts = rows[:, :8].copy().view(np.int64)[:, 0].tolist()
     nonces = [row.tobytes() for row in rows[:, 8:20]]

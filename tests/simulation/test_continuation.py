@@ -280,9 +280,17 @@ def test_what_the_next_engine_cannot_continue_is_reported() -> None:
 )  # fmt: skip
 def test_numbers_that_no_ring_has_are_refused(field: str, value: Any) -> None:
     given: dict[str, Any] = {
-        "session": 5, "incarnation": 1, "topic": 1, "slots": 64, "slot_bytes": 1400, "first": 0,
-        "head": 6, "sent": 3, "readers": 0, "age_s": 1.0,
-    }  # fmt: skip
+        "session": 5,
+        "incarnation": 1,
+        "topic": 1,
+        "slots": 64,
+        "slot_bytes": 1400,
+        "first": 0,
+        "head": 6,
+        "sent": 3,
+        "readers": 0,
+        "age_s": 1.0,
+    }
     given[field] = value
     with Network(seed=12) as net:
         [a] = network_of(net, "a")

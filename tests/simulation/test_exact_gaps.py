@@ -58,9 +58,15 @@ def test_a_session_that_ends_with_holes_delivers_the_rest(flow: str, reliability
     holes = [7, 8, 20, 41]
     with Network(seed=1, delay_us=20) as net:
         a, b, c = network_of(
-            net, "abc", flow=flow, reliability=reliability, history_bytes=RING, receive_bytes=RING,
-            close_linger_s=0.2, node=QUICK,
-        )  # fmt: skip
+            net,
+            "abc",
+            flow=flow,
+            reliability=reliability,
+            history_bytes=RING,
+            receive_bytes=RING,
+            close_linger_s=0.2,
+            node=QUICK,
+        )
         reader, whole = Reader(b), Reader(c)
         net.run(1000)
         net.intercept(Hole(b, *holes))
@@ -81,9 +87,14 @@ def test_a_session_that_ends_with_holes_delivers_the_rest(flow: str, reliability
 def test_the_end_may_lie_beyond_what_the_ring_can_hold() -> None:
     with Network(seed=2, delay_us=20) as net:
         a, b = network_of(
-            net, "ab", flow="rate", history_bytes=RING, receive_bytes=RING, close_linger_s=0.2,
+            net,
+            "ab",
+            flow="rate",
+            history_bytes=RING,
+            receive_bytes=RING,
+            close_linger_s=0.2,
             node=QUICK,
-        )  # fmt: skip
+        )
         reader = Reader(b)
         net.run(1000)
         stream = Stream(a, count=300, size=SIZE, rate_packets_per_s=50_000)

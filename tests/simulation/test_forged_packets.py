@@ -318,9 +318,15 @@ def test_only_the_owner_acks(what: str) -> None:
         [mine] = b.engine.pubs.values()
         producer, epoch, _ = ring_session(mine.mapped.array)
         forged = packets.ack(
-            **{"producer": producer, "epoch": epoch, "session": mine.session, "source": a.id,
-               "topic": topic.wire_id, **ACKS[what]}
-        )  # fmt: skip
+            **{
+                "producer": producer,
+                "epoch": epoch,
+                "session": mine.session,
+                "source": a.id,
+                "topic": topic.wire_id,
+                **ACKS[what],
+            }
+        )
         for _ in range(20):
             net.switch.inject(b.id, forged, control=True, source=STRANGER)
             net.run(100_000)

@@ -38,9 +38,14 @@ class Crowd:
         self.reader, self.stream = Reader(self.b), Stream(self.a, count=1, size=1200)
         assert transfer(net, [self.stream], [self.reader])
         self.others = LightReceivers(
-            net, self.a, self.stream.publisher.session, count, via=self.b, delay_us=delay_us,
+            net,
+            self.a,
+            self.stream.publisher.session,
+            count,
+            via=self.b,
+            delay_us=delay_us,
             loses=loses,
-        )  # fmt: skip
+        )
         self.others.run(SETTLED_US)
 
     def go_on(self) -> bool:

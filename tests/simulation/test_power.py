@@ -264,10 +264,15 @@ def test_a_seal_that_fails_leaves_no_hole_in_what_is_placed_next() -> None:
             deadline_s = time.monotonic() + 600
             appends.submit(
                 Run(
-                    "orders", queue, taken.buffer, taken.n_bytes, 1, verdicts.append,
+                    "orders",
+                    queue,
+                    taken.buffer,
+                    taken.n_bytes,
+                    1,
+                    verdicts.append,
                     deadline_s=deadline_s,
                 )
-            )  # fmt: skip
+            )
             appends.work()
 
         for _ in range(2):

@@ -123,16 +123,24 @@ def _telemetry() -> list[dict[str, Any]]:
     start_us = TIME_NS // 1000 // 3_600_000_000 * 3_600_000_000 + 3_000_000_000  # at :50
     return [
         {
-            "time_us": start_us + second * 20_000_000, "node": "n1", "topic": topic,
-            "queue": queue, "subscription": None, "interval_ms": 20_000,
-            "messages_in": some.randrange(5000), "bytes_in": some.randrange(500_000),
-            "messages_out": some.randrange(6000), "packets": some.randrange(100),
-            "resent": some.randrange(10), "lag": some.randrange(10_000),
-            "cache_bytes": some.randrange(1 << 20), "cache_max": 1 << 20,
+            "time_us": start_us + second * 20_000_000,
+            "node": "n1",
+            "topic": topic,
+            "queue": queue,
+            "subscription": None,
+            "interval_ms": 20_000,
+            "messages_in": some.randrange(5000),
+            "bytes_in": some.randrange(500_000),
+            "messages_out": some.randrange(6000),
+            "packets": some.randrange(100),
+            "resent": some.randrange(10),
+            "lag": some.randrange(10_000),
+            "cache_bytes": some.randrange(1 << 20),
+            "cache_max": 1 << 20,
         }
         for second in range(90)
         for topic, queue in (("orders", 0), ("orders", 1), ("rows", None))
-    ]  # fmt: skip
+    ]
 
 
 def _plain(rows: list[dict[str, Any]], seconds: int) -> dict[Any, dict[str, Any]]:

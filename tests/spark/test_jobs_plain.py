@@ -70,9 +70,15 @@ def test_an_archive_is_a_directory() -> None:
 
 def _minutes(n: int, **changes: float) -> list[Minute]:
     plain = {
-        "in_per_s": 1000.0, "bytes_per_s": 1e6, "retransmit_ratio": 0.001, "history_fill": 0.1,
-        "cache_fill": 0.3, "cache_bytes": 5e6, "spilled": 0, "lag": 10,
-    }  # fmt: skip
+        "in_per_s": 1000.0,
+        "bytes_per_s": 1e6,
+        "retransmit_ratio": 0.001,
+        "history_fill": 0.1,
+        "cache_fill": 0.3,
+        "cache_bytes": 5e6,
+        "spilled": 0,
+        "lag": 10,
+    }
     return [Minute(at=START + timedelta(minutes=i), **(plain | changes)) for i in range(n)]  # type: ignore[arg-type]
 
 
@@ -167,8 +173,15 @@ def test_a_job_says_what_it_did_in_one_shape(monkeypatch: pytest.MonkeyPatch) ->
     assert found.exit_code == 0
     told = json.loads(found.stdout)
     assert list(told) == [
-        "job", "ok", "rows", "errors", "started_at", "duration_s", "report", "error"
-    ]  # fmt: skip
+        "job",
+        "ok",
+        "rows",
+        "errors",
+        "started_at",
+        "duration_s",
+        "report",
+        "error",
+    ]
     assert (told["job"], told["ok"], told["rows"], told["errors"]) == ("rollup", True, 700, 4)
     assert told["report"] == {"batches": 2, "rows": 700, "late": 3, "malformed": 1}
     assert datetime.fromisoformat(told["started_at"]).tzinfo is UTC

@@ -128,9 +128,12 @@ def test_copies_of_dead_letters_are_left_out_and_offsets_go_on(tmp_path: Path) -
 
 
 def test_no_key_an_empty_key_and_headers_are_told_apart(tmp_path: Path) -> None:
-    append(tmp_path, "orders", 0, [
-        Record(b"a"), Record(b"b", b""), Record(b"", b"k", {"n": 1, "t": "x", "b": b"\0"}),
-    ])  # fmt: skip
+    append(
+        tmp_path,
+        "orders",
+        0,
+        [Record(b"a"), Record(b"b", b""), Record(b"", b"k", {"n": 1, "t": "x", "b": b"\0"})],
+    )
     found = rows(batch(tmp_path, includeHeaders="true"))
     assert [(r["key"], r["value"]) for r in found] == [(None, b"a"), (b"", b"b"), (b"k", b"")]
     assert [r["headers"] for r in found] == [

@@ -86,9 +86,17 @@ class Cipher:
         """Ciphertext and tag. What lies around the target must stay as it was."""
         target = np.full(len(text) + TAG_BYTES + 16, CANARY, dtype=np.uint8)
         outcome = seal_bytes(
-            self._evp, self._keys[0].context, array(nonce), array(header), len(header),
-            array(text), len(text), target, 8, self._scratch,
-        )  # fmt: skip
+            self._evp,
+            self._keys[0].context,
+            array(nonce),
+            array(header),
+            len(header),
+            array(text),
+            len(text),
+            target,
+            8,
+            self._scratch,
+        )
         assert outcome == DONE
         assert set(target[:8]) | set(target[-8:]) == {CANARY}
         return target[8:-8].tobytes()
@@ -98,9 +106,17 @@ class Cipher:
         n = len(sealed) - TAG_BYTES
         target = np.full(n + 16, CANARY, dtype=np.uint8)
         outcome = open_bytes(
-            self._evp, self._keys[1].context, array(nonce), array(header), len(header),
-            array(sealed), n, target, 8, self._scratch,
-        )  # fmt: skip
+            self._evp,
+            self._keys[1].context,
+            array(nonce),
+            array(header),
+            len(header),
+            array(sealed),
+            n,
+            target,
+            8,
+            self._scratch,
+        )
         assert set(target[:8]) | set(target[-8:]) == {CANARY}
         return outcome, target[8:-8].tobytes()
 

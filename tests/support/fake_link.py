@@ -24,9 +24,16 @@ class FakeLink:
         self._block = connect(url, additional_headers=headers, ssl=ssl, max_size=None)
         self.socket = self._block.__enter__()
         self.send(
-            type="hello", protocol=1, levels=[1, 2], node=node, node_id=node_id, incarnation=1,
-            version="0", host="h", applied_version=0,
-        )  # fmt: skip
+            type="hello",
+            protocol=1,
+            levels=[1, 2],
+            node=node,
+            node_id=node_id,
+            incarnation=1,
+            version="0",
+            host="h",
+            applied_version=0,
+        )
         self.welcome = self.until("welcome")
 
     def send(self, **message: Any) -> None:

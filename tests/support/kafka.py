@@ -51,10 +51,18 @@ def record(i: int, key: bytes | None, value: bytes | None, headers: Iterable[Hea
 
 
 def batch(
-    records: bytes, count: int, *, producer: int = -1, epoch: int = -1, sequence: int = -1,
-    time_ms: int = 1_700_000_000_000, attributes: int = 0, magic: int = 2, crc: int | None = None,
+    records: bytes,
+    count: int,
+    *,
+    producer: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    time_ms: int = 1_700_000_000_000,
+    attributes: int = 0,
+    magic: int = 2,
+    crc: int | None = None,
     offset: int = 0,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """A record batch v2 with these bytes of records."""
     rest = struct.pack(
         ">hiqqqhii", attributes, count - 1, time_ms, time_ms, producer, epoch, sequence, count
@@ -147,14 +155,21 @@ def produce_body(topic: str, partition: int, records: bytes | None, **body: Any)
 
 
 def fetch_body(
-    topic: str, partition: int, offset: int, *, bytes_max: int = 1 << 20, epoch: int = -1,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    bytes_max: int = 1 << 20,
+    epoch: int = -1,
     **body: Any,
-) -> Struct:  # fmt: skip
+) -> Struct:
     """A request to Fetch from one partition."""
     asked = {
-        "partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max,
+        "partition": partition,
+        "fetch_offset": offset,
+        "partition_max_bytes": bytes_max,
         "current_leader_epoch": epoch,
-    }  # fmt: skip
+    }
     topics = [{"topic": topic, "partitions": [asked]}]
     return {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 24, "topics": topics} | body
 
@@ -168,13 +183,20 @@ class Served:
     """A node with durable topics, and its endpoint."""
 
     def __init__(
-        self, directory: Path, topics: list[dict[str, Any]], *, keys: Sequence[Any] = (),
-        transports: Sequence[Any] = (), listen: str = ":0", **config: Any,
-    ) -> None:  # fmt: skip
+        self,
+        directory: Path,
+        topics: list[dict[str, Any]],
+        *,
+        keys: Sequence[Any] = (),
+        transports: Sequence[Any] = (),
+        listen: str = ":0",
+        **config: Any,
+    ) -> None:
         settings = {
-            "transports": [{"name": "ipc", "kind": "ipc"}, *transports], "topics": topics,
+            "transports": [{"name": "ipc", "kind": "ipc"}, *transports],
+            "topics": topics,
             "keys": [msgspec.to_builtins(each) for each in keys],
-        }  # fmt: skip
+        }
         self.link = EmbeddedLink.open(topology_from(settings), data_dir=directory, name="host")
         self.endpoint = KafkaEndpoint(
             self.link.node, administration_of(self.link.node), KafkaConfig(listen=listen, **config)

@@ -117,8 +117,14 @@ def fetch() -> Path:
     found.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=found.parent) as directory:
         (Path(directory) / "pom.xml").write_text(_POM)
-        command = [maven, "--batch-mode", "--quiet", "dependency:copy-dependencies",
-                   "-DincludeScope=runtime", "-DoutputDirectory=lib"]  # fmt: skip
+        command = [
+            maven,
+            "--batch-mode",
+            "--quiet",
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            "-DoutputDirectory=lib",
+        ]
         try:
             ran = subprocess.run(
                 command, cwd=directory, capture_output=True, text=True, timeout=FETCH_S, check=False
@@ -204,9 +210,13 @@ class Brokers:
         (home / "logs").mkdir(parents=True)
         voters = ",".join(f"{i}@127.0.0.1:{p[3]}" for i, p in enumerate(self._ports))
         settings = _SETTINGS.format(
-            node=node, voters=voters, listeners=",".join(listeners), controller=controller,
-            directory=home, replicas=min(3, self.count),
-        )  # fmt: skip
+            node=node,
+            voters=voters,
+            listeners=",".join(listeners),
+            controller=controller,
+            directory=home,
+            replicas=min(3, self.count),
+        )
         (home / "server.properties").write_text(settings + logins)
         # What Kafka's storage tool writes: a second Java for each broker is not needed for it.
         (home / "logs" / "meta.properties").write_text(
@@ -220,9 +230,11 @@ class Brokers:
         with (home / "out").open("ab") as out:
             self._began[node] = out.tell()
             self._processes[node] = subprocess.Popen(
-                run_java("kafka.Kafka", str(home / "server.properties")), stdout=out, stderr=out,
+                run_java("kafka.Kafka", str(home / "server.properties")),
+                stdout=out,
+                stderr=out,
                 cwd=home,
-            )  # fmt: skip
+            )
 
     def wait_up(self, node: int) -> None:
         """Wait until a broker serves. Raises AssertionError with the end of its log."""
@@ -284,9 +296,12 @@ class Brokers:
         import confluent_kafka
 
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self.address, "group.id": "end",
-             "isolation.level": "read_uncommitted"}
-        )  # fmt: skip
+            {
+                "bootstrap.servers": self.address,
+                "group.id": "end",
+                "isolation.level": "read_uncommitted",
+            }
+        )
         where = confluent_kafka.TopicPartition(topic, partition)
         end = int(consumer.get_watermark_offsets(where, timeout=START_S)[1])
         consumer.close()
@@ -313,9 +328,14 @@ class Brokers:
         )
 
     def fill(
-        self, topic: str, values: Sequence[bytes | None], *, partition: int = 0,
-        key: bytes | None = None, **config: Any,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        partition: int = 0,
+        key: bytes | None = None,
+        **config: Any,
+    ) -> None:
         """Produce records to a partition, and wait until all are stored."""
         producer, problems = self.producer(**config), list[Any]()
 

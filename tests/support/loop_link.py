@@ -114,12 +114,21 @@ class LoopLink(Link):
             if options.history_bytes:
                 slots = lay.slots_for(options.history_bytes, self.slot_bytes)
             mapped = create_ring(
-                path, kind=lay.KIND_PUBLICATION, slots=slots, slot_bytes=self.slot_bytes,
-                session=1000 + number, topic=1, node=self.node_id,
-                channel=wire.CHANNEL_NAMES.index(options.channel), flow=lay.FLOW_MIN,
-                reliability=self.reliability, has_network=self.has_network, incarnation=1,
-                node_name=self.node_name, topic_name=topic,
-            )  # fmt: skip
+                path,
+                kind=lay.KIND_PUBLICATION,
+                slots=slots,
+                slot_bytes=self.slot_bytes,
+                session=1000 + number,
+                topic=1,
+                node=self.node_id,
+                channel=wire.CHANNEL_NAMES.index(options.channel),
+                flow=lay.FLOW_MIN,
+                reliability=self.reliability,
+                has_network=self.has_network,
+                incarnation=1,
+                node_name=self.node_name,
+                topic_name=topic,
+            )
             publication = _Publication(topic, path, mapped, 1000 + number)
             self.publications[number] = publication
             if self.has_network:
@@ -152,9 +161,14 @@ class LoopLink(Link):
         options = self.subscriptions[subscription_id].options
         tethered = True if options.tethered is None else options.tethered
         consumer = add_consumer(
-            publication.mapped.array, position=position, offset=offset, client=self.client_id,
-            doorbell=self.doorbell, subscription=subscription_id, tethered=tethered,
-        )  # fmt: skip
+            publication.mapped.array,
+            position=position,
+            offset=offset,
+            client=self.client_id,
+            doorbell=self.doorbell,
+            subscription=subscription_id,
+            tethered=tethered,
+        )
         publication.consumers[subscription_id] = consumer
         self.push(
             ImageAvailable(

@@ -11,10 +11,19 @@ _HEADER = struct.Struct("<BBBBIHHHHqq")
 
 
 def header(
-    kind: int, length: int, *, version: int = wire.VERSION, flags: int = 0, channel: int = 1,
-    session: int = 5, topic: int = 7, receiver: int = 0, source: int = 3, seq: int = 0,
+    kind: int,
+    length: int,
+    *,
+    version: int = wire.VERSION,
+    flags: int = 0,
+    channel: int = 1,
+    session: int = 5,
+    topic: int = 7,
+    receiver: int = 0,
+    source: int = 3,
+    seq: int = 0,
     time_ns: int = 0,
-) -> bytes:  # fmt: skip
+) -> bytes:
     return _HEADER.pack(
         version, kind, flags, channel, session, topic, length, receiver, source, seq, time_ns
     )
@@ -44,10 +53,17 @@ def nak(ranges: list[tuple[int, int]], *, count: int | None = None, **fields: in
 
 
 def status(
-    *, receiver_id: int = 99, consumed: int = 0, contiguous: int = 0, window: int = 64,
-    echo_delay_us: int = 0, lost_packets: int = 0, name: bytes | None = None,
-    name_len: int | None = None, **fields: int,
-) -> bytes:  # fmt: skip
+    *,
+    receiver_id: int = 99,
+    consumed: int = 0,
+    contiguous: int = 0,
+    window: int = 64,
+    echo_delay_us: int = 0,
+    lost_packets: int = 0,
+    name: bytes | None = None,
+    name_len: int | None = None,
+    **fields: int,
+) -> bytes:
     body = struct.pack(
         "<qqqIIq", receiver_id, consumed, contiguous, window, echo_delay_us, lost_packets
     )
@@ -57,18 +73,31 @@ def status(
 
 
 def ack(
-    *, producer: int = 9, epoch: int = 1, first_seq: int = 1, count: int = 0,
-    offset: int = wire.PACKET_HEADER_BYTES, state: int = 0, owner: int = 0, **fields: int,
-) -> bytes:  # fmt: skip
+    *,
+    producer: int = 9,
+    epoch: int = 1,
+    first_seq: int = 1,
+    count: int = 0,
+    offset: int = wire.PACKET_HEADER_BYTES,
+    state: int = 0,
+    owner: int = 0,
+    **fields: int,
+) -> bytes:
     body = struct.pack("<qqqqIiq", producer, epoch, first_seq, count, offset, state, owner)
     return header(wire.ACK, wire.ACK_BYTES, **fields) + body
 
 
 def block(
-    producer: int = 9, epoch: int = 0, first_seq: int = 1, packet: int = 0,
-    offset: int = wire.PACKET_HEADER_BYTES, count: int = 0, line: int = 0, after: int = 0,
+    producer: int = 9,
+    epoch: int = 0,
+    first_seq: int = 1,
+    packet: int = 0,
+    offset: int = wire.PACKET_HEADER_BYTES,
+    count: int = 0,
+    line: int = 0,
+    after: int = 0,
     older_ns: int = 0,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """The producer's block of a SETUP."""
     return struct.pack(
         "<qqqqqqIIq", producer, epoch, first_seq, packet, offset, count, line, after, older_ns

@@ -30,9 +30,16 @@ from typing import Any
 import pytest
 
 SIGNALS = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1,
-    signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH,
-)  # fmt: skip
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGWINCH,
+)
 """Of pytest-timeout are SIGALRM and its timer."""
 LIMITS = ("NOFILE", "CORE", "AS", "FSIZE", "MEMLOCK", "NPROC", "STACK")
 

@@ -57,9 +57,17 @@ class LightReceivers:
     """
 
     def __init__(
-        self, net: Network, node: SimulatedNode, session: int, count: int, *, via: SimulatedNode,
-        delay_us: float, seed: int = 1, loses: Callable[[Packet], Seqs] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        net: Network,
+        node: SimulatedNode,
+        session: int,
+        count: int,
+        *,
+        via: SimulatedNode,
+        delay_us: float,
+        seed: int = 1,
+        loses: Callable[[Packet], Seqs] | None = None,
+    ) -> None:
         self.net, self.node, self.session, self.via = net, node, session, via
         self.delay_ns = int(delay_us * 1000)
         self.loses = loses or (lambda packet: np.zeros(0, dtype=np.int64))

@@ -33,9 +33,14 @@ FIRST = keys_of(epoch(1))
 
 
 def sealed_node(
-    net: Network, name: str, *, secure: str = "required", keys: WireKeys | None = FIRST,
-    transport: dict[str, Any] | None = None, **settings: Any,
-) -> SimulatedNode:  # fmt: skip
+    net: Network,
+    name: str,
+    *,
+    secure: str = "required",
+    keys: WireKeys | None = FIRST,
+    transport: dict[str, Any] | None = None,
+    **settings: Any,
+) -> SimulatedNode:
     """A node whose transport is sealed."""
     return net.node(
         name,

@@ -44,10 +44,16 @@ class Node:
     """A node of a sealed transport."""
 
     def __init__(
-        self, node: int, boot: int = 77, *, lane: int = 0, suite: int = SUITE_AES_128_GCM,
-        secrets: dict[int, bytes] = SECRETS, removed: frozenset[int] = frozenset(),
+        self,
+        node: int,
+        boot: int = 77,
+        *,
+        lane: int = 0,
+        suite: int = SUITE_AES_128_GCM,
+        secrets: dict[int, bytes] = SECRETS,
+        removed: frozenset[int] = frozenset(),
         targets: tuple[int, ...] = (ALL, 1, 2, 3),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.node, self.boot, self.lane = node, boot, lane
         self.targets, self.removed = targets, removed
         self.roots = {epoch: root_of(secret) for epoch, secret in secrets.items()}

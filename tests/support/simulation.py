@@ -57,9 +57,15 @@ class Stream:
     """Numbered messages of one publisher, and how far they are published."""
 
     def __init__(
-        self, node: SimulatedNode, topic: str = "t", *, count: int = 0, size: int = 1000,
-        name: str = "", **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        node: SimulatedNode,
+        topic: str = "t",
+        *,
+        count: int = 0,
+        size: int = 1000,
+        name: str = "",
+        **options: Any,
+    ) -> None:
         self.node, self.name = node, name or node.name
         self.client = node.connect()
         self.publisher = self.client.publisher(topic, **options)
@@ -90,9 +96,14 @@ class Stream:
 
 
 def transfer(
-    net: Network, streams: Sequence[Stream], readers: Sequence[Reader], *,
-    until: Callable[[], Any] | None = None, limit_us: float = 20_000_000.0, burst: int = 1 << 30,
-) -> bool:  # fmt: skip
+    net: Network,
+    streams: Sequence[Stream],
+    readers: Sequence[Reader],
+    *,
+    until: Callable[[], Any] | None = None,
+    limit_us: float = 20_000_000.0,
+    burst: int = 1 << 30,
+) -> bool:
     """Publish all of the streams while all readers read, until each has as many as there are."""
     total = sum(stream.count for stream in streams)
 

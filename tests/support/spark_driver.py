@@ -54,10 +54,15 @@ def start(spark: Any, data_dir: Path, checkpoint: Path, rows: int, sink: str = "
         .load()
     )
     return (
-        messages(counted(source)).writeStream.format(sink).outputMode("append")
-        .option("dataDir", str(data_dir)).option("topic", "out")
-        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    )  # fmt: skip
+        messages(counted(source))
+        .writeStream.format(sink)
+        .outputMode("append")
+        .option("dataDir", str(data_dir))
+        .option("topic", "out")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
 
 
 def killed_source(point: str, batch: int, group: int) -> type[TidecastDataSource]:

@@ -36,9 +36,14 @@ def records(n: int, first: int = 0, keys: int = 10) -> list[Record]:
 
 
 def append(
-    data_dir: Path, topic: str, queue: int, some: Iterable[Record], *, per_batch: int = 50,
+    data_dir: Path,
+    topic: str,
+    queue: int,
+    some: Iterable[Record],
+    *,
+    per_batch: int = 50,
     segment_bytes: int = SEGMENT_BYTES,
-) -> QueueLog:  # fmt: skip
+) -> QueueLog:
     """Append records to a queue, ``per_batch`` a batch; the log, closed."""
     log = QueueLog.open(
         queue_directory(data_dir, topic, queue),

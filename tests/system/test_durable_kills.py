@@ -28,8 +28,13 @@ from tidecast.client.links.socket_session import EngineControl
 from tidecast.config.topology import FaultSettings, TopicConfig
 from tidecast.node.durable.topic import DurableTopic
 
-TOPIC: dict[str, Any] = {"name": "orders", "mode": "durable", "queues": 3,
-                         "segment_bytes": 1 << 20, "fsync_interval_ms": 5}  # fmt: skip
+TOPIC: dict[str, Any] = {
+    "name": "orders",
+    "mode": "durable",
+    "queues": 3,
+    "segment_bytes": 1 << 20,
+    "fsync_interval_ms": 5,
+}
 FAULTS = FaultSettings(drop=0.02, duplicate=0.02, reorder=0.05, seed=7)
 ENGINES = {"apart": ("keeper", "source"), "moving": ("keeper", "source", "elsewhere")}
 WAIT_S = 30.0

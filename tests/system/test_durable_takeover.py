@@ -19,8 +19,13 @@ from tidecast.config.topology import TopicConfig
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.subscription_store import SubscriptionStore, read_subscription
 
-TOPIC: dict[str, Any] = {"name": "orders", "mode": "durable", "owner": "*", "queues": 2,
-                         "fsync_interval_ms": 5}  # fmt: skip
+TOPIC: dict[str, Any] = {
+    "name": "orders",
+    "mode": "durable",
+    "owner": "*",
+    "queues": 2,
+    "fsync_interval_ms": 5,
+}
 LEASE_S = 1.0
 
 

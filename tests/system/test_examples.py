@@ -63,9 +63,17 @@ def test_the_shop_of_the_tutorial(lab: Lab, place_orders: Any, eventually: Event
     health = f"127.0.0.1:{free_port()}"
     url = f"http://{health}"
     app = lab.spawn(
-        "run", "shop:app", "--app-dir", str(SHOP), "--workers", "2", "--health", health,
-        platform=platform, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        "run",
+        "shop:app",
+        "--app-dir",
+        str(SHOP),
+        "--workers",
+        "2",
+        "--health",
+        health,
+        platform=platform,
+        stdout=subprocess.PIPE,
+    )
     eventually(lambda: page(f"{url}/readyz"), "two workers", timeout_s=60.0)
     feed = lab.program(SHOP / "price_feed.py", platform=platform)
     eventually(lambda: prices_known(page(f"{url}/metrics")), "prices", timeout_s=60.0)

@@ -32,8 +32,17 @@ def _file(path: Path, size_bytes: int, seed: int = 7) -> int:
 
 def _subscriber(lab: Lab, platform: Platform, n: int, out: Path) -> Child:
     with out.open("wb") as target:
-        return lab.spawn("sub", "logs", "--raw", "--count", str(n), "--timeout", "60",
-                         platform=platform, stdout=target)  # fmt: skip
+        return lab.spawn(
+            "sub",
+            "logs",
+            "--raw",
+            "--count",
+            str(n),
+            "--timeout",
+            "60",
+            platform=platform,
+            stdout=target,
+        )
 
 
 def _subscribed(process: Child) -> bool:

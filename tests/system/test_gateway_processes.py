@@ -83,9 +83,14 @@ def test_subscriptions_are_managed_from_afar(lab: Lab) -> None:
 
 def test_a_wrong_token_is_one_line(served: Served) -> None:
     done = served.lab.run(
-        "sub", "logs", "--server", f"tidecast://127.0.0.1:{served.port}", "--token", "wrong",
+        "sub",
+        "logs",
+        "--server",
+        f"tidecast://127.0.0.1:{served.port}",
+        "--token",
+        "wrong",
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "refuses the token" in done.stderr

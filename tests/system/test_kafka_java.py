@@ -30,9 +30,14 @@ def run(served: Served, main: str, *arguments: str, stdin: str = "", fails: bool
     address = ["--bootstrap-server", served.endpoint.address]
     ran = subprocess.run(
         [*command, *arguments[:1], *address, *arguments[1:]]
-        if not arguments[0].startswith("--") else [*command, *address, *arguments],
-        input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        if not arguments[0].startswith("--")
+        else [*command, *address, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     told = ran.stdout + ran.stderr
     assert (ran.returncode != 0) == fails, told
     return told
@@ -74,9 +79,16 @@ def test_clients_and_groups(served: Served) -> None:
     lines = "".join(f"value {i}\n" for i in range(100))
     run(served, "org.apache.kafka.tools.ConsoleProducer", "--topic", "kept", stdin=lines)
     told = run(
-        served, "org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", "kept",
-        "--group", "java", "--from-beginning", "--max-messages", "100",
-    )  # fmt: skip
+        served,
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "--topic",
+        "kept",
+        "--group",
+        "java",
+        "--from-beginning",
+        "--max-messages",
+        "100",
+    )
     assert sorted(x for x in told.splitlines() if x.startswith("value")) == sorted(
         lines.splitlines()
     )

@@ -35,9 +35,14 @@ def test_nothing_is_lost_or_doubled_when_the_engine_is_killed(lab: Lab) -> None:
         stored.append((message.partition(), message.offset(), message.value()))
 
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": f"127.0.0.1:{port}", "enable.idempotence": True, "linger.ms": 1,
-         "batch.num.messages": 50, "reconnect.backoff.max.ms": 200}
-    )  # fmt: skip
+        {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "batch.num.messages": 50,
+            "reconnect.backoff.max.ms": 200,
+        }
+    )
     for turn in range(ROUNDS):
         for i in range(PER_ROUND):
             value = b"%d" % (turn * PER_ROUND + i)

@@ -101,8 +101,14 @@ def test_subscriber_killed_that_held_the_publisher_back(
     lab: Lab, eventually: Eventually, where: str
 ) -> None:
     left, right = lab.pair()
-    settings = ("--history-bytes", "256KiB", "--receive-bytes", "256KiB",
-                "--receiver-timeout-s", "60")  # fmt: skip
+    settings = (
+        "--history-bytes",
+        "256KiB",
+        "--receive-bytes",
+        "256KiB",
+        "--receiver-timeout-s",
+        "60",
+    )
     for each in (left, right):
         each.run("topic", "create", "held", *settings)
     there = left if where == "here" else right

@@ -34,9 +34,14 @@ def test_the_next_embedded_node_removes_what_a_killed_one_left(tmp_path: Path) -
     child.wait()
     assert [data_dir.is_dir(), directory.is_dir()] == [True, True]
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], input="", capture_output=True, text=True, env=environment,
-        check=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", CHILD],
+        input="",
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+        timeout=120,
+    )
     mine, _ = map(Path, done.stdout.split())
     assert mine != data_dir
     assert not data_dir.exists()

@@ -117,10 +117,16 @@ def test_keys_rotate_under_loss_while_messages_flow(
         ports = [free_port(), free_port()]
         assert abs(ports[0] - ports[1]) > 2
         transports = [
-            {"name": "multicast", "kind": "udp-unicast", "port": mine, "secure": "required",
-             "peers": [f"127.0.0.1:{other}"], "allow_faults": True}
+            {
+                "name": "multicast",
+                "kind": "udp-unicast",
+                "port": mine,
+                "secure": "required",
+                "peers": [f"127.0.0.1:{other}"],
+                "allow_faults": True,
+            }
             for mine, other in (ports, ports[::-1])
-        ]  # fmt: skip
+        ]
     platforms = sealed_pair(lab, transports)
     for each in platforms:
         each.run("faults", "set", "--drop", "0.1")

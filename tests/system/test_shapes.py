@@ -212,9 +212,7 @@ def test_rate_limit_changes_at_run_time(lab: Lab, eventually: Eventually) -> Non
         eventually(lambda: _packets(left) > 10_000, "packets without a limit")
         left.run("topic", "edit", "paced", "--rate-packets-per-s", "2000")
         began_s, before, progress = time.monotonic(), _packets(left), Patience(10.0)
-        eventually(
-            lambda: not progress.over() and _packets(left) >= before + 3000, "3,000 packets"
-        )  # fmt: skip
+        eventually(lambda: not progress.over() and _packets(left) >= before + 3000, "3,000 packets")
         packets, took_s = _packets(left) - before, time.monotonic() - began_s
         assert packets / took_s < 2300, "by the clock, at any load"
         assert packets / (10.0 - progress.left_s) > 1500, "by the share of a busy machine"

@@ -79,8 +79,16 @@ def shell(nursery: Nursery) -> Iterator[Shell]:
 
 def test_keys_come_from_the_input(shell: Shell) -> None:
     shell.durable("keyed", "a:1", "b:2:3")
-    shell.run("pub", "keyed", "-", "--key-from", "customer.id", "--ack", "durable",
-              stdin='{"customer": {"id": 7}}\n{"customer": {"id": "x"}}\n')  # fmt: skip
+    shell.run(
+        "pub",
+        "keyed",
+        "-",
+        "--key-from",
+        "customer.id",
+        "--ack",
+        "durable",
+        stdin='{"customer": {"id": 7}}\n{"customer": {"id": "x"}}\n',
+    )
     dump = ("sub", "keyed", "--from", "earliest", "--until-end", "--format", "%k|%s\\n")
     assert shell.lines(*dump) == [
         "a|1",

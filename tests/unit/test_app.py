@@ -170,8 +170,14 @@ def test_a_handler_gets_the_parameters_that_it_names(link: EmbeddedLink) -> None
     message = found.pop("message")
     assert (message.topic, message.attempts) == ("orders", 1)
     assert found == {
-        "order": Order(1), "key": "k", "raw": b"k", "kind": "a", "n": 4, "absent": "-", "factor": 2,
-    }  # fmt: skip
+        "order": Order(1),
+        "key": "k",
+        "raw": b"k",
+        "kind": "a",
+        "n": 4,
+        "absent": "-",
+        "factor": 2,
+    }
 
 
 def test_dependencies_are_shared_closed_and_replaced(link: EmbeddedLink) -> None:

@@ -27,10 +27,16 @@ class Service(BaseHTTPRequestHandler):
     def do(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
         refused = "wrong" in self.path
-        answer = PROBLEM if refused else {
-            "asked": f"{self.command} {self.path}", "key": self.headers["Authorization"],
-            "type": self.headers.get("Content-Type"), "body": self.rfile.read(length).decode(),
-        }  # fmt: skip
+        answer = (
+            PROBLEM
+            if refused
+            else {
+                "asked": f"{self.command} {self.path}",
+                "key": self.headers["Authorization"],
+                "type": self.headers.get("Content-Type"),
+                "body": self.rfile.read(length).decode(),
+            }
+        )
         self.send_response(422 if refused else 200)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())

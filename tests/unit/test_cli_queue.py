@@ -19,8 +19,14 @@ def data_dir(tmp_path: Path) -> Path:
     for queue in range(2):
         with opened(queue_directory(tmp_path, "orders", queue), queue=queue) as log:
             for i in range(400):
-                put(log, *(b"%d" % i + bytes(100) for _ in range(3)), time_ns=i, producer=7,
-                    base_seq=3 * i + 1, epoch=2)  # fmt: skip
+                put(
+                    log,
+                    *(b"%d" % i + bytes(100) for _ in range(3)),
+                    time_ns=i,
+                    producer=7,
+                    base_seq=3 * i + 1,
+                    epoch=2,
+                )
     return tmp_path
 
 

@@ -138,9 +138,14 @@ def test_deliveries_pause(client: tidecast.sync.Connection) -> None:
 def test_subscriptions(client: tidecast.sync.Connection) -> None:
     client.topics.create("orders", mode="durable")
     made = client.subscriptions.create(
-        "orders", "billing", ack_wait=5.0, max_deliver=2, key="eu.*", headers={"kind": "a"},
+        "orders",
+        "billing",
+        ack_wait=5.0,
+        max_deliver=2,
+        key="eu.*",
+        headers={"kind": "a"},
         where="size > 1",
-    )  # fmt: skip
+    )
     assert (made.ack_wait_s, made.max_deliver, made.key_pattern) == (5.0, 2, "eu.*")
     assert (made.headers, made.where, made.paused) == ({"kind": "a"}, "size > 1", False)
     client.subscriptions.create("orders", "audit", start="latest")

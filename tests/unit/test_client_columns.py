@@ -59,11 +59,16 @@ def sent(client: Connection, messages: Any, **columns: Any) -> list[Row]:
 ARROW = {
     str(kind): kind
     for kind in (
-        pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary_view(),
-        pa.string_view(), pa.dictionary(pa.int8(), pa.string()),
+        pa.binary(),
+        pa.large_binary(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.string_view(),
+        pa.dictionary(pa.int8(), pa.string()),
         pa.dictionary(pa.uint32(), pa.large_binary()),
     )
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("foreign", [False, True])
@@ -117,8 +122,12 @@ HEADERS: list[tuple[str, Any, list[dict[str, Any]]]] = [
     ),
     (
         "Arrow columns",
-        {"b": pa.array([b"a", None, b""]), "s": pa.array(["ä", "", None]).cast(pa.string_view()),
-         "i": pa.array([1, None, -(1 << 63)]), "j": [None, None, 5]},
+        {
+            "b": pa.array([b"a", None, b""]),
+            "s": pa.array(["ä", "", None]).cast(pa.string_view()),
+            "i": pa.array([1, None, -(1 << 63)]),
+            "j": [None, None, 5],
+        },
         [{"b": b"a", "s": "ä", "i": 1}, {"s": ""}, {"b": b"", "i": -(1 << 63), "j": 5}],
     ),
     (
@@ -146,9 +155,12 @@ HEADERS: list[tuple[str, Any, list[dict[str, Any]]]] = [
         pa.array([msgspec.msgpack.encode({"a": [b"", "", 1][i], LONG: -1}) for i in range(3)]),
         [{"a": b"", LONG: -1}, {"a": "", LONG: -1}, {"a": 1, LONG: -1}],
     ),
-    ("many", {f"h{i}": ["x", "y", "z"] for i in range(20)},
-     [{f"h{i}": v for i in range(20)} for v in "xyz"]),
-]  # fmt: skip
+    (
+        "many",
+        {f"h{i}": ["x", "y", "z"] for i in range(20)},
+        [{f"h{i}": v for i in range(20)} for v in "xyz"],
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -229,12 +241,22 @@ def test_items_that_cannot_be_published_are_listed_and_the_others_arrive(pair: P
     assert (result.requested, result.appended, result.taken, result.ok) == (9, 2, 9, False)
     assert result.error is None
     assert {each.index: type(each.error) for each in result.refused} == {
-        1: CodecError, 2: PayloadTooLarge, 3: ConfigError, 4: PayloadTooLarge, 5: ConfigError,
-        6: ConfigError, 7: ConfigError,
-    }  # fmt: skip
+        1: CodecError,
+        2: PayloadTooLarge,
+        3: ConfigError,
+        4: PayloadTooLarge,
+        5: ConfigError,
+        6: ConfigError,
+        7: ConfigError,
+    }
     assert [str(each.error).partition(":")[0] for each in result.refused if each.index != 2] == [
-        "messages[1]", "keys[3]", "topic t", "timestamps[5]", "timestamps[6]", "headers[7]",
-    ]  # fmt: skip
+        "messages[1]",
+        "keys[3]",
+        "topic t",
+        "timestamps[5]",
+        "timestamps[6]",
+        "headers[7]",
+    ]
     with pytest.raises(CodecError, match="is null"):
         result.check()
 

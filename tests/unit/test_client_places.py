@@ -47,9 +47,14 @@ def available(
         mapped.array, position=first, client=1, doorbell=1, subscription=1, tethered=tethered
     )
     return ImageAvailable(
-        subscription_id=1, image_id=session, ring_path=str(path), consumer=entry, topic="t",
-        node="a", session=session,
-    )  # fmt: skip
+        subscription_id=1,
+        image_id=session,
+        ring_path=str(path),
+        consumer=entry,
+        topic="t",
+        node="a",
+        session=session,
+    )
 
 
 def image(directory: Path, name: str, *, first: int, **options: Any) -> Image:

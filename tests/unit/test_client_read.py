@@ -154,8 +154,15 @@ def test_batches_and_tables(client: tidecast.sync.Connection) -> None:
         assert [record.headers["n"] for record in each] == [int(data) for data in each.payloads()]
     table = read.to_table()
     assert table.column_names == [
-        "payload", "key", "headers", "timestamp", "deliver_at", "topic", "queue", "offset",
-    ]  # fmt: skip
+        "payload",
+        "key",
+        "headers",
+        "timestamp",
+        "deliver_at",
+        "topic",
+        "queue",
+        "offset",
+    ]
     assert sorted(map(int, table["payload"].to_pylist())) == list(range(n))
     assert table["headers"][0].as_py() == [("n", table["payload"][0].as_py())]
     assert set(table["topic"].to_pylist()) == {"three"}

@@ -109,9 +109,15 @@ def victims(directory: Path) -> dict[str, list[Path]]:
 
 
 KINDS = (
-    "closed segment", "open segment", "index", "producers", "map", "paused", "grants",
+    "closed segment",
+    "open segment",
+    "index",
+    "producers",
+    "map",
+    "paused",
+    "grants",
     "subscription",
-)  # fmt: skip
+)
 
 
 def damage(path: Path, rng: random.Random) -> None:

@@ -12,9 +12,14 @@ from tidecast.transport import faults as fault_table
 
 N = 40_000
 QUIET = {
-    "drop": 0.0, "duplicate": 0.0, "reorder": 0.0, "corrupt": 0.0, "delay_ns": 0,
-    "cut_nodes": [], "seed": 7,
-}  # fmt: skip
+    "drop": 0.0,
+    "duplicate": 0.0,
+    "reorder": 0.0,
+    "corrupt": 0.0,
+    "delay_ns": 0,
+    "cut_nodes": [],
+    "seed": 7,
+}
 
 faults_of = fault_table.FAULTS.of
 

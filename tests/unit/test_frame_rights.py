@@ -35,27 +35,30 @@ SOCKET: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     frames.BeginPublication: ({"publication_id": 1}, NOTHING),
     frames.ClosePublication: ({"publication_id": 1}, NOTHING),
     frames.OpenSubscription: (
-        {"pattern": "t.*", "options": SubscriptionOptions()}, {("subscribe", "t.*")}
+        {"pattern": "t.*", "options": SubscriptionOptions()},
+        {("subscribe", "t.*")},
     ),
     frames.CloseSubscription: ({"subscription_id": 1}, NOTHING),
     frames.ReleaseImage: ({"subscription_id": 1, "image_id": 1}, NOTHING),
     frames.OpenConsumer: ({"pattern": "t.*", "name": "n", "options": OPTIONS}, CONSUMES),
     frames.CloseConsumer: ({"consumer_id": 1}, NOTHING),
     frames.Administer: (
-        {"action": "pause", "arguments": {"pattern": "t.*", "name": "n"}}, {("manage", "t.*")}
+        {"action": "pause", "arguments": {"pattern": "t.*", "name": "n"}},
+        {("manage", "t.*")},
     ),
     frames.Stats: ({}, EVERYTHING),
     frames.Overview: ({}, EVERYTHING),
     frames.SetFaults: ({"transport": "x", "faults": FaultSettings()}, EVERYTHING),
     frames.GetFaults: ({}, EVERYTHING),
-}  # fmt: skip
+}
 REMOTE: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     remote_frames.Hello: ({"name": "x"}, NOTHING),
     remote_frames.Bye: ({}, NOTHING),
     remote_frames.NodeIdOf: ({"id": 1, "node": "x"}, NOTHING),
     remote_frames.Stats: ({"id": 1}, NOTHING),
     remote_frames.OpenPublication: (
-        {"id": 1, "number": 1, "topic": "t", "options": PublicationOptions()}, {("publish", "t")}
+        {"id": 1, "number": 1, "topic": "t", "options": PublicationOptions()},
+        {("publish", "t")},
     ),
     remote_frames.ClosePublication: ({"id": 1, "number": 1}, NOTHING),
     remote_frames.Publish: ({"number": 1, "batch": 1, "n": 1}, NOTHING),
@@ -66,7 +69,8 @@ REMOTE: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     remote_frames.CloseSubscription: ({"id": 1, "number": 1}, NOTHING),
     remote_frames.Credit: ({"number": 1, "n_bytes": 1}, NOTHING),
     remote_frames.OpenConsumer: (
-        {"id": 1, "number": 1, "pattern": "t.*", "name": "n", "options": OPTIONS}, CONSUMES
+        {"id": 1, "number": 1, "pattern": "t.*", "name": "n", "options": OPTIONS},
+        CONSUMES,
     ),
     remote_frames.ResumeConsumer: ({"id": 1, "number": 1, "received": 0}, NOTHING),
     remote_frames.CloseConsumer: ({"id": 1, "number": 1}, NOTHING),
@@ -75,7 +79,7 @@ REMOTE: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
         {"id": 1, "action": "show", "arguments": {"pattern": "t.*", "name": "n"}},
         {("subscribe", "t.*")},
     ),
-}  # fmt: skip
+}
 READER: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     log_frames.Topics: ({"id": 1}, NOTHING),
     log_frames.Bounds: ({"id": 1, "topic": "t"}, {("read_payloads", "t")}),

@@ -521,11 +521,15 @@ def test_a_stale_position_is_refused_by_its_range(gateway: Gateway, node: Embedd
                                         (0, 45, b"\xff" * 64)]):  # fmt: skip
             link._ask(
                 lambda n, number=number, place=place: remote_frames.OpenSubscription(
-                    id=n, number=1000 + number, pattern="named", options=SubscriptionOptions(),
-                    credit=1 << 20, places={publisher.session: place},
+                    id=n,
+                    number=1000 + number,
+                    pattern="named",
+                    options=SubscriptionOptions(),
+                    credit=1 << 20,
+                    places={publisher.session: place},
                 ),
                 remote_frames.SubscriptionOpened,
-            )  # fmt: skip
+            )
         with far.subscribe("named") as there:
             publisher.publish(b"end", flush=True)
             assert payloads(there, 1) == [b"end"]

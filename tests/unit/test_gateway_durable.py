@@ -540,9 +540,13 @@ def test_deleting_the_subscription_is_felt(
 
 @pytest.mark.parametrize("ends", ["consumer", "connection"])
 def test_acks_of_what_was_delivered_before_the_gateway_answered_count(
-    node: EmbeddedLink, gateway: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch, ends: str,
+    node: EmbeddedLink,
+    gateway: Gateway,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: str,
     eventually: Eventually,
-) -> None:  # fmt: skip
+) -> None:
     """Deliveries overtake the answer that allows acks: a consumer that closes waits for it."""
     held: list[Callable[[], Any]] = []
     resumed: set[int] = set()

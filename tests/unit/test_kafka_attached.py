@@ -120,9 +120,12 @@ def test_one_slow_subscription_beside_nine_fast_ones_reads_each_byte_once(
 def test_compaction_deletion_and_groups(real_kafka: Brokers, tmp_path: Path) -> None:
     topic, group = fresh("compacted"), fresh("group")
     real_kafka.create(
-        topic, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01",
+        topic,
+        cleanup_policy="compact",
+        segment_ms="100",
+        min_cleanable_dirty_ratio="0.01",
         max_compaction_lag_ms="200",
-    )  # fmt: skip
+    )
     feed = adapter_of(real_kafka, topic, group=group)
     with fed(tmp_path, feed) as client:
         producer = real_kafka.producer()
@@ -216,8 +219,11 @@ def test_logins_by_plain_and_scram_in_the_clear_and_by_tls(tmp_path: Path) -> No
     pem = tmp_path / "broker.pem"
     private = Path(key).read_text()
     pem.write_text(private + Path(certificate).read_text())
-    secrets = {"PLAIN": ("shop", "shop secret"), "SCRAM-SHA-256": ("ann", "s1"),
-               "SCRAM-SHA-512": ("bob=,", "s2")}  # fmt: skip
+    secrets = {
+        "PLAIN": ("shop", "shop secret"),
+        "SCRAM-SHA-256": ("ann", "s1"),
+        "SCRAM-SHA-512": ("bob=,", "s2"),
+    }
     with brokers(pem=pem) as kafka:
         kafka.create("t")
         kafka.fill("t", [b"hello"])
@@ -227,8 +233,14 @@ def test_logins_by_plain_and_scram_in_the_clear_and_by_tls(tmp_path: Path) -> No
             file = tmp_path / "secret"
             file.write_text(secret + "\n")
             for servers, tls in ((kafka.sasl, {}), (kafka.tls, {"tls": True, "ca": certificate})):
-                given = {"servers": servers, "topic": "t", "user": user, "mechanism": mechanism,
-                         "secret_file": str(file), **tls}  # fmt: skip
+                given = {
+                    "servers": servers,
+                    "topic": "t",
+                    "user": user,
+                    "mechanism": mechanism,
+                    "secret_file": str(file),
+                    **tls,
+                }
                 with fed(
                     tmp_path / f"{mechanism}{bool(tls)}", KafkaAdapter(kafka_source(given))
                 ) as client:

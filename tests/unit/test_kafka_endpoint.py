@@ -500,9 +500,16 @@ def test_what_the_endpoint_does_to_clients_is_reported(
         body = {"group_id": "old", "generation_id": -1, "topics": topics}
         bare.ask(tables.OFFSET_COMMIT, 7, body)
         monkeypatch.setattr(served.endpoint.groups, "_retention_s", -1.0)
-        bare.ask(tables.JOIN_GROUP, 5, {"group_id": "awake", "session_timeout_ms": 1000,
-                                        "protocol_type": "consumer",
-                                        "protocols": [{"name": "range"}]})  # fmt: skip
+        bare.ask(
+            tables.JOIN_GROUP,
+            5,
+            {
+                "group_id": "awake",
+                "session_timeout_ms": 1000,
+                "protocol_type": "consumer",
+                "protocols": [{"name": "range"}],
+            },
+        )
         eventually(lambda: reasons() and "old" not in served.endpoint.groups.offsets.groups, "it")
         told.extend(client.events())
         (expired,) = [each for each in told if isinstance(each, KafkaGroupExpired)]

@@ -46,9 +46,11 @@ def read(answer: Fetched, token: int, room: int = 1 << 16) -> list[tuple[int, Re
 def sparse(base: int, deltas: list[int], last: int | None = None, **header: Any) -> bytes:
     """A batch with records at these offsets alone, as compaction leaves it."""
     raw = batch(
-        b"".join(record(d, b"k", b"%d" % (base + d)) for d in deltas), len(deltas), offset=base,
+        b"".join(record(d, b"k", b"%d" % (base + d)) for d in deltas),
+        len(deltas),
+        offset=base,
         **header,
-    )  # fmt: skip
+    )
     body = bytearray(raw)
     struct.pack_into(">i", body, 23, deltas[-1] if last is None else last)
     return sealed(body)
@@ -106,13 +108,20 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
         return batch_of(*values, offset=base, producer=producer, attributes=0x10)
 
     raw = (
-        of(1, 0, b"lost", b"lost") + of(2, 2, b"kept") + batch_of(b"plain", offset=3)
-        + marker(4, 1, 0) + of(1, 5, b"kept too") + marker(6, 2, 1) + marker(7, 1, 1)
-    )  # fmt: skip
+        of(1, 0, b"lost", b"lost")
+        + of(2, 2, b"kept")
+        + batch_of(b"plain", offset=3)
+        + marker(4, 1, 0)
+        + of(1, 5, b"kept too")
+        + marker(6, 2, 1)
+        + marker(7, 1, 1)
+    )
     answer = fetched(raw, aborted=[{"producer_id": 1, "first_offset": 0}])
     assert [(t, r.payload) for t, r in read(answer, 0)] == [
-        (2, b"kept"), (3, b"plain"), (5, b"kept too"),
-    ]  # fmt: skip
+        (2, b"kept"),
+        (3, b"plain"),
+        (5, b"kept too"),
+    ]
     got = answer.receive(6, np.zeros(1 << 10, dtype=np.uint8), Decoder())
     assert (got.bytes, got.next_token) == (0, 8), "markers at the end are a hole"
 
@@ -287,7 +296,15 @@ def test_a_url_has_all_settings() -> None:
         "kafka://a:1,b:2/the%20topic?user=me&tls=true&ca=/c&fetch_bytes=65536&group=g&refresh_s=5"
     )
     assert found == kafka_source(
-        {"servers": "a:1,b:2", "topic": "the topic", "user": "me", "tls": True, "ca": "/c",
-         "fetch_bytes": 65_536, "group": "g", "refresh_s": 5}
-    )  # fmt: skip
+        {
+            "servers": "a:1,b:2",
+            "topic": "the topic",
+            "user": "me",
+            "tls": True,
+            "ca": "/c",
+            "fetch_bytes": 65_536,
+            "group": "g",
+            "refresh_s": 5,
+        }
+    )
     assert found.addresses == [("a", 1), ("b", 2)]

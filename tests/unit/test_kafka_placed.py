@@ -56,10 +56,15 @@ class Engine:
         given = {"queue": 0, "producer": PID, "deadline_s": time.monotonic() + 60} | run
         self.appends.submit(
             Run(
-                "orders", buffer=taken.buffer, n_bytes=taken.n_bytes, count=n, done=found.append,
-                sequence=sequence, **given,
+                "orders",
+                buffer=taken.buffer,
+                n_bytes=taken.n_bytes,
+                count=n,
+                done=found.append,
+                sequence=sequence,
+                **given,
             )
-        )  # fmt: skip
+        )
         return found
 
     def append(self, n: int = 1, sequence: int = 0, **run: Any) -> tuple[Outcome, int]:

@@ -29,13 +29,16 @@ VERSIONS = [
     (api, version) for api in tables.KNOWN.values() for version in range(api.first, api.last + 1)
 ]
 _SCALARS: dict[str, st.SearchStrategy[Any]] = {
-    "bool": st.booleans(), "string": st.text(max_size=5),
+    "bool": st.booleans(),
+    "string": st.text(max_size=5),
     "nstring": st.none() | st.text(max_size=5),
-    "bytes": st.binary(max_size=9), "records": st.none() | st.binary(max_size=99),
-    "int8": st.integers(-128, 127), "int16": st.integers(-(1 << 15), (1 << 15) - 1),
+    "bytes": st.binary(max_size=9),
+    "records": st.none() | st.binary(max_size=99),
+    "int8": st.integers(-128, 127),
+    "int16": st.integers(-(1 << 15), (1 << 15) - 1),
     "int32": st.integers(-(1 << 31), (1 << 31) - 1),
     "int64": st.integers(-(1 << 63), (1 << 63) - 1),
-}  # fmt: skip
+}
 
 
 def snake(name: str) -> str:
@@ -91,9 +94,16 @@ def test_what_is_written_is_read_again(api: Api, version: int, data: st.DataObje
 def sample(fields: tuple[Field, ...], version: int) -> dict[str, Any]:
     """One value of each field: numbers that differ, arrays of one."""
     values: dict[str, Any] = {
-        "bool": True, "string": "a", "nstring": "b", "bytes": b"c", "records": b"dd",
-        "int8": 1, "int16": 3, "int32": 1 << 20, "int64": 1 << 40,
-    }  # fmt: skip
+        "bool": True,
+        "string": "a",
+        "nstring": "b",
+        "bytes": b"c",
+        "records": b"dd",
+        "int8": 1,
+        "int16": 3,
+        "int32": 1 << 20,
+        "int64": 1 << 40,
+    }
     found = {}
     for field in fields:
         if field.in_version(version):

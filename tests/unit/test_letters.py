@@ -30,11 +30,16 @@ def client(tmp_path: Path) -> Iterator[Connection]:
     settings = {
         "transports": [{"name": "ipc", "kind": "ipc"}],
         "topics": [
-            {"name": name, "transport": "ipc", "mode": "durable", "fsync": "none",
-             "history_bytes": size}
+            {
+                "name": name,
+                "transport": "ipc",
+                "mode": "durable",
+                "fsync": "none",
+                "history_bytes": size,
+            }
             for name, size in TOPICS.items()
         ],
-    }  # fmt: skip
+    }
     link: Any = EmbeddedLink.open(topology_from(settings), data_dir=tmp_path)
     with tidecast.sync.connect(link=link) as one:
         yield one

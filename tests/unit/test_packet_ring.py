@@ -51,10 +51,18 @@ class Ring:
         source = np.frombuffer(bytearray(payload), dtype=np.uint8)
         return int(
             writer.append(
-                self.ring, self.bells, self.w, source, len(payload), EMPTY, 0, 0, receiver,
+                self.ring,
+                self.bells,
+                self.w,
+                source,
+                len(payload),
+                EMPTY,
+                0,
+                0,
+                receiver,
                 int(flush),
             )
-        )  # fmt: skip
+        )
 
     def batch(self, payloads: list[bytes], done: Any = None) -> tuple[int, int]:
         joined = np.frombuffer(bytearray(b"".join(payloads)), dtype=np.uint8)

@@ -180,8 +180,16 @@ def test_a_header_of_somebody_else_hides_no_record(client: Connection) -> None:
 
 
 def letter(**changes: Any) -> dict[str, Any]:
-    headers = {"topic": "orders", "queue": 0, "token": 0, "subscription": "billing",
-               "pattern": "orders", "attempts": 1, "reason": "mine", "time": 5}  # fmt: skip
+    headers = {
+        "topic": "orders",
+        "queue": 0,
+        "token": 0,
+        "subscription": "billing",
+        "pattern": "orders",
+        "attempts": 1,
+        "reason": "mine",
+        "time": 5,
+    }
     return {f"dead-{name}": value for name, value in (headers | changes).items()}
 
 

@@ -113,10 +113,15 @@ def test_each_field_of_a_purpose_gives_another_key_and_mask() -> None:
     others = [
         dataclasses.replace(PURPOSE, **{name: value})
         for name, value in (
-            ("epoch", 2), ("suite", SUITE_AES_256_GCM), ("source", 4), ("boot", 78), ("lane", 1),
-            ("target", 1), ("generation", 1),
+            ("epoch", 2),
+            ("suite", SUITE_AES_256_GCM),
+            ("source", 4),
+            ("boot", 78),
+            ("lane", 1),
+            ("target", 1),
+            ("generation", 1),
         )
-    ]  # fmt: skip
+    ]
     made = [packet_key(root, TRANSPORT, each) for each in (PURPOSE, *others)]
     made += [packet_key(root, "wan", PURPOSE), packet_key(root_of(SECRETS[2]), TRANSPORT, PURPOSE)]
     assert (

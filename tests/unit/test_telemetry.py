@@ -102,9 +102,16 @@ def test_what_is_quiet_is_written_once_a_minute() -> None:
         return sampler.rows({key: Reading({"messages_in": count}, gauges)}, AT_US, s * S)
 
     assert at(10, 5, lag=3) == [
-        {"time_us": AT_US, "node": "n", "topic": "orders", "queue": 0, "interval_ms": 10_000,
-         "messages_in": 5, "lag": 3}
-    ]  # fmt: skip
+        {
+            "time_us": AT_US,
+            "node": "n",
+            "topic": "orders",
+            "queue": 0,
+            "interval_ms": 10_000,
+            "messages_in": 5,
+            "lag": 3,
+        }
+    ]
     for s in range(20, 70, 10):  # still of the busy minute: its percentiles count all samples
         assert [r["interval_ms"] for r in at(s, 0, lag=3)] == [10_000]
     assert QUIET_NS == 60 * S

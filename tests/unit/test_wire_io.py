@@ -176,6 +176,11 @@ def test_a_closed_socket_is_an_error_that_is_counted(
 def test_an_interface_that_is_not_here_is_named() -> None:
     with pytest.raises(ConfigError, match=r"transport lan: interface: 203\.0\.113\.9: this host"):
         open_multicast(
-            name="lan", group="239.1.2.3", port=47_123, interface="203.0.113.9", ttl=1,
-            buffer_bytes=65_536, gro=False,
-        )  # fmt: skip
+            name="lan",
+            group="239.1.2.3",
+            port=47_123,
+            interface="203.0.113.9",
+            ttl=1,
+            buffer_bytes=65_536,
+            gro=False,
+        )

@@ -42,8 +42,14 @@ def test_without_libcrypto_a_sealed_transport_refuses_to_start(
 def test_a_packet_that_does_not_pass_in_one_piece_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire = {"name": "lan", "kind": "udp-multicast", "port": 23_940, "group": "239.77.9.9",
-            "secure": "required", "packet_bytes": 65_000}  # fmt: skip
+    wire = {
+        "name": "lan",
+        "kind": "udp-multicast",
+        "port": 23_940,
+        "group": "239.77.9.9",
+        "secure": "required",
+        "packet_bytes": 65_000,
+    }
     save_wire_keys(WireKeys().with_new("lan", 1), tmp_path / FILE_NAME)
     topology = topology_from({"transports": [wire]})
     monkeypatch.setattr(sockets, "path_mtu", lambda _: 1500)
@@ -56,8 +62,13 @@ def test_a_packet_that_does_not_pass_in_one_piece_is_refused(
 
 
 def test_the_mtu_of_loopback_is_found(tmp_path: Path) -> None:
-    wire = {"name": "lan", "kind": "udp-multicast", "port": 23_940, "group": "239.77.9.9",
-            "secure": "required"}  # fmt: skip
+    wire = {
+        "name": "lan",
+        "kind": "udp-multicast",
+        "port": 23_940,
+        "group": "239.77.9.9",
+        "secure": "required",
+    }
     save_wire_keys(WireKeys().with_new("lan", 1), tmp_path / FILE_NAME)
     link = EmbeddedLink.open(
         topology=topology_from({"transports": [wire]}), mode="inline", data_dir=tmp_path

@@ -183,9 +183,15 @@ def _write_routes(kind: Kind, router: APIRouter) -> None:
     common = _common(kind)
     router.add_api_route(
         f"/{kind.path}/{{name}}",
-        typed(f"put_{kind.name}", put,
-               f"Make a {label} what the body says: created (201) or changed (200). A repeat "
-               "changes nothing.", body=kind.input, response=Response, **common),
+        typed(
+            f"put_{kind.name}",
+            put,
+            f"Make a {label} what the body says: created (201) or changed (200). A repeat "
+            "changes nothing.",
+            body=kind.input,
+            response=Response,
+            **common,
+        ),
         methods=["PUT"],
         response_model=either,
         responses={
@@ -193,7 +199,7 @@ def _write_routes(kind: Kind, router: APIRouter) -> None:
             **problem_responses(404, 409, 412),
         },
         tags=[kind.path],
-    )  # fmt: skip
+    )
     router.add_api_route(
         f"/{kind.path}/{{name}}",
         typed(

@@ -62,10 +62,18 @@ class Denial:
         """As it is stored. ``repeats``: how often it came again, and why."""
         words = f"{self.reason}{repeats}"
         return AuditRow(
-            at=utc_now(), actor=self.actor, actor_kind=self.actor_kind, action=self.action,
-            kind="", name="", outcome="denied", status=self.status, detail=words[:1000],
-            request_id=self.request_id, address=self.address,
-        )  # fmt: skip
+            at=utc_now(),
+            actor=self.actor,
+            actor_kind=self.actor_kind,
+            action=self.action,
+            kind="",
+            name="",
+            outcome="denied",
+            status=self.status,
+            detail=words[:1000],
+            request_id=self.request_id,
+            address=self.address,
+        )
 
 
 @dataclass
@@ -156,6 +164,14 @@ class Denials:
 
 def _others(denial: Denial) -> Denial:
     return Denial(
-        "", "anonymous", OTHERS, OTHERS, denial.status, "denied", f"beyond {KINDS_MAX} kinds",
-        "", "", "",
-    )  # fmt: skip
+        "",
+        "anonymous",
+        OTHERS,
+        OTHERS,
+        denial.status,
+        "denied",
+        f"beyond {KINDS_MAX} kinds",
+        "",
+        "",
+        "",
+    )

@@ -32,11 +32,20 @@ def record(
 ) -> None:
     """Note a write, in the write's own transaction."""
     values = {
-        "at": utc_now(), "actor": actor.name, "actor_kind": actor.kind, "action": action,
-        "kind": kind, "name": name, "outcome": "done", "status": 200, "before": before,
-        "after": after, "detail": detail[:1000], "request_id": actor.request_id,
+        "at": utc_now(),
+        "actor": actor.name,
+        "actor_kind": actor.kind,
+        "action": action,
+        "kind": kind,
+        "name": name,
+        "outcome": "done",
+        "status": 200,
+        "before": before,
+        "after": after,
+        "detail": detail[:1000],
+        "request_id": actor.request_id,
         "address": actor.address,
-    }  # fmt: skip
+    }
     add(session, AuditRow, values)
 
 

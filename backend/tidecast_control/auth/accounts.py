@@ -240,11 +240,17 @@ def seed_key(session: Session, key: ClientKey) -> None:
         return
     session.add(
         KeyRow(
-            id=key.id, name=name, prefix=SEEDED, digest=key.sha256, role="viewer",
-            scopes=msgspec.to_builtins(key.scopes), description="From the topology file.",
-            created_by="service", expires_at=key.expires,
+            id=key.id,
+            name=name,
+            prefix=SEEDED,
+            digest=key.sha256,
+            role="viewer",
+            scopes=msgspec.to_builtins(key.scopes),
+            description="From the topology file.",
+            created_by="service",
+            expires_at=key.expires,
         )
-    )  # fmt: skip
+    )
     session.flush()
     _notify_engines(session, name)
 

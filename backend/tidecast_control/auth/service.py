@@ -106,9 +106,15 @@ def begin_session(
     session.add(row)
     session.flush()
     login = repository.UserSession(
-        row.id, user.name, row.csrf, row.used_at, row.expires_at, user.role, user.disabled,
+        row.id,
+        user.name,
+        row.csrf,
+        row.used_at,
+        row.expires_at,
+        user.role,
+        user.disabled,
         user.must_change_password,
-    )  # fmt: skip
+    )
     return token, _actor(login, address, "")
 
 

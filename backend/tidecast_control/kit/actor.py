@@ -25,18 +25,35 @@ READ_KINDS = (
     "pipelines",
 )  # fmt: skip
 OPERATOR_WRITES = (
-    "topics", "rate_limits", "subscriptions", "traffic", "alert_rules", "silences", "operations",
+    "topics",
+    "rate_limits",
+    "subscriptions",
+    "traffic",
+    "alert_rules",
+    "silences",
+    "operations",
     "pipelines",
-)  # fmt: skip
+)
 
 VIEWER = frozenset(f"{kind}:read" for kind in READ_KINDS)
-OPERATOR = VIEWER | {f"{kind}:write" for kind in OPERATOR_WRITES} | {
-    "messages:publish", "messages:read", "apply:write", "export:read", "audit:read",
-}  # fmt: skip
+OPERATOR = (
+    VIEWER
+    | {f"{kind}:write" for kind in OPERATOR_WRITES}
+    | {"messages:publish", "messages:read", "apply:write", "export:read", "audit:read"}
+)
 ADMIN = OPERATOR | {
-    "transports:write", "nodes:write", "faults:write", "users:read", "users:write", "keys:read",
-    "keys:write", "enrolments:read", "enrolments:write", "queues:write", "tokens:check",
-}  # fmt: skip
+    "transports:write",
+    "nodes:write",
+    "faults:write",
+    "users:read",
+    "users:write",
+    "keys:read",
+    "keys:write",
+    "enrolments:read",
+    "enrolments:write",
+    "queues:write",
+    "tokens:check",
+}
 ROLES: dict[Role, frozenset[str]] = {"viewer": VIEWER, "operator": OPERATOR, "admin": ADMIN}
 
 

@@ -506,10 +506,17 @@ def _denial(node: str, refused: ProblemError, address: str) -> Denial:
     """Of a socket that was not opened, or of a hello: ``node`` is the name that it gave."""
     route = "WS /api/v1/engine"
     return Denial(
-        actor=node, actor_kind="engine" if node else "anonymous", route=route, action=route,
-        status=CATALOGUE[refused.problem].status, code=refused.problem, detail=refused.detail,
-        request_id="", address=address, network=network_of(address),
-    )  # fmt: skip
+        actor=node,
+        actor_kind="engine" if node else "anonymous",
+        route=route,
+        action=route,
+        status=CATALOGUE[refused.problem].status,
+        code=refused.problem,
+        detail=refused.detail,
+        request_id="",
+        address=address,
+        network=network_of(address),
+    )
 
 
 def _value(node: str, result: Json) -> Json:

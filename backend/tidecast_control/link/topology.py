@@ -23,9 +23,7 @@ from tidecast_control.wire_keys import service as wire_keys
 
 CHANGES_MAX = 20_000
 RATES = ("rate_packets_per_s", "rate_bytes_per_s")
-FAULT_FIELDS = (
-    "drop", "duplicate", "reorder", "corrupt", "delay_us", "partition", "seed",
-)  # fmt: skip
+FAULT_FIELDS = ("drop", "duplicate", "reorder", "corrupt", "delay_us", "partition", "seed")
 TRAFFIC_FIELDS = ("messages_per_s", "message_bytes", "keys", "subscribers")
 
 

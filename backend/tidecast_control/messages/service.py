@@ -139,8 +139,15 @@ async def publish(
 
     def note() -> None:
         with db.begin() as session:
-            audit.record(session, actor, "publish", "topic", topic, None,
-                         {"bytes": len(payload), "key": body.key})  # fmt: skip
+            audit.record(
+                session,
+                actor,
+                "publish",
+                "topic",
+                topic,
+                None,
+                {"bytes": len(payload), "key": body.key},
+            )
 
     await asyncio.to_thread(note)
     return Published.model_validate(answer)

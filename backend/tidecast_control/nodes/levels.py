@@ -64,9 +64,10 @@ def check(session: Session, node: str, hello: Hello) -> known.Range:
     if level not in reads:
         cure = f">= {LEVELS[level].since}" if level in LEVELS else f"one that reads level {level}"
         raise Unreadable(
-            node, f"engine {version} reads {reads}, the cluster is at level {level}: install "
+            node,
+            f"engine {version} reads {reads}, the cluster is at level {level}: install "
             f"tidecast {cure} on this node",
-        )  # fmt: skip
+        )
     return reads
 
 
@@ -98,15 +99,20 @@ def status(session: Session) -> Cluster:
         blocked_by=sorted(blocked.values()) if target > row.level else [],
         engines=[
             ClusterEngine(
-                node=name, state="up" if each.connected else "down", version=each.software,
-                level=each.level, level_min=each.level_min, level_max=each.level_max,
-                seen_at=each.seen_at, refused=each.refused,
+                node=name,
+                state="up" if each.connected else "down",
+                version=each.software,
+                level=each.level,
+                level_min=each.level_min,
+                level_max=each.level_max,
+                seen_at=each.seen_at,
+                refused=each.refused,
                 blocks=target > row.level and name in blocked,
                 drained=bool(specs.get(name, {}).get("drained")),
             )
             for name, each in repository.states(session).items()
         ],
-    )  # fmt: skip
+    )
 
 
 def finalize(session: Session, level: int | None, actor: Actor, *, dry_run: bool) -> Plan:

@@ -71,9 +71,15 @@ def parse(text: str) -> Schedule:
         _values(field, *limits) for field, limits in zip(fields, _FIELDS, strict=True)
     )
     made = Schedule(
-        0, tuple(sorted(minutes)), tuple(sorted(hours)), days, months,
-        frozenset(day % 7 for day in weekdays), fields[2] == "*", fields[4] == "*",
-    )  # fmt: skip
+        0,
+        tuple(sorted(minutes)),
+        tuple(sorted(hours)),
+        days,
+        months,
+        frozenset(day % 7 for day in weekdays),
+        fields[2] == "*",
+        fields[4] == "*",
+    )
     if made.next_after(datetime(2024, 1, 1, tzinfo=UTC)) is None:
         raise ValueError(f"{text!r}: there is no such day")
     return made

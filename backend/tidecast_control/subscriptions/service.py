@@ -30,14 +30,20 @@ def _check(
     found: list[ProblemItem] = []
     if row is not None and row.spec.get("topic") != spec.topic:
         found.append(
-            ProblemItem(pointer="/spec/topic", detail="a subscription cannot change its topic",
-                        allowed=str(row.spec.get("topic")))
-        )  # fmt: skip
+            ProblemItem(
+                pointer="/spec/topic",
+                detail="a subscription cannot change its topic",
+                allowed=str(row.spec.get("topic")),
+            )
+        )
     if row is not None and row.spec.get("filter", "") != spec.filter:
         found.append(
-            ProblemItem(pointer="/spec/filter", detail="a filter cannot be changed: make another "
-                        "subscription", allowed=str(row.spec.get("filter", "")))
-        )  # fmt: skip
+            ProblemItem(
+                pointer="/spec/filter",
+                detail="a filter cannot be changed: make another subscription",
+                allowed=str(row.spec.get("filter", "")),
+            )
+        )
     try:
         where_of(spec.filter)
     except ConfigError as problem:
@@ -48,9 +54,12 @@ def _check(
             found.append(ProblemItem(pointer="/spec/topic", detail=f"no topic {spec.topic!r}"))
         elif topic.spec.get("mode") != "durable":
             found.append(
-                ProblemItem(pointer="/spec/topic", detail=f"topic {spec.topic} is live",
-                            allowed="a durable topic")
-            )  # fmt: skip
+                ProblemItem(
+                    pointer="/spec/topic",
+                    detail=f"topic {spec.topic} is live",
+                    allowed="a durable topic",
+                )
+            )
     if spec.start.at == "token" and spec.start.token is None:
         found.append(ProblemItem(pointer="/spec/start/token", detail="missing"))
     if spec.start.at == "time" and spec.start.time_ns is None:
@@ -75,14 +84,18 @@ def _status_of(row: Row, facts: dict[str, Any], live: dict[str, Any] | None) -> 
         state = "paused" if row.spec.get("paused") else "unknown"
         return SubscriptionStatus.model_validate(facts | {"state": state})
     shown = {
-        "state": live["state"], "members": live["members"], "lag_messages": live["lag_messages"],
-        "lag_s": live.get("lag_s"), "drain_s": live.get("drain_s"),
-        "outstanding": live["outstanding"], "scheduled": live["scheduled"],
+        "state": live["state"],
+        "members": live["members"],
+        "lag_messages": live["lag_messages"],
+        "lag_s": live.get("lag_s"),
+        "drain_s": live.get("drain_s"),
+        "outstanding": live["outstanding"],
+        "scheduled": live["scheduled"],
         "dead_letters": live["dead_letters"],
         "given_up": live["given_up"],
         "pressure": live["pressure"],
         "cursors": [{"queue": queue} | each for queue, each in live["cursors"].items()],
-    }  # fmt: skip
+    }
     return SubscriptionStatus.model_validate(facts | shown)
 
 

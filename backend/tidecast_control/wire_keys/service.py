@@ -41,14 +41,19 @@ def state(session: Session, name: str) -> WireKeyState:
         transport=name,
         epochs=[
             WireEpoch(
-                epoch=row.epoch, created_at=row.created_at, activate_at=row.activate_at,
+                epoch=row.epoch,
+                created_at=row.created_at,
+                activate_at=row.activate_at,
                 retire_at=row.retire_at,
-                state="waiting" if row.activate_at > now
-                else "active" if row is active else "accepted",
+                state="waiting"
+                if row.activate_at > now
+                else "active"
+                if row is active
+                else "accepted",
             )
             for row in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def rotate(session: Session, name: str, actor: Actor, *, at_once: bool, dry_run: bool) -> Plan:
@@ -67,9 +72,14 @@ def rotate(session: Session, name: str, actor: Actor, *, at_once: bool, dry_run:
     if not dry_run:
         _next(session, name, rows, at_once=at_once)
         audit.record(
-            session, actor, "revoke" if at_once else "rotate", "wire_key", name, before,
+            session,
+            actor,
+            "revoke" if at_once else "rotate",
+            "wire_key",
+            name,
+            before,
             {"epoch": newest + 1},
-        )  # fmt: skip
+        )
     return resources.plan_of("wire_key", name, before, {"epoch": newest + 1}, dry_run=dry_run)
 
 

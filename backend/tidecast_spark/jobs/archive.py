@@ -77,9 +77,18 @@ def archive(
     """
     with holding(data_dir, hold, token) as held:
         return _archive(
-            spark, data_dir, out, held, topic, pattern, compression, step_rows,
-            compact=compact, allow_loss=allow_loss, skip_corrupt=skip_corrupt,
-        )  # fmt: skip
+            spark,
+            data_dir,
+            out,
+            held,
+            topic,
+            pattern,
+            compression,
+            step_rows,
+            compact=compact,
+            allow_loss=allow_loss,
+            skip_corrupt=skip_corrupt,
+        )
 
 
 def _archive(
@@ -120,15 +129,26 @@ def _archive(
     snapshot = log.open()
     reports = [json.loads(path.read_text()) for path in sorted(set(bad.glob("*.json")) - before)]
     return ArchiveReport(
-        steps, rows, size, len(snapshot.files), compacted, snapshot.positions,
-        len(reports), sum(one["tokens_lost"] for one in reports),
-    )  # fmt: skip
+        steps,
+        rows,
+        size,
+        len(snapshot.files),
+        compacted,
+        snapshot.positions,
+        len(reports),
+        sum(one["tokens_lost"] for one in reports),
+    )
 
 
 def _step(
-    spark: Any, log: ArchiveLog, snapshot: Snapshot, given: Mapping[str, str], start: Positions,
-    end: Positions, compression: str,
-) -> Commit:  # fmt: skip
+    spark: Any,
+    log: ArchiveLog,
+    snapshot: Snapshot,
+    given: Mapping[str, str],
+    start: Positions,
+    end: Positions,
+    compression: str,
+) -> Commit:
     """Archive the rows between two positions in one commit."""
     version = snapshot.version + 1
     staging = log.staging(uuid.uuid4().hex)

@@ -151,10 +151,17 @@ def topic_minutes(spark: Any, rollups: Path, hours: int, now: datetime) -> dict[
         at = row.minute.replace(tzinfo=UTC) if row.minute.tzinfo is None else row.minute
         topics.setdefault(row.topic, []).append(
             Minute(
-                at, row.in_per_s or 0.0, row.bytes_per_s or 0.0, row.retransmit_ratio,
-                row.history_fill, row.cache_fill, row.cache_bytes, row.spilled, row.lag,
+                at,
+                row.in_per_s or 0.0,
+                row.bytes_per_s or 0.0,
+                row.retransmit_ratio,
+                row.history_fill,
+                row.cache_fill,
+                row.cache_bytes,
+                row.spilled,
+                row.lag,
             )
-        )  # fmt: skip
+        )
     return topics
 
 

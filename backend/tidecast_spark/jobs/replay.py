@@ -84,10 +84,15 @@ def replay(
     ):
         (
             ordered.select("key", "value", "headers", "timestamp")
-            .write.format("tidecast").mode("append").options(**given)
-            .option("writeId", write_id).option("rate", str(rate)).option("token", token)
-            .option("reservedHeaders", "drop").save()
-        )  # fmt: skip
+            .write.format("tidecast")
+            .mode("append")
+            .options(**given)
+            .option("writeId", write_id)
+            .option("rate", str(rate))
+            .option("token", token)
+            .option("reservedHeaders", "drop")
+            .save()
+        )
     return report
 
 

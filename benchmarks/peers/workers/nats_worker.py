@@ -157,8 +157,13 @@ async def main() -> None:
     client = await nats.connect(given["channel"], pending_size=16 * 1024 * 1024)
     report.pin(given["core"])
     role = {
-        "pub": publish, "sub": subscribe, "ping": ping, "pong": pong, "ask": ask, "reply": reply,
-    }[given["role"]]  # fmt: skip
+        "pub": publish,
+        "sub": subscribe,
+        "ping": ping,
+        "pong": pong,
+        "ask": ask,
+        "reply": reply,
+    }[given["role"]]
     await role(client, given, end)
     await client.close()
 

@@ -34,10 +34,16 @@ class AgentRunner:
     """
 
     def __init__(
-        self, name: str, run: Callable[[], object], attention: np.ndarray,
-        drain: Callable[[], object], wake: Callable[[], None], on_fault: OnFault,
-        *, timeout_s: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        run: Callable[[], object],
+        attention: np.ndarray,
+        drain: Callable[[], object],
+        wake: Callable[[], None],
+        on_fault: OnFault,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
         """``timeout_s``: how long a command may take to begin; None: COMMAND_TIMEOUT_S."""
         self.name = name
         self._run, self._attention, self._drain, self._wake = run, attention, drain, wake

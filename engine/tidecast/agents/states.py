@@ -19,9 +19,14 @@ _BOUNCE_BYTES, _PACKET_BYTES, _RANGES = 64 * 1024, 2048, 64
 
 
 def sender_state(
-    tx: State, back: State, *, counters: np.ndarray, recorder: Bytes, bells: Bytes,
+    tx: State,
+    back: State,
+    *,
+    counters: np.ndarray,
+    recorder: Bytes,
+    bells: Bytes,
     opener: State | None = None,
-) -> State:  # fmt: skip
+) -> State:
     """State of a sender; ``back`` is where its control packets come back to.
 
     ``opener``: of a sealed transport.
@@ -54,9 +59,16 @@ def sender_state(
 
 
 def receiver_state(
-    rx: list[State], tx: State, *, name: str, counters: np.ndarray, recorder: Bytes, bells: Bytes,
-    seed: int, opener: State | None = None,
-) -> State:  # fmt: skip
+    rx: list[State],
+    tx: State,
+    *,
+    name: str,
+    counters: np.ndarray,
+    recorder: Bytes,
+    bells: Bytes,
+    seed: int,
+    opener: State | None = None,
+) -> State:
     """State of a receiver: ``rx`` one a channel, ``tx`` for NAK and STATUS.
 
     ``opener``: of a sealed transport.

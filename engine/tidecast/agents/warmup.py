@@ -34,9 +34,11 @@ CPU_S = {
 }  # fmt: skip
 """The kernels to compile, and the CPU seconds that each takes in the order of its group."""
 _GROUPS = (
-    ("rings", "client", "remote", "consumers"), ("receiver", "sender", "inline"),
-    ("puller", "puller entries"), ("archiver", "log", "queues"),
-)  # fmt: skip
+    ("rings", "client", "remote", "consumers"),
+    ("receiver", "sender", "inline"),
+    ("puller", "puller entries"),
+    ("archiver", "log", "queues"),
+)
 """The kernels that share most, for one process to compile."""
 LIVE = ("receiver", "sender", "rings", "client")
 """Kernels of a node with live topics."""
@@ -77,9 +79,13 @@ class _Child:
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `_follow`
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _KERNELS, str(nice), *names], env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._words, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", _KERNELS, str(nice), *names],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._words,
+            text=True,
+        )
         threading.Thread(target=self._follow, name="tidecast-compiling", daemon=True).start()
 
     def _follow(self) -> None:

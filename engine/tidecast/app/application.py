@@ -144,13 +144,25 @@ class App:
         `Connection.consumer`. Raises ConfigError.
         """
         options = {
-            "dead_letter": dead_letter, "start": start, "ack_wait": ack_wait,
-            "max_in_flight": max_in_flight, "key": key, "headers": headers, "where": where,
-        }  # fmt: skip
+            "dead_letter": dead_letter,
+            "start": start,
+            "ack_wait": ack_wait,
+            "max_in_flight": max_in_flight,
+            "key": key,
+            "headers": headers,
+            "where": where,
+        }
         return self._register(
-            ConsumerHandler, topic, subscription=subscription, retry=retry, options=options,
-            concurrency=concurrency, timeout=timeout, codec=codec, publishes=publishes,
-        )  # fmt: skip
+            ConsumerHandler,
+            topic,
+            subscription=subscription,
+            retry=retry,
+            options=options,
+            concurrency=concurrency,
+            timeout=timeout,
+            codec=codec,
+            publishes=publishes,
+        )
 
     def subscriber(
         self,
@@ -167,9 +179,14 @@ class App:
         With ``concurrency`` above 1 messages are handled in any order. Raises ConfigError.
         """
         return self._register(
-            SubscriberHandler, topic, start=start, concurrency=concurrency, timeout=timeout,
-            codec=codec, publishes=publishes,
-        )  # fmt: skip
+            SubscriberHandler,
+            topic,
+            start=start,
+            concurrency=concurrency,
+            timeout=timeout,
+            codec=codec,
+            publishes=publishes,
+        )
 
     def responder(
         self,

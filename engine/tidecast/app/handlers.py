@@ -106,10 +106,17 @@ class Handler(ABC):
     """Its messages are records: acked when they are handled."""
 
     def __init__(
-        self, app: Any, fn: Callable[..., Any], topic: str, *, concurrency: int,
-        timeout: float | None, codec: Codec | str | None, publishes: str | None,
+        self,
+        app: Any,
+        fn: Callable[..., Any],
+        topic: str,
+        *,
+        concurrency: int,
+        timeout: float | None,
+        codec: Codec | str | None,
+        publishes: str | None,
         local: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise reject("concurrency", concurrency, f"are 1 to {CONCURRENCY_MAX}")
         if timeout is not None and not 0 < timeout <= DELAY_MAX_S:
@@ -207,9 +214,16 @@ class ConsumerHandler(Handler):
     kept = True
 
     def __init__(
-        self, app: Any, fn: Callable[..., Any], topic: str, subscription: str, *, retry: Retry,
-        options: dict[str, Any], **common: Any,
-    ) -> None:  # fmt: skip
+        self,
+        app: Any,
+        fn: Callable[..., Any],
+        topic: str,
+        subscription: str,
+        *,
+        retry: Retry,
+        options: dict[str, Any],
+        **common: Any,
+    ) -> None:
         retry.check()
         super().__init__(app, fn, topic, **common)
         self.subscription, self.retry, self._options = subscription, retry, options

@@ -125,9 +125,15 @@ async def serving(address: str, states: States) -> AsyncIterator[int]:
 
     try:
         server = await serve(
-            refuse, host.strip("[]"), int(port), process_request=answer, logger=UNLOGGED,
-            server_header=None, open_timeout=5, max_size=1024,
-        )  # fmt: skip
+            refuse,
+            host.strip("[]"),
+            int(port),
+            process_request=answer,
+            logger=UNLOGGED,
+            server_header=None,
+            open_timeout=5,
+            max_size=1024,
+        )
     except OSError as problem:
         raise ConfigError(
             f"health: {address!r}: {problem.strerror or problem}: choose another HOST:PORT"

@@ -36,9 +36,16 @@ HELP = {
 }
 OURS = {"durable": "publish_batched_msgs_per_s", "consume": "batches_msgs_per_s"}
 PEER_BENCHES = (
-    "throughput", "python", "latency", "ipc", "fanout", "loss", "durable", "consume",
+    "throughput",
+    "python",
+    "latency",
+    "ipc",
+    "fanout",
+    "loss",
+    "durable",
+    "consume",
     "request",
-)  # fmt: skip
+)
 PEER_TURNS = {"ipc": 3, "latency": 3, "request": 3}
 """More often where ours and theirs are near each other: a machine's speed changes by seconds."""
 _FIGURES = ("msgs_per_s", "rtt_p50_us")

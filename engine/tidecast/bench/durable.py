@@ -135,9 +135,15 @@ def durable(
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
         note(f"publishing, and plain sequential writes, {TURNS} turns")
         (found,) = run_together(
-            Worker("durable_publish", None, data_dir=f"{folder}/data", messages=messages,
-                   queues=queues, fsync=fsync)
-        )  # fmt: skip
+            Worker(
+                "durable_publish",
+                None,
+                data_dir=f"{folder}/data",
+                messages=messages,
+                queues=queues,
+                fsync=fsync,
+            )
+        )
     turns = found["turns"]
     for name in ("batched", "single", "compiled"):
         rates = [messages / seconds for seconds, _, messages in turns[name]]

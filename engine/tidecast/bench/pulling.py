@@ -198,9 +198,16 @@ def pausing(
     """
     result = Result(
         "pausing",
-        {"seconds": seconds, "queues": 10, "records_a_queue": records, "bm2_queues": BM2_QUEUES,
-         "bm2_records": bm2_records, "bm2_record_bytes": BM2_BYTES, **machine()},
-    )  # fmt: skip
+        {
+            "seconds": seconds,
+            "queues": 10,
+            "records_a_queue": records,
+            "bm2_queues": BM2_QUEUES,
+            "bm2_records": bm2_records,
+            "bm2_record_bytes": BM2_BYTES,
+            **machine(),
+        },
+    )
     found = result.metrics
     note("BM1: filling 10 queues")
     with stand_of(10, records, MESSAGE_BYTES) as stand:

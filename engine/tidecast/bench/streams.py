@@ -83,12 +83,17 @@ def streams(note: Note, *, records: int = 200_000, streams: int = 10_000) -> Res
         },
     )
     shapes: dict[str, tuple[int, int, bool]] = {
-        "one": (1, 1, True), "hundred": (100, 1, True), "thousand": (1000, 1, True),
+        "one": (1, 1, True),
+        "hundred": (100, 1, True),
+        "thousand": (1000, 1, True),
         "many": (streams, 1, True),
-        "subscription_one": (1, 1, False), "subscription_hundred": (100, 1, False),
-        "subscription_thousand": (1000, 1, False), "subscription_many": (streams, 1, False),
-        "members_hundred": (100, 4, False), "members_many": (streams, 4, False),
-    }  # fmt: skip
+        "subscription_one": (1, 1, False),
+        "subscription_hundred": (100, 1, False),
+        "subscription_thousand": (1000, 1, False),
+        "subscription_many": (streams, 1, False),
+        "members_hundred": (100, 4, False),
+        "members_many": (streams, 4, False),
+    }
     with contextlib.ExitStack() as stack:
         cases: dict[str, _Case] = {}
         for name, (keys, members, own) in shapes.items():

@@ -97,12 +97,17 @@ class CountersFile:
                 continue
             found.append(
                 Row(
-                    index, lay.ROW_KIND_NAMES[kind], session, peer, channel, created,
+                    index,
+                    lay.ROW_KIND_NAMES[kind],
+                    session,
+                    peer,
+                    channel,
+                    created,
                     name[: min(name_n, 200)].decode(errors="replace"),
                     detail[: min(detail_n, 88)].decode(errors="replace"),
                     self.values[index].copy(),
                 )
-            )  # fmt: skip
+            )
         return found
 
     @property

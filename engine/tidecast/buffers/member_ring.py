@@ -87,9 +87,15 @@ class MemberFile:
         mapped = MappedFile.create(path, lay.member_bytes(deliveries_bytes, acks_bytes))
         pack_into("<II", mapped.array, lay.MEM_VERSION_AT, lay.MEMBER_VERSION, 0)
         pack_into(
-            "<qqqqq", mapped.array, lay.MEM_DELIVERIES_BYTES_AT, deliveries_bytes, acks_bytes,
-            member, bell, time.time_ns(),
-        )  # fmt: skip
+            "<qqqqq",
+            mapped.array,
+            lay.MEM_DELIVERIES_BYTES_AT,
+            deliveries_bytes,
+            acks_bytes,
+            member,
+            bell,
+            time.time_ns(),
+        )
         pack_into("<q", mapped.array, lay.MEM_STATE_AT, lay.MEM_ATTACHED)
         pack_into("<Q", mapped.array, lay.MEM_MAGIC_AT, lay.MEMBER_MAGIC)
         return cls(mapped, deliveries_bytes, acks_bytes)

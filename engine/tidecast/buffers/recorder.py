@@ -78,8 +78,12 @@ def read_records(file: Bytes) -> list[Record]:
     if file.size < lay.FILE_BYTES or unpack_from("<Q", file, 0)[0] != lay.MAGIC:
         raise SharedMemoryError("not a flight recorder of this version")
     offset = unpack_from("<q", file, lay.REALTIME_OFFSET_AT)[0]
-    found = [r for w in range(lay.WRITERS) for s in range(lay.SECTIONS)
-             for r in _ring_records(file, w, s, offset)]  # fmt: skip
+    found = [
+        r
+        for w in range(lay.WRITERS)
+        for s in range(lay.SECTIONS)
+        for r in _ring_records(file, w, s, offset)
+    ]
     found.sort(key=lambda r: r.at_ns)
     return found
 

@@ -323,11 +323,18 @@ def _with_control_options(command: F) -> F:
               "docs/ADAPTERS.md and docs/KAFKA_TOPICS.md.")  # fmt: skip
 @kafka_options
 def engine(
-    data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
-    control_url: str | None, enrol_token: str | None, control_ca: Path | None,
-    insecure_control: bool, telemetry_s: float, adapters: tuple[str, ...],
+    data_dir: Path,
+    topology_file: Path | None,
+    token: str | None,
+    gateway: GatewaySettings,
+    control_url: str | None,
+    enrol_token: str | None,
+    control_ca: Path | None,
+    insecure_control: bool,
+    telemetry_s: float,
+    adapters: tuple[str, ...],
     kafka: dict[str, Any],
-) -> None:  # fmt: skip
+) -> None:
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
     With --control it is managed by that service, and runs on when the service is away. Leases of
@@ -337,9 +344,15 @@ def engine(
     if control_url is not None:
         link = _link(control_url, enrol_token, control_ca, insecure=insecure_control)
     _run(
-        data_dir, topology_file, token, gateway, linked=link,
-        telemetry_s=telemetry_s, adapters=adapters, kafka=kafka,
-    )  # fmt: skip
+        data_dir,
+        topology_file,
+        token,
+        gateway,
+        linked=link,
+        telemetry_s=telemetry_s,
+        adapters=adapters,
+        kafka=kafka,
+    )
 
 
 @click.command()

@@ -45,9 +45,16 @@ _COLORS = {"alert": "red", "low": None, "high": "bright_black"}
 @data_dir_option
 @json_option
 def recorder(
-    path: Path | None, previous: bool, section: tuple[str, ...], writer: tuple[str, ...],
-    entity: tuple[int, ...], last: int | None, follow: bool, data_dir: Path, as_json: bool,
-) -> None:  # fmt: skip
+    path: Path | None,
+    previous: bool,
+    section: tuple[str, ...],
+    writer: tuple[str, ...],
+    entity: tuple[int, ...],
+    last: int | None,
+    follow: bool,
+    data_dir: Path,
+    as_json: bool,
+) -> None:
     """Read the flight recorder: always on, in memory that outlives a crash of the engine.
 
     Rare events (alert, low) and frequent ones (high) have rings of their own, so that a storm of

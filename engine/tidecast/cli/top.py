@@ -138,11 +138,18 @@ class _EngineAfar:
 
         return [
             Row(
-                row["index"], row["kind"], row["session"], 0, 0, row["created_ns"], row["name"],
-                row["detail"], np.array(row["values"], np.int64),
+                row["index"],
+                row["kind"],
+                row["session"],
+                0,
+                0,
+                row["created_ns"],
+                row["name"],
+                row["detail"],
+                np.array(row["values"], np.int64),
             )
             for row in all_rows(self._ask, "counters")
-        ]  # fmt: skip
+        ]
 
     def receivers(self) -> list[dict[str, Any]]:
         return all_rows(self._ask, "receivers")
@@ -171,9 +178,7 @@ def _live(source: _Source, before: Snapshot, interval_s: float, once: bool) -> N
 
 def snapshot(rows: list[Row], at_s: float) -> Snapshot:
     """All rows now. ``rates`` is filled by `_next`."""
-    return {
-        "at_s": at_s, "rates": {}, "rows": {(r.kind, r.index, r.created_ns): r for r in rows}
-    }  # fmt: skip
+    return {"at_s": at_s, "rates": {}, "rows": {(r.kind, r.index, r.created_ns): r for r in rows}}
 
 
 def _next(rows: list[Row], before: Snapshot) -> Snapshot:
@@ -234,16 +239,18 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str,
             fill = _fill(row.values, Counter.HEAD, Counter.SLOWEST_CONSUMED, Counter.SLOTS)
             found["publications"].append(
                 {"topic": row.name, "channel": row.detail, "session": row.session}
-                | _rates(rates, _PUBLICATION_RATES) | _totals(row.values, _PUBLICATION_TOTALS)
+                | _rates(rates, _PUBLICATION_RATES)
+                | _totals(row.values, _PUBLICATION_TOTALS)
                 | {"fill": fill}
-            )  # fmt: skip
+            )
         elif row.kind == "image":
             fill = _fill(row.values, Counter.HIGHEST, Counter.CONSUMED, Counter.SLOTS)
             found["images"].append(
                 {"topic": row.name, "node": row.detail, "session": row.session}
-                | _rates(rates, _IMAGE_RATES) | _totals(row.values, _IMAGE_TOTALS)
+                | _rates(rates, _IMAGE_RATES)
+                | _totals(row.values, _IMAGE_TOTALS)
                 | {"fill": fill}
-            )  # fmt: skip
+            )
         elif row.kind == "gateway":
             found["gateway"].append(_gateway_row(row, rates))
         elif row.kind in ("kafka", "kafka_api", "adapter", "key"):
@@ -406,12 +413,18 @@ def _publications(found: list[dict[str, Any]], slowest: list[dict[str, Any]]) ->
 def _images(found: list[dict[str, Any]]) -> RenderableType:
     rows = [
         [
-            i["topic"], i["node"], f"{i['session']:x}", human_count(i["packets_per_s"]),
-            human_bytes(i["bytes_per_s"]), human_count(i["naks_sent"]), human_count(i["losses"]),
-            human_count(i["lost_for_good"]), f"{i['fill']:.0%}",
+            i["topic"],
+            i["node"],
+            f"{i['session']:x}",
+            human_count(i["packets_per_s"]),
+            human_bytes(i["bytes_per_s"]),
+            human_count(i["naks_sent"]),
+            human_count(i["losses"]),
+            human_count(i["lost_for_good"]),
+            f"{i['fill']:.0%}",
         ]
         for i in sorted(found, key=lambda i: -float(i["bytes_per_s"]))
-    ]  # fmt: skip
+    ]
     columns = ["topic", "from", "session", "packets/s", "bytes/s", "NAKs", "missing", "lost",
                "fill"]  # fmt: skip
     return _table("Images (what is received)", columns, rows, 3)
@@ -419,10 +432,16 @@ def _images(found: list[dict[str, Any]]) -> RenderableType:
 
 def _losses(found: list[dict[str, Any]]) -> RenderableType:
     rows = [
-        [s["node"], human_count(s["packets"]), human_count(s["losses"]),
-         human_count(s["recovered"]), human_count(s["lost_for_good"]), f"{s['loss_ratio']:.3%}"]
+        [
+            s["node"],
+            human_count(s["packets"]),
+            human_count(s["losses"]),
+            human_count(s["recovered"]),
+            human_count(s["lost_for_good"]),
+            f"{s['loss_ratio']:.3%}",
+        ]
         for s in found
-    ]  # fmt: skip
+    ]
     columns = ["from", "packets", "missing", "recovered", "lost", "ratio"]
     return _table("Loss by source", columns, rows, 1)
 
@@ -432,10 +451,15 @@ def _gateway(found: list[dict[str, Any]]) -> RenderableType:
                "gaps", "bad frames"]  # fmt: skip
     counts = ("refused", "denied", "resumed", "expired", "gaps", "bad_frames")
     rows = [
-        [g["listens"], str(g["sessions"]), human_bytes(g["bytes_in_per_s"]),
-         human_bytes(g["bytes_out_per_s"]), *(human_count(g[name]) for name in counts)]
+        [
+            g["listens"],
+            str(g["sessions"]),
+            human_bytes(g["bytes_in_per_s"]),
+            human_bytes(g["bytes_out_per_s"]),
+            *(human_count(g[name]) for name in counts),
+        ]
         for g in found
-    ]  # fmt: skip
+    ]
     return _table("Remote clients", columns, rows, 1)
 
 
@@ -444,21 +468,33 @@ def _kafka(found: list[dict[str, Any]]) -> RenderableType:
                "refused", "denied", "silent", "bad requests"]  # fmt: skip
     counts = ("throttled", "connections_refused", "denied", "connections_silent", "bad_requests")
     rows = [
-        [k["listens"], str(k["open"]), str(k["groups"]), str(k["members"]),
-         human_count(k["records_in_per_s"]), human_bytes(k["bytes_in_per_s"]),
-         human_bytes(k["bytes_out_per_s"]), *(human_count(k[name]) for name in counts)]
+        [
+            k["listens"],
+            str(k["open"]),
+            str(k["groups"]),
+            str(k["members"]),
+            human_count(k["records_in_per_s"]),
+            human_bytes(k["bytes_in_per_s"]),
+            human_bytes(k["bytes_out_per_s"]),
+            *(human_count(k[name]) for name in counts),
+        ]
         for k in found
-    ]  # fmt: skip
+    ]
     return _table("Kafka clients", columns, rows, 1)
 
 
 def _kafka_apis(found: list[dict[str, Any]]) -> RenderableType:
     rows = [
-        [k["name"], human_count(k["requests"]), human_count(k["requests_per_s"]),
-         human_count(k["errors"]), human_bytes(k["bytes_in_per_s"]),
-         human_bytes(k["bytes_out_per_s"])]
+        [
+            k["name"],
+            human_count(k["requests"]),
+            human_count(k["requests_per_s"]),
+            human_count(k["errors"]),
+            human_bytes(k["bytes_in_per_s"]),
+            human_bytes(k["bytes_out_per_s"]),
+        ]
         for k in sorted(found, key=lambda k: -int(k["requests"]))
-    ]  # fmt: skip
+    ]
     columns = ["request", "count", "per s", "errors", "in/s", "out/s"]
     return _table("Requests of Kafka clients", columns, rows, 1)
 
@@ -504,12 +540,19 @@ def _adapters(found: list[dict[str, Any]]) -> RenderableType:
 
 def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:
     rows = [
-        [s["topic"], s["subscription"], human_count(s["lag"]), human_count(s["settled_per_s"]),
-         human_count(s["outstanding"]), human_count(s.get("scheduled", 0)),
-         human_count(s["redelivered"]), human_count(s["dead"]),
-         str(s["members"])]
+        [
+            s["topic"],
+            s["subscription"],
+            human_count(s["lag"]),
+            human_count(s["settled_per_s"]),
+            human_count(s["outstanding"]),
+            human_count(s.get("scheduled", 0)),
+            human_count(s["redelivered"]),
+            human_count(s["dead"]),
+            str(s["members"]),
+        ]
         for s in sorted(found, key=lambda s: -int(s["lag"]))
-    ]  # fmt: skip
+    ]
     columns = ["topic", "subscription", "lag", "acked/s", "outstanding", "scheduled", "again",
                "dead", "members"]  # fmt: skip
     return _table("Durable subscriptions", columns, rows, 2)
@@ -517,11 +560,16 @@ def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:
 
 def _agents(found: list[dict[str, Any]]) -> RenderableType:
     rows = [
-        [a["kind"], a["name"], human_count(a.get("duty_cycles", 0)), human_count(a.get("parks", 0)),
-         f"{a.get('duty_cycle_ns_max', 0) / 1000:.0f} us",
-         human_count(sum(n for k, n in a.items() if k.startswith("invalid")))]
+        [
+            a["kind"],
+            a["name"],
+            human_count(a.get("duty_cycles", 0)),
+            human_count(a.get("parks", 0)),
+            f"{a.get('duty_cycle_ns_max', 0) / 1000:.0f} us",
+            human_count(sum(n for k, n in a.items() if k.startswith("invalid"))),
+        ]
         for a in found
         if a["kind"] in ("sender", "receiver")
-    ]  # fmt: skip
+    ]
     columns = ["agent", "transport", "cycles", "parks", "longest", "invalid"]
     return _table("Agents", columns, rows, 2)

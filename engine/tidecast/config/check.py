@@ -28,8 +28,15 @@ _UNITS = {
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*$")
 _LIKE = re.compile(r"([-+]?\d*\.?\d+(e\d+)?|true|false|null)$", re.IGNORECASE)
 """Text that looks like a value of another type, unless it is quoted."""
-_DURATIONS_NS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
-                 "d": 24 * 3600 * 10**9}  # fmt: skip
+_DURATIONS_NS = {
+    "ns": 1,
+    "us": 1000,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+    "d": 24 * 3600 * 10**9,
+}
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 

@@ -403,8 +403,12 @@ class ControlLink:
 
 
 MESSAGES: dict[str, Callable[[ControlLink, dict[str, Any]], None]] = {
-    "welcome": ControlLink.welcomed, "dismissed": ControlLink.dismissed,
-    "refused": ControlLink.refused, "topology": ControlLink.apply, "watch": ControlLink.watch,
-    "command": ControlLink.begin_command, "leased": ControlLink.leased,
+    "welcome": ControlLink.welcomed,
+    "dismissed": ControlLink.dismissed,
+    "refused": ControlLink.refused,
+    "topology": ControlLink.apply,
+    "watch": ControlLink.watch,
+    "command": ControlLink.begin_command,
+    "leased": ControlLink.leased,
     "cancel": ControlLink.cancel,
-}  # fmt: skip
+}

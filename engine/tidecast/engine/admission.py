@@ -415,34 +415,37 @@ OPERATIONS = Operations(
         frames.Sync: Operation(lambda *_: None, nothing, _attached),
         frames.OpenPublication: Operation(
             lambda c, b: c.node.open_publication(c.client_id, b.topic, b.options),
-            lambda b: rights.to_publish(b.topic), _attached,
+            lambda b: rights.to_publish(b.topic),
+            _attached,
         ),
         frames.BeginPublication: Operation(
-            lambda c, b: c.node.begin_publication(c.client_id, b.publication_id),
-            nothing, _attached,
+            lambda c, b: c.node.begin_publication(c.client_id, b.publication_id), nothing, _attached
         ),
         frames.ClosePublication: Operation(
-            lambda c, b: c.node.close_publication(c.client_id, b.publication_id),
-            nothing, _attached,
+            lambda c, b: c.node.close_publication(c.client_id, b.publication_id), nothing, _attached
         ),
         frames.OpenSubscription: Operation(
             lambda c, b: c.node.open_subscription(c.client_id, b.pattern, b.options),
-            lambda b: rights.to_subscribe(b.pattern), _attached,
+            lambda b: rights.to_subscribe(b.pattern),
+            _attached,
         ),
         frames.CloseSubscription: Operation(
             lambda c, b: c.node.close_subscription(c.client_id, b.subscription_id),
-            nothing, _attached,
+            nothing,
+            _attached,
         ),
         frames.ReleaseImage: Operation(
             lambda c, b: c.node.release_image(c.client_id, b.subscription_id, b.image_id),
-            nothing, _attached,
+            nothing,
+            _attached,
         ),
         frames.OpenConsumer: Operation(
             _Connection.open_consumer, lambda b: rights.to_consume(b.pattern, b.options), _attached
         ),
         frames.CloseConsumer: Operation(
             lambda c, b: c.node.consumers.close_consumer(c.client_id, b.consumer_id),
-            nothing, _attached,
+            nothing,
+            _attached,
         ),
         frames.Administer: Operation(
             _Connection.perform, lambda b: rights.to_administer(b.action, b.arguments)
@@ -454,4 +457,4 @@ OPERATIONS = Operations(
         frames.GetFaults: Operation(lambda c, _: c.node.get_faults()),
     },
     _Connection.unknown,
-)  # fmt: skip
+)

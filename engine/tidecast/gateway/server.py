@@ -170,12 +170,9 @@ class Gateway:
     def stats(self) -> dict[str, Any]:
         """Counts of the gateway and of each session, without anything secret."""
         sessions = [
-            {
-                "name": each.name, "key": each.access.name, "connected": each.connected,
-                **each.counts,
-            }
+            {"name": each.name, "key": each.access.name, "connected": each.connected, **each.counts}
             for each in list(self._sessions.values())
-        ]  # fmt: skip
+        ]
         return {**self.counts, "sessions": sessions}
 
     @property
@@ -235,8 +232,11 @@ class Gateway:
             self._count(GatewayCounter.REFUSED)
             denied = self._denials.refused(str((connection.remote_address or [""])[0]))
             if denied is not None:
-                _log.warning("gateway: %s showed no valid token (and %d others since)",
-                             denied.client, denied.unreported)  # fmt: skip
+                _log.warning(
+                    "gateway: %s showed no valid token (and %d others since)",
+                    denied.client,
+                    denied.unreported,
+                )
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "wrong or missing token\n")
         if request.path != frames.PATH and (
             request.path != log_frames.PATH or self._data_dir is None
@@ -318,9 +318,13 @@ class Gateway:
             self._count_denied(access, "a reader of logs", right, topic)
 
         reader = LogReader(
-            socket, self._data_dir, access, digest, denied=denied,
+            socket,
+            self._data_dir,
+            access,
+            digest,
+            denied=denied,
             sent=lambda n: self._count(GatewayCounter.BYTES_OUT, n),
-        )  # fmt: skip
+        )
         self._readers.add(reader)
         try:
             await reader.serve()
@@ -458,9 +462,13 @@ TRANSITIONS: StateTable[life.State, life.Event, Action] = StateTable(
 
 
 def open_gateway(
-    node: Any, data_dir: Path, settings: GatewaySettings, *, keys_come: bool = False,
+    node: Any,
+    data_dir: Path,
+    settings: GatewaySettings,
+    *,
+    keys_come: bool = False,
     store: TopologyStore | None = None,
-) -> Gateway:  # fmt: skip
+) -> Gateway:
     """A gateway to a node of this process, listening. Raises ConfigError.
 
     ``keys_come``: a control service sends keys. Without any, only loopback is listened on.
@@ -491,10 +499,13 @@ def open_gateway(
         )
     row = node.counters.allocate(ROW_GATEWAY, "gateway", where)
     made: dict[str, Any] = {
-        "find_key": node.keys.find, "counters": node.counters.values[row],
-        "notify": node.notify_all, "count_key": node.key_counts.count,
-        "data_dir": data_dir, "certificate": certificate,
-    }  # fmt: skip
+        "find_key": node.keys.find,
+        "counters": node.counters.values[row],
+        "notify": node.notify_all,
+        "count_key": node.key_counts.count,
+        "data_dir": data_dir,
+        "certificate": certificate,
+    }
     token = token_of(data_dir)
     try:
         gateway = Gateway(make_link, token, host=host, port=port, **made)

@@ -75,10 +75,13 @@ class _Relay(Subscription):
     def __init__(self, session: RemoteSession, frame: frames.OpenSubscription) -> None:
         asked = frame.options
         super().__init__(
-            session.connection, frame.pattern, tethered=asked.tethered,
+            session.connection,
+            frame.pattern,
+            tethered=asked.tethered,
             start=Earliest() if asked.start == "earliest" else Latest(),
-            receive_bytes=asked.receive_bytes, on_gap="event",
-        )  # fmt: skip
+            receive_bytes=asked.receive_bytes,
+            on_gap="event",
+        )
         places = {} if is_internal(frame.pattern) else frame.places
         self._places = {each: position_of(*place) for each, place in places.items()}
         self._count = session.count

@@ -47,9 +47,14 @@ ROW_INFO = Layout(
     "counter row description",
     ROW_INFO_BYTES,
     (
-        Field("kind", 0, 4, "free 0, node 1, sender 2, receiver 3, transport 4, publication 5, "
-              "image 6, queue 7, subscription 8, gateway 9, kafka 10, kafka_api 11, "
-              "adapter 12, key 13"),
+        Field(
+            "kind",
+            0,
+            4,
+            "free 0, node 1, sender 2, receiver 3, transport 4, publication 5, "
+            "image 6, queue 7, subscription 8, gateway 9, kafka 10, kafka_api 11, "
+            "adapter 12, key 13",
+        ),
         Field("session", 4, 4, "session id"),
         Field("peer", 8, 4, "node id of the publisher (image)"),
         Field("channel", 12, 4, "control 0, ordinary 1, large 2"),
@@ -59,7 +64,7 @@ ROW_INFO = Layout(
         Field("name", 32, 200, "topic or transport, UTF-8"),
         Field("detail", 232, 88, "node name, address, UTF-8"),
     ),
-)  # fmt: skip
+)
 
 
 @unique
@@ -220,11 +225,18 @@ class Counter(IntEnum):
 
 GAUGES = frozenset(
     {
-        Counter.RECEIVERS, Counter.HEAD, Counter.SENT, Counter.SLOWEST_CONSUMED, Counter.SLOTS,
-        Counter.HIGHEST, Counter.CONTIGUOUS, Counter.CONSUMED, Counter.DUTY_CYCLE_NS_MAX,
+        Counter.RECEIVERS,
+        Counter.HEAD,
+        Counter.SENT,
+        Counter.SLOWEST_CONSUMED,
+        Counter.SLOTS,
+        Counter.HIGHEST,
+        Counter.CONTIGUOUS,
+        Counter.CONSUMED,
+        Counter.DUTY_CYCLE_NS_MAX,
         Counter.RTT_NS,
     }
-)  # fmt: skip
+)
 
 
 @unique
@@ -301,12 +313,18 @@ class QueueCounter(IntEnum):
 
 QUEUE_GAUGES = frozenset(
     {
-        QueueCounter.PRODUCERS, QueueCounter.NEXT_TOKEN, QueueCounter.DURABLE_TOKEN,
-        QueueCounter.EARLIEST_TOKEN, QueueCounter.LOG_BYTES, QueueCounter.SEGMENTS,
-        QueueCounter.ERRNO, QueueCounter.OWNER_EPOCH, QueueCounter.STORED_TOKEN,
+        QueueCounter.PRODUCERS,
+        QueueCounter.NEXT_TOKEN,
+        QueueCounter.DURABLE_TOKEN,
+        QueueCounter.EARLIEST_TOKEN,
+        QueueCounter.LOG_BYTES,
+        QueueCounter.SEGMENTS,
+        QueueCounter.ERRNO,
+        QueueCounter.OWNER_EPOCH,
+        QueueCounter.STORED_TOKEN,
         QueueCounter.STORAGE_WAITS,
     }
-)  # fmt: skip
+)
 
 
 @unique
@@ -494,8 +512,12 @@ ADAPTER_GAUGES = frozenset({AdapterCounter.QUEUES, AdapterCounter.WAITING, Adapt
 
 
 COLUMNS_OF: dict[str, type[IntEnum]] = {
-    "node": NodeCounter, "queue": QueueCounter, "gateway": GatewayCounter,
-    "kafka": KafkaCounter, "kafka_api": KafkaApiCounter, "adapter": AdapterCounter,
+    "node": NodeCounter,
+    "queue": QueueCounter,
+    "gateway": GatewayCounter,
+    "kafka": KafkaCounter,
+    "kafka_api": KafkaApiCounter,
+    "adapter": AdapterCounter,
     "key": KeyCounter,
-}  # fmt: skip
+}
 """Columns of kinds of rows that have columns of their own."""

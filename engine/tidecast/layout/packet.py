@@ -15,9 +15,7 @@ RECEIVER_AT, SOURCE_AT, SEQ_AT, TIME_AT = 12, 14, 16, 24
 
 DATA, HEARTBEAT, NAK, STATUS, SETUP, LOST, ACK = 1, 2, 3, 4, 5, 6, 7
 TYPE_MAX = ACK
-TYPE_NAMES = {
-    1: "DATA", 2: "HEARTBEAT", 3: "NAK", 4: "STATUS", 5: "SETUP", 6: "LOST", 7: "ACK"
-}  # fmt: skip
+TYPE_NAMES = {1: "DATA", 2: "HEARTBEAT", 3: "NAK", 4: "STATUS", 5: "SETUP", 6: "LOST", 7: "ACK"}
 
 FLAG_RETRANSMIT = 1
 """DATA: sent again because of a NAK."""
@@ -147,10 +145,17 @@ the area of further fields; at the end the id of the sender's platform, if it ha
 Older nodes send zeros as `round_trip`, `sampling` and `platform_len`, and do not read them."""
 
 (
-    SETUP_PRODUCER_AT, SETUP_EPOCH_AT, SETUP_FIRST_SEQ_AT, SETUP_ACKED_PACKET_AT,
-    SETUP_ACKED_OFFSET_AT, SETUP_ACKED_COUNT_AT, SETUP_LINE_AT, SETUP_AFTER_AT, SETUP_OLDER_AT,
+    SETUP_PRODUCER_AT,
+    SETUP_EPOCH_AT,
+    SETUP_FIRST_SEQ_AT,
+    SETUP_ACKED_PACKET_AT,
+    SETUP_ACKED_OFFSET_AT,
+    SETUP_ACKED_COUNT_AT,
+    SETUP_LINE_AT,
+    SETUP_AFTER_AT,
+    SETUP_OLDER_AT,
     PRODUCER_BYTES,
-) = 0, 8, 16, 24, 32, 40, 48, 52, 56, 64  # fmt: skip
+) = 0, 8, 16, 24, 32, 40, 48, 52, 56, 64
 PRODUCER_BYTES_MIN = SETUP_LINE_AT
 """The block of older nodes ends here."""
 
@@ -218,9 +223,15 @@ NAK_BODY = Layout(
 )
 
 (
-    ACK_PRODUCER_AT, ACK_EPOCH_AT, ACK_FIRST_SEQ_AT, ACK_COUNT_AT, ACK_OFFSET_AT, ACK_STATE_AT,
-    ACK_OWNER_AT, ACK_BYTES,
-) = 32, 40, 48, 56, 64, 68, 72, 80  # fmt: skip
+    ACK_PRODUCER_AT,
+    ACK_EPOCH_AT,
+    ACK_FIRST_SEQ_AT,
+    ACK_COUNT_AT,
+    ACK_OFFSET_AT,
+    ACK_STATE_AT,
+    ACK_OWNER_AT,
+    ACK_BYTES,
+) = 32, 40, 48, 56, 64, 68, 72, 80
 
 ACK_BODY = Layout(
     "ACK",

@@ -16,9 +16,14 @@ SEGMENT_VERSION = 1
 # --- segment header -----------------------------------------------------------------------------
 SEGMENT_HEADER_BYTES = 64
 (
-    SEG_MAGIC_AT, SEG_VERSION_AT, SEG_QUEUE_AT, SEG_BASE_TOKEN_AT, SEG_CREATED_AT, SEG_TOPIC_AT,
+    SEG_MAGIC_AT,
+    SEG_VERSION_AT,
+    SEG_QUEUE_AT,
+    SEG_BASE_TOKEN_AT,
+    SEG_CREATED_AT,
+    SEG_TOPIC_AT,
     SEG_CRC_AT,
-) = 0, 8, 12, 16, 24, 32, 60  # fmt: skip
+) = 0, 8, 12, 16, 24, 32, 60
 
 SEGMENT_HEADER = Layout(
     "segment header",

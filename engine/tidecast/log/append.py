@@ -67,9 +67,13 @@ def put_index_entry(L, token, position, time_ns):
         return end
     whole = (end - lay.SEGMENT_HEADER_BYTES) // lay.INDEX_ENTRY_BYTES * lay.INDEX_ENTRY_BYTES
     return pwrite_all(
-        L.w[L_INDEX_FD], L.entry, 0, lay.INDEX_ENTRY_BYTES,
-        lay.SEGMENT_HEADER_BYTES + max(whole, 0), L.disk,
-    )  # fmt: skip
+        L.w[L_INDEX_FD],
+        L.entry,
+        0,
+        lay.INDEX_ENTRY_BYTES,
+        lay.SEGMENT_HEADER_BYTES + max(whole, 0),
+        L.disk,
+    )
 
 
 @inlined

@@ -53,9 +53,14 @@ class BatchBuilder:
         self._count = self._next_seq = 0
 
     def begin(
-        self, *, producer: int = 0, epoch: int = 0, owner: int = 0, base_seq: int = 1,
+        self,
+        *,
+        producer: int = 0,
+        epoch: int = 0,
+        owner: int = 0,
+        base_seq: int = 1,
         acked_seq: int = 0,
-    ) -> BatchBuilder:  # fmt: skip
+    ) -> BatchBuilder:
         """Start a batch behind what is sealed."""
         self._grow(self.used + lay.BATCH_HEADER_BYTES)
         self._at = self.used
@@ -64,9 +69,15 @@ class BatchBuilder:
         return self
 
     def add(
-        self, payload: bytes, *, key: bytes | None = None, headers: bytes | None = None,
-        time_ns: int = 0, key_hash: int = 0, seq: int | None = None,
-    ) -> BatchBuilder:  # fmt: skip
+        self,
+        payload: bytes,
+        *,
+        key: bytes | None = None,
+        headers: bytes | None = None,
+        time_ns: int = 0,
+        key_hash: int = 0,
+        seq: int | None = None,
+    ) -> BatchBuilder:
         """Add a record; ``headers`` is a MessagePack map, ``seq`` follows on by itself."""
         n = batch.record_bytes(*(-1 if x is None else len(x) for x in (key, headers)), len(payload))
         if self._end - self._at + n > lay.BATCH_BYTES_MAX or self._count >= lay.BATCH_RECORDS_MAX:

@@ -74,9 +74,15 @@ def queue_row(data_dir: Path, topic: str, queue: int) -> dict[str, Any]:
     directory = queue_directory(data_dir, topic, queue)
     bases, owner = segments_in(directory), owner_of(directory)
     return {
-        "topic": topic, "queue": queue, "segments": len(bases), "bytes": queue_bytes(directory),
+        "topic": topic,
+        "queue": queue,
+        "segments": len(bases),
+        "bytes": queue_bytes(directory),
         "earliest_token": bases[0] if bases else 0,
         "active_segment_token": bases[-1] if bases else 0,
-        "torn_files": len(list(directory.glob("*.torn-*"))), "directory": str(directory),
-        "owner": owner.name, "owner_epoch": owner.epoch, "owner_since_ns": owner.since_ns,
-    }  # fmt: skip
+        "torn_files": len(list(directory.glob("*.torn-*"))),
+        "directory": str(directory),
+        "owner": owner.name,
+        "owner_epoch": owner.epoch,
+        "owner_since_ns": owner.since_ns,
+    }

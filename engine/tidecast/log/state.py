@@ -11,9 +11,7 @@ import numpy as np
 
 from tidecast.native.handles import Kind
 
-(
-    L_FD, L_INDEX_FD, L_DIRECTORY_FD, L_SEGMENT_BYTES, L_SYNCED_READS, L_OWNER, L_QUEUE,
-) = range(7)  # fmt: skip
+(L_FD, L_INDEX_FD, L_DIRECTORY_FD, L_SEGMENT_BYTES, L_SYNCED_READS, L_OWNER, L_QUEUE) = range(7)
 """Descriptors; bytes at which a segment is full; 1: readers see only what is synced; epoch of the
 owner; index of the queue."""
 L_NEXT_TOKEN, L_POSITION, L_TIME_MAX, L_INDEX_DUE, L_ERROR, L_BASE_TOKEN = 8, 9, 10, 11, 12, 13
@@ -56,9 +54,16 @@ R_FD, R_BASE_TOKEN, R_TOKEN, R_POSITION, R_NEED = 0, 1, 2, 3, 4
 """The open segment (descriptor or -1, first token); the next token in order and where its batch
 starts; bytes that a read lacked room for."""
 (
-    R_BAD_BASE, R_BAD_POSITION, R_BAD_CAUSE, R_BATCHES, R_BYTES, R_OPENS, R_SEARCHES, R_GENERATION,
+    R_BAD_BASE,
+    R_BAD_POSITION,
+    R_BAD_CAUSE,
+    R_BATCHES,
+    R_BYTES,
+    R_OPENS,
+    R_SEARCHES,
+    R_GENERATION,
     R_SYNCED,
-) = range(5, 14)  # fmt: skip
+) = range(5, 14)
 """Where the last corrupt batch was, and what was wrong with it; counts; the log's L_GENERATION when
 the segment was opened; 1: it reads up to what is synced, whatever others may read."""
 READER_WORDS = 16

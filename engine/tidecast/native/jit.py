@@ -205,8 +205,11 @@ def held_kernel(fn: Callable[..., Any]) -> Any:
 
 
 _INSIDE: dict[str, Any] = {
-    **_OPTIONS, "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
-}  # fmt: skip
+    **_OPTIONS,
+    "nogil": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
 _PARTS: dict[str, Any] = {**_INSIDE, "pipeline_class": Compiler}
 
 

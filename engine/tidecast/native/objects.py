@@ -120,9 +120,11 @@ class _Method(ctypes.Structure):
     """`PyMethodDef`."""
 
     _fields_ = (
-        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
-    )  # fmt: skip
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
 
 
 @functools.cache
@@ -147,8 +149,10 @@ def builtin(kernel: Any, own: tuple[Any, ...], name: str, doc: str = "") -> Call
     set.
     """
     make = ctypes.pythonapi.PyCFunction_NewEx
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object,
-                                                     ctypes.c_void_p)  # fmt: skip
+    make.restype, make.argtypes = (
+        ctypes.py_object,
+        (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p),
+    )
     method = _method(kernel, name, doc)
     # The function has the address alone. Threads that come here together may each have made one,
     # and the cache keeps but one of them.

@@ -179,9 +179,14 @@ class ProducerTable:
     # --- from the log -----------------------------------------------------------------------------
 
     def learn(
-        self, queue: int, producers: np.ndarray, epochs: np.ndarray, last_seqs: np.ndarray,
-        acked_seqs: np.ndarray, times_ns: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        queue: int,
+        producers: np.ndarray,
+        epochs: np.ndarray,
+        last_seqs: np.ndarray,
+        acked_seqs: np.ndarray,
+        times_ns: np.ndarray,
+    ) -> None:
         """Take in batches of a queue's log, a row each."""
         for each in np.unique(producers).tolist():
             if each == 0:
@@ -203,12 +208,17 @@ class ProducerTable:
         """
         return _packed(
             [
-                (p.id, p.epoch, min(int(p.marks[queue]), waiting.get(p.id, SEQ_MAX) - 1),
-                 p.acked_seq, p.seen_ns)
+                (
+                    p.id,
+                    p.epoch,
+                    min(int(p.marks[queue]), waiting.get(p.id, SEQ_MAX) - 1),
+                    p.acked_seq,
+                    p.seen_ns,
+                )
                 for p in self.known.values()
             ],
             checksum,
-        )  # fmt: skip
+        )
 
     def load(self, queue: int, raw: bytes, checksum: Checksum) -> bool:
         """Take in a snapshot. False: it is none, or damaged."""
@@ -338,10 +348,12 @@ class ProducerTable:
         """
         anonymous_ns = min(self.ttl_ns, _ANONYMOUS_TTL_NS)
         gone = [
-            p for p in self.known.values()
-            if p.sessions == 0 and now_ns - p.seen_ns > (self.ttl_ns if p.named else anonymous_ns)
+            p
+            for p in self.known.values()
+            if p.sessions == 0
+            and now_ns - p.seen_ns > (self.ttl_ns if p.named else anonymous_ns)
             and not is_mirror(p.id)  # its place in the source is kept nowhere else
-        ]  # fmt: skip
+        ]
         for each in gone:
             self._forget(each)
         pushed_out, self.pushed_out = self.pushed_out, []

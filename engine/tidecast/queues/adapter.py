@@ -180,9 +180,14 @@ class Counting(Protocol):
 
 # --- runs ---------------------------------------------------------------------------------------
 def pack(
-    given: Iterable[Record], first_token: int = 0, *, producer: int = 0, epoch: int = 0,
-    base_seq: int = 1, now_ns: int = 0,
-) -> Run:  # fmt: skip
+    given: Iterable[Record],
+    first_token: int = 0,
+    *,
+    producer: int = 0,
+    epoch: int = 0,
+    base_seq: int = 1,
+    now_ns: int = 0,
+) -> Run:
     """A run of sealed batches from records, with tokens from ``first_token`` on."""
     builder, token, seq = BatchBuilder(1 << 16), first_token, base_seq
     count = size = 0
@@ -194,9 +199,13 @@ def pack(
             size = 0
         headers = None if record.headers is None else msgspec.msgpack.encode(record.headers)
         builder.add(
-            record.payload, key=record.key, headers=headers, time_ns=record.time_ns or now_ns,
-            key_hash=hash_of(record.key or b""), seq=seq,
-        )  # fmt: skip
+            record.payload,
+            key=record.key,
+            headers=headers,
+            time_ns=record.time_ns or now_ns,
+            key_hash=hash_of(record.key or b""),
+            seq=seq,
+        )
         count, seq, size = count + 1, seq + 1, size + len(record.payload)
     if count:
         builder.seal(token, now_ns)

@@ -150,9 +150,15 @@ class GeneratorAdapter:
     name, direction, rewindable = "generator", Direction.READ, True
 
     def __init__(
-        self, queues: int, count: int, recipe: Recipe | None = None, *, round_trip_s: float = 0.0,
-        wait: Callable[[float], None] = time.sleep, fault: Fault = _no_fault,
-    ) -> None:  # fmt: skip
+        self,
+        queues: int,
+        count: int,
+        recipe: Recipe | None = None,
+        *,
+        round_trip_s: float = 0.0,
+        wait: Callable[[float], None] = time.sleep,
+        fault: Fault = _no_fault,
+    ) -> None:
         self.queues, self.recipe = queues, recipe or Recipe()
         self.round_trip_s, self.wait, self.fault = round_trip_s, wait, fault
         self.counts = [count] * queues

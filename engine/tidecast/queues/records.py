@@ -82,9 +82,12 @@ def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
     """A record's parts; a long payload is cut, unless told not to."""
     key, stamp, headers, payload = parts_at(record, 0)
     return {
-        "key": key, "time_ns": stamp, "headers": headers,
-        "size": len(payload), "payload": payload[:PEEK_PAYLOAD_BYTES_MAX] if cut else payload,
-    }  # fmt: skip
+        "key": key,
+        "time_ns": stamp,
+        "headers": headers,
+        "size": len(payload),
+        "payload": payload[:PEEK_PAYLOAD_BYTES_MAX] if cut else payload,
+    }
 
 
 def records_from(log: QueueLog, token: int) -> Iterator[tuple[int, bytes]]:

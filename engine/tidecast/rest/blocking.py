@@ -45,9 +45,14 @@ class Resources:
         return _resource(self._service.send("GET", self._path(name)))
 
     def create(
-        self, /, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
+        self,
+        /,
+        name: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        description: str = "",
         **spec: Any,
-    ) -> Resource:  # fmt: skip
+    ) -> Resource:
         """Create one. Raises Conflict (it exists already), ConfigError."""
         metadata = {"labels": dict(labels or {}), "description": description}
         return _resource(
@@ -60,9 +65,14 @@ class Resources:
         )
 
     def ensure(
-        self, /, name: str, *, labels: Mapping[str, str] | None = None, description: str = "",
+        self,
+        /,
+        name: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        description: str = "",
         **spec: Any,
-    ) -> Resource:  # fmt: skip
+    ) -> Resource:
         """The resource, created if it is not there. Of one that is there ``spec`` must hold.
 
         ``labels``, ``description``: of a new one. Raises Conflict, which names each setting that
@@ -167,9 +177,14 @@ class Keys:
         return msgspec.json.decode(answer.body, type=Key)
 
     def create(
-        self, name: str, *, role: Role = "viewer", scopes: Iterable[Scope] = (),
-        description: str = "", expires_s: float | None = None,
-    ) -> Key:  # fmt: skip
+        self,
+        name: str,
+        *,
+        role: Role = "viewer",
+        scopes: Iterable[Scope] = (),
+        description: str = "",
+        expires_s: float | None = None,
+    ) -> Key:
         """Create a key. Its `Key.secret` is shown this once. Raises Conflict, ConfigError."""
         body = {
             "name": name,

@@ -131,9 +131,14 @@ def _error_of(refused: urllib.error.HTTPError) -> TidecastError:
 
 
 _KINDS: dict[int, type[TidecastError]] = {
-    401: AuthError, 403: AuthError, 404: NotFound, 409: Conflict, 412: Conflict, 502: TidecastError,
+    401: AuthError,
+    403: AuthError,
+    404: NotFound,
+    409: Conflict,
+    412: Conflict,
+    502: TidecastError,
     504: Timeout,
-}  # fmt: skip
+}
 
 
 def _seconds(text: str | None) -> float:

@@ -73,9 +73,10 @@ def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
     with subs.lock:
         cursors = _cursors(subs, times, now_ns)
         subscriptions = [
-            _subscription(subs.state, s, cursors) for _, s in sorted(subs.subscriptions.items())
+            _subscription(subs.state, s, cursors)
+            for _, s in sorted(subs.subscriptions.items())
             if not stands_by(subs.state, s)
-        ]  # fmt: skip
+        ]
         queues = [one for topic in subs.topics.values() for one in topic.queues]
         caches = {one.row: _cache(subs.puller, one) for one in queues} if subs.puller else {}
         paused = {name for name, topic in subs.topics.items() if topic.paused}
@@ -103,9 +104,7 @@ def _cursors(
     puller = subs.puller
     if puller is None:
         return {}
-    here = [
-        (key, cursor) for s in subs.subscriptions.values() for key, cursor in s.cursors.items()
-    ]  # fmt: skip
+    here = [(key, cursor) for s in subs.subscriptions.values() for key, cursor in s.cursors.items()]
 
     def read() -> dict[int, tuple[Place, _Cursor]]:
         found = {cursor.number: (place, _cursor(puller, cursor)) for place, cursor in here}
@@ -126,12 +125,18 @@ def _cursor(puller: Puller, cursor: CursorState) -> _Cursor:
     record = puller.state.cursors[cursor.number]
     found = lag_here(puller, cursor, (*_COUNTS, "scheduled"))
     return _Cursor(
-        position=found.position, next_token=found.next_token, end=found.end, lag=found.records,
-        oldest=found.oldest, late=found.late,
-        earliest=cursor.here.log.earliest_token, reason=reason_of(cursor, record),
-        out=found.figures["out"], scheduled=found.figures["scheduled"],
+        position=found.position,
+        next_token=found.next_token,
+        end=found.end,
+        lag=found.records,
+        oldest=found.oldest,
+        late=found.late,
+        earliest=cursor.here.log.earliest_token,
+        reason=reason_of(cursor, record),
+        out=found.figures["out"],
+        scheduled=found.figures["scheduled"],
         counts={name: found.figures[name] for name in _COUNTS},
-    )  # fmt: skip
+    )
 
 
 def _read_times(
@@ -191,11 +196,16 @@ def _subscription(
 
 def _cursor_row(cursor: _Cursor) -> Json:
     return {
-        "earliest": cursor.earliest, "acked": cursor.position, "delivered": cursor.next_token,
-        "latest": cursor.end, "lag_messages": cursor.lag, "lag_s": cursor.age_s,
-        "outstanding": cursor.out, "scheduled": cursor.scheduled,
+        "earliest": cursor.earliest,
+        "acked": cursor.position,
+        "delivered": cursor.next_token,
+        "latest": cursor.end,
+        "lag_messages": cursor.lag,
+        "lag_s": cursor.age_s,
+        "outstanding": cursor.out,
+        "scheduled": cursor.scheduled,
         "pressure": "" if cursor.reason in CALM else cursor.reason,
-    }  # fmt: skip
+    }
 
 
 def _oldest(cursors: list[_Cursor]) -> float | None:
@@ -215,12 +225,14 @@ def _cache(puller: Puller, here: QueueState) -> Json:
     n = int(record["blocks"])
     used = state.blocks["used"][state.held[here.row, :n]]
     return {
-        "cache_bytes": int(used.sum()), "cache_max": int(record["blocks_max"]) * BLOCK_BYTES,
+        "cache_bytes": int(used.sum()),
+        "cache_max": int(record["blocks_max"]) * BLOCK_BYTES,
         "cache_fill": round(n / max(1, int(record["blocks_max"])), 4),
-        "evicted": int(record["evicted"]), "spilled": int(record["spilled"]),
+        "evicted": int(record["evicted"]),
+        "spilled": int(record["spilled"]),
         "fetched_bytes": int(record["fetched_bytes"]),
         "consumed_bytes": int(record["consumed_bytes"]),
-    }  # fmt: skip
+    }
 
 
 def _queue(node: Node, here: QueueState, cache: Json, paused: set[str]) -> Json:

@@ -38,12 +38,19 @@ def topic_config(node: Node, config: TelemetryConfig) -> TopicConfig:
     transports = node.topology.transports
     local = next((t for t in transports if t.kind == "ipc"), transports[0])
     return TopicConfig(
-        name=TOPIC, transport=local.name, mode="durable", history_bytes=MIB, receive_bytes=MIB,
-        fsync_interval_ms=1000.0, retention_bytes=config.retention_bytes,
-        retention_s=config.retention_s, retention_past_unacked=True,
-        segment_bytes=max(MIB, config.retention_bytes // SEGMENTS), cache_bytes=MIB,
+        name=TOPIC,
+        transport=local.name,
+        mode="durable",
+        history_bytes=MIB,
+        receive_bytes=MIB,
+        fsync_interval_ms=1000.0,
+        retention_bytes=config.retention_bytes,
+        retention_s=config.retention_s,
+        retention_past_unacked=True,
+        segment_bytes=max(MIB, config.retention_bytes // SEGMENTS),
+        cache_bytes=MIB,
         description="Counters of the engine, for history. Made by the engine itself.",
-    )  # fmt: skip
+    )
 
 
 class Telemetry:

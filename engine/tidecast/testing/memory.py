@@ -137,7 +137,12 @@ def connect_async(
     """An asyncio connection to a network in memory: use it with ``async with``. See `connect`."""
     link = partial(
         memory_link,
-        name=name, network=network, node=node, topics=topics, durable=durable, **settings,
-    )  # fmt: skip
+        name=name,
+        network=network,
+        node=node,
+        topics=topics,
+        durable=durable,
+        **settings,
+    )
     found = TopicCodecs(codec, topic_codecs)
     return Connecting(lambda: aio.Connection(link(), name, found))

@@ -129,10 +129,16 @@ class SimulatedNode:
         self._first: SimulatedLink | None = None
         warm_up(names=needed(topology, inline=True))
         self.engine = Node(
-            topology, data_dir, inline=True, memory=network.switch, seed=seed,
-            clock_ns=network.clock, connect=connect_to,
-            incarnation=None if network.real_time else network.clock(), wall_ns=network.wall_ns,
-        )  # fmt: skip
+            topology,
+            data_dir,
+            inline=True,
+            memory=network.switch,
+            seed=seed,
+            clock_ns=network.clock,
+            connect=connect_to,
+            incarnation=None if network.real_time else network.clock(),
+            wall_ns=network.wall_ns,
+        )
         self.engine.start()
 
     @property
@@ -234,9 +240,15 @@ class Network:
         self.step_ns = max(1, round(step_us * 1000))
         self.now_ns = START_NS
         self.switch = Switch(
-            packet_bytes, inbox_packets, seed=seed, drop=drop, duplicate=duplicate,
-            reorder=reorder, delay_ns=round(delay_us * 1000), trace=trace,
-        )  # fmt: skip
+            packet_bytes,
+            inbox_packets,
+            seed=seed,
+            drop=drop,
+            duplicate=duplicate,
+            reorder=reorder,
+            delay_ns=round(delay_us * 1000),
+            trace=trace,
+        )
         self.nodes: list[SimulatedNode] = []
         self.connections: list[Connection | aio.Connection] = []
         """To its nodes, also those that were killed; `close` closes what is open of them."""

@@ -242,9 +242,14 @@ class Switch(Memory):
         return inbox.put((0, source) if origin is None else origin.origin, data)
 
     def _send(
-        self, now_ns: int, source: int, origin: tuple[int, int], to: Port, data: bytes,
+        self,
+        now_ns: int,
+        source: int,
+        origin: tuple[int, int],
+        to: Port,
+        data: bytes,
         control: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.counts["packets"] += 1
         self.counts["bytes"] += len(data)
         if not self._passes(now_ns, source, to.node_id, data):

@@ -152,9 +152,10 @@ def path_mtu(sockets: TransportSockets) -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
         try:
             probe.setsockopt(
-                socket.IPPROTO_IP, socket.IP_MULTICAST_IF,
+                socket.IPPROTO_IP,
+                socket.IP_MULTICAST_IF,
                 send.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4),
-            )  # fmt: skip
+            )
             probe.connect(_host_and_port(sockets.targets[0][0]))
             return probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
         except OSError:

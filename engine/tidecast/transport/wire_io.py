@@ -72,8 +72,15 @@ INBOX_WRITE_AT, INBOX_READ_AT, INBOX_SLOTS_AT, INBOX_STRIDE_AT, INBOX_DROPPED_AT
 INBOX_HEADER_BYTES, INBOX_SLOT_HEADER_BYTES = 64, 32
 
 
-def send_io(kind: int, fd: int, targets: list[list[bytes]], packet_bytes: int, gso: bool,
-            source: int = 0, seal: State | None = None) -> State:  # fmt: skip
+def send_io(
+    kind: int,
+    fd: int,
+    targets: list[list[bytes]],
+    packet_bytes: int,
+    gso: bool,
+    source: int = 0,
+    seal: State | None = None,
+) -> State:
     """State for sending to ``targets``: for each, three 16-byte addresses, one a channel.
 
     ``seal``: of a sealed transport. Packets go out plain until IO_SEALS is set.

@@ -180,7 +180,7 @@ MUTATIONS = (
     Mutation(
         "dedup-forgets-open-session",
         _DEDUP,
-        "            if p.sessions == 0 and now_ns - p.seen_ns >",
+        "            if p.sessions == 0\n            and now_ns - p.seen_ns >",
         "            if now_ns - p.seen_ns >",
         (_PUBLISH + "test_a_producer_that_is_idle_in_a_session_is_not_forgotten",),
         "A producer with an open session is forgotten, and its duplicates are stored.",

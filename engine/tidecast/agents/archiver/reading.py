@@ -82,14 +82,19 @@ def _batch_with_room(A, topic, source, queue, n, touched):
     need = seg.BATCH_HEADER_BYTES + n
     if queue.used + need > queue.buffer_bytes:
         if queue.used == 0 and queue.grow_bytes == 0:
-            if emit(A.events, A.attention, E_GROW, queue.index, need, 0, 0, 0):
+            if emit(A.events, A.attention, E_GROW, queue.index, need):
                 queue.grow_bytes = need
         return touched, False
     queue.open_at = queue.used
     queue.used = begin_batch(
-        buffer, queue.open_at, source.producer, source.epoch, topic.owner,
-        source.first_seq + source.count, source.first_seq + source.d_count - 1,
-    )  # fmt: skip
+        buffer,
+        queue.open_at,
+        source.producer,
+        source.epoch,
+        topic.owner,
+        source.first_seq + source.count,
+        source.first_seq + source.d_count - 1,
+    )
     A.touched[touched] = queue.index
     return touched + 1, True
 
@@ -263,7 +268,7 @@ def read_source(A, topic, source, wall_ns, fields):
             # how many messages it held is not known: nothing follows it
             if source.gap_reported == 0:
                 source.gap_reported = emit(
-                    A.events, A.attention, E_GAP, source.index, source.seq, 1, 0, 0
+                    A.events, A.attention, E_GAP, source.index, source.seq, 1
                 )
             break
         end = slot + length

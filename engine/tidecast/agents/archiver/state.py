@@ -136,9 +136,15 @@ ARCHIVER = Kind(
 def archiver_state(*, counters: np.ndarray, bells: Bytes) -> State:
     """The state of an archiver with nothing to do."""
     return ARCHIVER.make(
-        topics=np.zeros(TOPICS_MAX, dtype=TOPIC), sources=np.zeros(SOURCES_MAX, dtype=SOURCE),
-        queues=np.zeros(QUEUES_MAX, dtype=QUEUE), index=np.zeros(TOPICS_MAX, dtype=np.int64),
-        touched=np.zeros(QUEUES_MAX, dtype=np.int64), misc=np.zeros(MISC_FIELDS, dtype=np.int64),
-        events=event_ring(), attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
-        counters=counters, bells=bells, wakes=np.zeros(WAKES_BYTES, dtype=np.uint8),
-    )  # fmt: skip
+        topics=np.zeros(TOPICS_MAX, dtype=TOPIC),
+        sources=np.zeros(SOURCES_MAX, dtype=SOURCE),
+        queues=np.zeros(QUEUES_MAX, dtype=QUEUE),
+        index=np.zeros(TOPICS_MAX, dtype=np.int64),
+        touched=np.zeros(QUEUES_MAX, dtype=np.int64),
+        misc=np.zeros(MISC_FIELDS, dtype=np.int64),
+        events=event_ring(),
+        attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
+        counters=counters,
+        bells=bells,
+        wakes=np.zeros(WAKES_BYTES, dtype=np.uint8),
+    )

@@ -184,9 +184,14 @@ def _schedule(S, C, data, p, token, now):
     word = load_u32(data, p + seg.REC_LENGTH_AT)
     due_ns = deliver_at(data, p)
     window.schedule(
-        C, window.window_of(C), token, due_ns, load_u32(data, p + seg.REC_KEY_HASH_AT),
-        word & seg.REC_LENGTH_MASK, word & seg.REC_KEY != 0,
-    )  # fmt: skip
+        C,
+        window.window_of(C),
+        token,
+        due_ns,
+        load_u32(data, p + seg.REC_KEY_HASH_AT),
+        word & seg.REC_LENGTH_MASK,
+        word & seg.REC_KEY != 0,
+    )
     due(S, C, waits_until(S, now, due_ns))
 
 
@@ -213,7 +218,7 @@ def _no_room(S, C, cursor, member, hostile):
     m.ring_full = 1
     if hostile and m.hostile == 0:
         m.hostile = 1
-        emit(S.events, S.attention, E_HOSTILE, member, 0, 0, 0, 0)
+        emit(S.events, S.attention, E_HOSTILE, member)
     wait_for_credit(S, C, cursor, cursors.NO_ROOM)
 
 
@@ -480,7 +485,7 @@ def _meet(S, key_hash):
 def _note_gone(S, C, cursor, win, e):
     """Settle a record that was to be delivered again and is deleted (compaction). True: done."""
     token = load_i64(win, e + window.W_TOKEN)
-    if emit(S.events, S.attention, E_GONE, cursor, token, C.generation, 0, 0) == 0:
+    if emit(S.events, S.attention, E_GONE, cursor, token, C.generation) == 0:
         return False
     window.delist(C, win, e)
     window.set_state(win, e, window.DONE)
@@ -653,5 +658,5 @@ def _grow_window(S, C, cursor):
     C.reason = cursors.WINDOW_FULL
     cursors.park(S, C)
     if C.growing == 0 and C.window_mask + 1 < window.WINDOW_MAX:
-        if emit(S.events, S.attention, E_WINDOW, cursor, C.generation, 0, 0, 0) > 0:
+        if emit(S.events, S.attention, E_WINDOW, cursor, C.generation) > 0:
             C.growing = 1

@@ -17,9 +17,7 @@ from tidecast.queues.cache.window import WINDOW_MAX
 BLOCKS_MAX = 16_384
 SAMPLES = 32
 
-(
-    E_FETCH, E_WINDOW, E_DEAD, E_HOSTILE, E_GONE,
-) = range(40, 45)  # fmt: skip
+(E_FETCH, E_WINDOW, E_DEAD, E_HOSTILE, E_GONE) = range(40, 45)
 """Events: a queue wants a block (queue, token); a window is too small (cursor); a record is to be
 dead-lettered (cursor, token, attempts, reason's kind); a member wrote what it may not (member); a
 record that was to be delivered again is no more (cursor, token)."""
@@ -107,7 +105,8 @@ def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
     misc = np.zeros(MISC_FIELDS, dtype=np.int64)
     misc[P_DUE_NS] = NEVER_NS
     return PULLER.make(
-        cursors=lined_table(CURSORS_MAX, CURSOR), index=np.zeros(CURSORS_MAX, dtype=np.int64),
+        cursors=lined_table(CURSORS_MAX, CURSOR),
+        index=np.zeros(CURSORS_MAX, dtype=np.int64),
         ready=np.zeros(CURSORS_MAX // 64, dtype=np.int64),
         links=np.zeros((CURSORS_MAX, 2, 3), dtype=np.int32),
         chains=np.full(CHAINS, -1, dtype=np.int32),
@@ -117,13 +116,17 @@ def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
         wanting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
         scouting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
         held=np.zeros((QUEUES_MAX, QUEUE_BLOCKS_MAX), dtype=np.int64),
-        blocks=np.zeros(BLOCKS_MAX, dtype=BLOCK), spare=np.zeros(BLOCKS_MAX, dtype=np.int64),
-        spare_n=np.zeros(1, dtype=np.int64), members=np.zeros(MEMBERS_MAX, dtype=MEMBER),
+        blocks=np.zeros(BLOCKS_MAX, dtype=BLOCK),
+        spare=np.zeros(BLOCKS_MAX, dtype=np.int64),
+        spare_n=np.zeros(1, dtype=np.int64),
+        members=np.zeros(MEMBERS_MAX, dtype=MEMBER),
         samples=np.zeros((MEMBERS_MAX, SAMPLES, 2), dtype=np.int64),
         touched=np.zeros(MEMBERS_MAX, dtype=np.int64),
         stamps=np.zeros((2 * WINDOW_MAX, 2), dtype=np.int64),
         events=np.zeros((EVENTS_MAX, EVENT_FIELDS), dtype=np.int64),
         reasons=np.zeros((EVENTS_MAX, ACK_REASON_BYTES_MAX), dtype=np.uint8),
-        attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64), wakes=wakes, bells=bells,
+        attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
+        wakes=wakes,
+        bells=bells,
         misc=misc,
-    )  # fmt: skip
+    )

@@ -228,8 +228,9 @@ def open_packets(evp, context, nonce, header_bytes, packet, sealed, target, pack
         return 0
     began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     for _ in range(packets):
-        outcome = open_sealed(evp, context, nonce, packet, 0, header_bytes, sealed, 0, n, target, 0,
-                              scratch)  # fmt: skip
+        outcome = open_sealed(
+            evp, context, nonce, packet, 0, header_bytes, sealed, 0, n, target, 0, scratch
+        )
         if outcome != DONE:
             return 0
     return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began

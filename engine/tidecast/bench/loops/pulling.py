@@ -59,9 +59,15 @@ def poll_one_by_one(
 
 @kernel
 def drain_members(
-    words: Any, members: Any, states: Any, rows: Any, runs: Any, scratch: Any, rounds: Any,
+    words: Any,
+    members: Any,
+    states: Any,
+    rows: Any,
+    runs: Any,
+    scratch: Any,
+    rounds: Any,
     found: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Cycle, and let each of the members take and ack all it has; records by member in ``found``.
 
     Returns how many were taken; comes back early when events need the shell.

@@ -26,13 +26,18 @@ _KEPT: list[Any] = []
 def topology(node: int, port: int, **config: Any) -> Any:
     """A node of a bench: one multicast transport on loopback, one topic."""
     transport = {
-        "name": "bench", "kind": config.get("kind", "udp-multicast"), "group": "239.255.84.98",
-        "port": port, "packet_bytes": config.get("packet_bytes", 1400), "allow_faults": True,
+        "name": "bench",
+        "kind": config.get("kind", "udp-multicast"),
+        "group": "239.255.84.98",
+        "port": port,
+        "packet_bytes": config.get("packet_bytes", 1400),
+        "allow_faults": True,
         "socket_buffer_bytes": config.get("socket_buffer_bytes", 4 << 20),
-        "idle": config.get("idle", "backoff"), "gso": config.get("gso", True),
+        "idle": config.get("idle", "backoff"),
+        "gso": config.get("gso", True),
         "interface": config.get("interface", "127.0.0.1"),
         "secure": "required" if config.get("secure") else "off",
-    }  # fmt: skip
+    }
     if config.get("peers"):
         transport |= {"peers": config["peers"], "bind": "127.0.0.1"}
     topic = {

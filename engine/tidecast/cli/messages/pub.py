@@ -225,9 +225,14 @@ def _run(
 
 
 def _check_combination(
-    messages: tuple[str, ...], split: str, raw: bool, key_from: str | None, key: str | None,
-    producer: str | None, first_seq: int | None,
-) -> None:  # fmt: skip
+    messages: tuple[str, ...],
+    split: str,
+    raw: bool,
+    key_from: str | None,
+    key: str | None,
+    producer: str | None,
+    first_seq: int | None,
+) -> None:
     if raw and (messages or split != "lines"):
         other = "--message has no newline" if messages else f"--split {split} has no lines"
         raise click.UsageError(f"--raw keeps the newline of lines, and {other}: leave --raw out")
@@ -325,10 +330,15 @@ def headers_of(headers: tuple[str, ...]) -> dict[str, str]:
 def _summary(topic: str, sender: Sender, seconds: float, as_json: bool) -> None:
     rate = sender.messages / seconds if seconds else 0.0
     if as_json:
-        echo_json({
-            "topic": topic, "messages": sender.messages, "bytes": sender.bytes,
-            "seconds": round(seconds, 6), "messages_per_s": round(rate, 1),
-        })  # fmt: skip
+        echo_json(
+            {
+                "topic": topic,
+                "messages": sender.messages,
+                "bytes": sender.bytes,
+                "seconds": round(seconds, 6),
+                "messages_per_s": round(rate, 1),
+            }
+        )
         return
     noun = "message" if sender.messages == 1 else "messages"
     click.echo(

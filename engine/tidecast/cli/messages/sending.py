@@ -84,9 +84,15 @@ class Sender:
     """Publishes lists of messages, at a rate if one is asked for, and counts."""
 
     def __init__(
-        self, publisher: Publisher, optional: dict[str, Any], rate_per_s: float | None,
-        key_of: KeyOf | None = None, *, durable: bool = False, warning: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        publisher: Publisher,
+        optional: dict[str, Any],
+        rate_per_s: float | None,
+        key_of: KeyOf | None = None,
+        *,
+        durable: bool = False,
+        warning: str = "",
+    ) -> None:
         """``durable``: `settle` waits for the disk. Raises ConfigError on a live topic then.
 
         ``warning``: shown before the first message.

@@ -138,9 +138,14 @@ def sub(
 
 
 def _run(
-    flow: Flow, count: int | None, timeout_s: float | None, until_ns: int | None, said: str, *,
+    flow: Flow,
+    count: int | None,
+    timeout_s: float | None,
+    until_ns: int | None,
+    said: str,
+    *,
     until_end: bool,
-) -> None:  # fmt: skip
+) -> None:
     stop = Stop()
     try:
         with stoppable(stop):
@@ -212,9 +217,15 @@ def _report_missing(what: str, about: dict[str, Any]) -> None:
 
 
 def _of_log(
-    client: Connection, logs: Logs, topic: str, start: Start | None, until_ns: int | None,
-    live: dict[str, Any], out: BinaryIO, writer: Writer,
-) -> LogFlow:  # fmt: skip
+    client: Connection,
+    logs: Logs,
+    topic: str,
+    start: Start | None,
+    until_ns: int | None,
+    live: dict[str, Any],
+    out: BinaryIO,
+    writer: Writer,
+) -> LogFlow:
     from tidecast.cli.messages.logs import LogReader
 
     given = [name for name, value in live.items() if value is not None]
@@ -247,9 +258,15 @@ def _consumer(
 
 
 def _writer(
-    topic: str, *, topics: bool, keys: bool, headers: bool, template: str | None, as_json: bool,
+    topic: str,
+    *,
+    topics: bool,
+    keys: bool,
+    headers: bool,
+    template: str | None,
+    as_json: bool,
     raw: bool,
-) -> Writer:  # fmt: skip
+) -> Writer:
     from tidecast.config.topology import is_pattern
 
     ways = [

@@ -59,9 +59,15 @@ class Duration(_Parsed):
     name = "duration"
 
     def __init__(
-        self, unit: str = "s", *, whole: bool = False, bare: bool = True, low: float | None = None,
-        high: float | None = None, above: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        unit: str = "s",
+        *,
+        whole: bool = False,
+        bare: bool = True,
+        low: float | None = None,
+        high: float | None = None,
+        above: bool = False,
+    ) -> None:
         self._bare = bare
         self.unit, self.whole, self.low, self.high, self.above = unit, whole, low, high, above
 

@@ -66,9 +66,15 @@ def _spark_options(command: F) -> F:
 @token_option
 @data_dir_option
 def archive(
-    data_dir: Path, master: str, config: tuple[str, ...], as_json: bool, no_compact: bool,
-    out: Path, token: str | None, **options: Any,
-) -> None:  # fmt: skip
+    data_dir: Path,
+    master: str,
+    config: tuple[str, ...],
+    as_json: bool,
+    no_compact: bool,
+    out: Path,
+    token: str | None,
+    **options: Any,
+) -> None:
     """Append to a Parquet archive what topics got since the last run, exactly once."""
     run_on_spark(
         "archive", "archive", master, config, as_json, data_dir, out,
@@ -90,14 +96,18 @@ def archive(
 @token_option
 @data_dir_option
 def replay(
-    data_dir: Path, master: str, config: tuple[str, ...], as_json: bool, archive: Path,
-    token: str | None, **options: Any,
-) -> None:  # fmt: skip
+    data_dir: Path,
+    master: str,
+    config: tuple[str, ...],
+    as_json: bool,
+    archive: Path,
+    token: str | None,
+    **options: Any,
+) -> None:
     """Publish rows of an archive to a topic, in the order of their keys."""
     run_on_spark(
-        "replay", "replay", master, config, as_json, archive, data_dir, token=token or "",
-        **options,
-    )  # fmt: skip
+        "replay", "replay", master, config, as_json, archive, data_dir, token=token or "", **options
+    )
 
 
 def _rollup_options(command: F) -> F:
@@ -152,15 +162,27 @@ def backfill(
 @_spark_options
 @data_dir_option
 def report(
-    data_dir: Path, master: str, config: tuple[str, ...], as_json: bool, rollups: Path, out: Path,
+    data_dir: Path,
+    master: str,
+    config: tuple[str, ...],
+    as_json: bool,
+    rollups: Path,
+    out: Path,
     hours: int,
-) -> None:  # fmt: skip
+) -> None:
     """Recommend rate limit, history and cache for each topic, with plots and reasons."""
     del data_dir
     run_on_spark(
-        "report", "capacity_report", master, config, as_json, rollups, out, module="capacity",
+        "report",
+        "capacity_report",
+        master,
+        config,
+        as_json,
+        rollups,
+        out,
+        module="capacity",
         hours=hours,
-    )  # fmt: skip
+    )
 
 
 @pipeline.command("warm-up")

@@ -126,9 +126,15 @@ def run_job(job: str, as_json: bool, work: Callable[[], Any]) -> None:
 
 
 def run_on_spark(
-    job: str, function: str, master: str, config: tuple[str, ...], as_json: bool,
-    *arguments: Any, module: str = "", **options: Any,
-) -> None:  # fmt: skip
+    job: str,
+    function: str,
+    master: str,
+    config: tuple[str, ...],
+    as_json: bool,
+    *arguments: Any,
+    module: str = "",
+    **options: Any,
+) -> None:
     """Run ``function`` of the job's module in a session of its own."""
     settings = settings_of(config)
 

@@ -163,9 +163,14 @@ def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: b
     for row in rows:
         owned = (row["owner"] or "-", str(row["owner_epoch"] or "-"), _when(row["owner_since_ns"]))
         table.add_row(
-            row["topic"], str(row["queue"]), str(row["segments"]), human_bytes(row["bytes"]),
-            str(row["earliest_token"]), str(row["torn_files"] or "-"), *(owned if shared else ()),
-        )  # fmt: skip
+            row["topic"],
+            str(row["queue"]),
+            str(row["segments"]),
+            human_bytes(row["bytes"]),
+            str(row["earliest_token"]),
+            str(row["torn_files"] or "-"),
+            *(owned if shared else ()),
+        )
     for row in kept:
         name = f"{row['topic']} (adapter {row['adapter']})"
         table.add_row(name, str(row["queue"]), "-", "-", str(row["earliest_token"]), "-")
@@ -183,9 +188,15 @@ def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: b
 @json_option
 @click.pass_context
 def inspect(
-    ctx: click.Context, topic: str, number: int, batches: int, offset: int | None,
-    data_dir: Path, token: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    topic: str,
+    number: int,
+    batches: int,
+    offset: int | None,
+    data_dir: Path,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Show batches of queue NUMBER of TOPIC: the newest, or those from an offset on."""
     from tidecast.cli.topics.subscription import ask
     from tidecast.log.inspect import list_batches
@@ -204,9 +215,16 @@ def inspect(
     from rich.table import Table
 
     table = Table(
-        "offset", "records", "bytes", "appended", "producer", "epoch", "sequences", "owner",
+        "offset",
+        "records",
+        "bytes",
+        "appended",
+        "producer",
+        "epoch",
+        "sequences",
+        "owner",
         box=None,
-    )  # fmt: skip
+    )
     expected = offset if offset is not None else rows[0]["token"] if rows else 0
     for row in rows:
         if row["token"] > expected:
@@ -214,10 +232,15 @@ def inspect(
             table.add_row(str(expected), str(row["token"] - expected), "-", what)
         expected = row["token"] + row["records"]
         table.add_row(
-            str(row["token"]), str(row["records"]), str(row["bytes"]), _when(row["append_time"]),
-            f"{row['producer']:x}", str(row["epoch"]), f"{row['first_seq']}..{row['last_seq']}",
+            str(row["token"]),
+            str(row["records"]),
+            str(row["bytes"]),
+            _when(row["append_time"]),
+            f"{row['producer']:x}",
+            str(row["epoch"]),
+            f"{row['first_seq']}..{row['last_seq']}",
             str(row["owner"]),
-        )  # fmt: skip
+        )
     console().print(table)
 
 
@@ -245,10 +268,7 @@ def verify(
     found = _queues(data_dir, topic, number)
     total = sum(queue_bytes(directory) for _, _, directory in found)
     screen = console(stderr=True)
-    columns = (
-        "{task.description}", BarColumn(), DownloadColumn(),
-        TransferSpeedColumn(),
-    )  # fmt: skip
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
     reports = []
     with Progress(*columns, console=screen, disable=as_json) as bar:
         task = bar.add_task("verify", total=total)

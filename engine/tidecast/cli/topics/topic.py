@@ -326,9 +326,16 @@ def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) 
                   "limit", box=None, pad_edge=False)  # fmt: skip
     for each in topics:
         table.add_row(
-            each.name, str(each.wire_id), each.mode, each.transport, each.reliability, each.flow,
-            human_bytes(each.history_bytes), human_bytes(each.receive_bytes), _limit(each),
-        )  # fmt: skip
+            each.name,
+            str(each.wire_id),
+            each.mode,
+            each.transport,
+            each.reliability,
+            each.flow,
+            human_bytes(each.history_bytes),
+            human_bytes(each.receive_bytes),
+            _limit(each),
+        )
     for row in attached:
         waits = ", waiting" if row["state"] == "waiting" else ""
         table.add_row(row["name"], "-", f"adapter {row['adapter']}{waits}", *["-"] * 6)

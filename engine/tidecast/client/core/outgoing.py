@@ -83,9 +83,8 @@ class Run:
         """Append what is left of it: 0 when all is in, else `writer.FULL` or `writer.TOO_LARGE`."""
         done = np.array((self.done, self._at), dtype=np.int64)
         status = put_many(
-            port, *self._span(), self.lengths, self.fixed, self.n, 0,
-            int(flush), done,
-        )  # fmt: skip
+            port, *self._span(), self.lengths, self.fixed, self.n, 0, int(flush), done
+        )
         self.done, self._at = done.tolist()
         return int(status)
 

@@ -58,9 +58,12 @@ Begun = Flow[T] | Done[T]
 
 
 def idle(
-    connection: Any, arm: Callable[[], int | None], deadline: Deadline, pace: InlinePace,
+    connection: Any,
+    arm: Callable[[], int | None],
+    deadline: Deadline,
+    pace: InlinePace,
     at_most_s: float = 1.0,
-) -> Flow[bool]:  # fmt: skip
+) -> Flow[bool]:
     """Nothing is there: run inline agents, else wait for the doorbell. False: it did not ring."""
     link = connection.link
     if link.inline:

@@ -171,8 +171,9 @@ def _next_message(own: int, _arguments: int, _n: int, _names: int) -> int:
     at = word_at(walk, 8 * WALK_TABLE_AT) + row * word_at(walk, 8 * WALK_ROW_BYTES)
     kind, origin = word_at(own, _WALK_KIND), word_at(own, _WALK_ORIGIN)
     offsets = word_at(word_at(own, _WALK_OFFSETS), ARRAY_DATA_AT)
-    data = new_bytes(word_at(walk, 8 * WALK_BASE) + word_at(at, 8 * ROW_AT),
-                     word_at(at, 8 * ROW_LENGTH))  # fmt: skip
+    data = new_bytes(
+        word_at(walk, 8 * WALK_BASE) + word_at(at, 8 * ROW_AT), word_at(at, 8 * ROW_LENGTH)
+    )
     one = new_object(kind) if data != 0 else 0
     if one == 0:
         if data != 0:

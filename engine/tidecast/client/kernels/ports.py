@@ -311,9 +311,8 @@ def wait_line(bells: Bytes, line: int, seen: int, timeout_ns: int, scratch: Byte
 
 @kernel
 def wake_loop(
-    bells: Bytes, line: int, seen: int, armed: Bytes, event_fd: int, timeout_ns: int,
-    scratch: Bytes,
-) -> int:  # fmt: skip
+    bells: Bytes, line: int, seen: int, armed: Bytes, event_fd: int, timeout_ns: int, scratch: Bytes
+) -> int:
     """For ``timeout_ns``, write to an eventfd when the line's word changes; the last word.
 
     ``armed``: a word that is `WAITS` while an event loop waits; at `STOPS` a change ends the call.

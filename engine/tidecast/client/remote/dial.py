@@ -33,9 +33,12 @@ def dial(
     socket = open_socket(where, token, tls=tls)
     try:
         hello = frames.Hello(
-            name=name, session=session, key=key, version=VERSION,
+            name=name,
+            session=session,
+            key=key,
+            version=VERSION,
             levels=(levels.OURS.low, levels.OURS.high),
-        )  # fmt: skip
+        )
         socket.send(frames.encode(hello))
         frame, _ = frames.from_gateway(socket.recv(CONNECT_TIMEOUT_S))
     except (ConnectionClosed, TimeoutError, BadFrame) as problem:
@@ -53,9 +56,7 @@ def dial(
     return frame, socket
 
 
-def open_socket(
-    where: str, token: str, *, tls: bool, path: str = frames.PATH
-) -> ClientConnection:  # fmt: skip
+def open_socket(where: str, token: str, *, tls: bool, path: str = frames.PATH) -> ClientConnection:
     """A websocket to a gateway. Raises AuthError, ConfigError, ConnectionLost, EngineNotRunning."""
     try:
         return connect(

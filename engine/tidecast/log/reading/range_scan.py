@@ -100,10 +100,17 @@ class RangeScan:
     """
 
     def __init__(
-        self, directory: Path, topic: str, queue: int, wanted: Wanted, *,
-        skip_corrupt: bool = False, fail_on_data_loss: bool = True, report: Report = _unreported,
+        self,
+        directory: Path,
+        topic: str,
+        queue: int,
+        wanted: Wanted,
+        *,
+        skip_corrupt: bool = False,
+        fail_on_data_loss: bool = True,
+        report: Report = _unreported,
         block_bytes: int = BLOCK_BYTES,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.selector = Selector(wanted)
         self.token = wanted.token_min
         self._directory, self._topic, self._queue = directory, topic, queue
@@ -180,11 +187,18 @@ class RangeScan:
             )
         found = self._next_sound(fd, base, position, token)
         after = until if found < 0 else self._base_token(fd, found)
-        self._report(SKIPPED, {
-            "topic": self._topic, "queue": self._queue, "token": token,
-            "tokens_lost": max(0, after - token), "file": str(path), "position": position,
-            "cause": text,
-        })  # fmt: skip
+        self._report(
+            SKIPPED,
+            {
+                "topic": self._topic,
+                "queue": self._queue,
+                "token": token,
+                "tokens_lost": max(0, after - token),
+                "file": str(path),
+                "position": position,
+                "cause": text,
+            },
+        )
         if found < 0:
             self.token = until
             return position, -1

@@ -132,9 +132,14 @@ def recover(directory: Path, topic: str, queue: int, on_rows: Rows) -> Recovered
 
 
 def _sealed(
-    directory: Path, base: int, topic: str, queue: int, bases: list[int], last: int,
+    directory: Path,
+    base: int,
+    topic: str,
+    queue: int,
+    bases: list[int],
+    last: int,
     result: Recovered,
-) -> Segment:  # fmt: skip
+) -> Segment:
     """A sealed segment, by its index; scanned only if that does not fit."""
     path = directory / segment_name(base)
     following = min(b for b in [*bases, last] if b > base)
@@ -283,9 +288,13 @@ def _check_sound(fd: int, position: int, end: int) -> None:
 
 
 def write_index(
-    directory: Path, base: int, segment_head: bytes, entries: list[Entry],
-    *, seal: tuple[int, int] | None,
-) -> None:  # fmt: skip
+    directory: Path,
+    base: int,
+    segment_head: bytes,
+    entries: list[Entry],
+    *,
+    seal: tuple[int, int] | None,
+) -> None:
     """Write an index anew, whole or not at all."""
     raw = index_header(segment_head)
     some = entries if seal is None else [*entries[:-1], (*seal, entries[-1][2])]

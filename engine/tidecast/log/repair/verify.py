@@ -144,12 +144,18 @@ def _rows(report: Report, path: Path, rows: np.ndarray) -> None:
         before, epoch = report.last_seqs.get(producer, (0, 0))
         if first <= before:
             _bad(
-                report, path, row[scan.C_POSITION], row[scan.C_BASE_TOKEN],
+                report,
+                path,
+                row[scan.C_POSITION],
+                row[scan.C_BASE_TOKEN],
                 f"sequence {first} of producer {producer:x} is there already (up to {before})",
-            )  # fmt: skip
+            )
         if row[scan.C_EPOCH] < epoch:
             _bad(
-                report, path, row[scan.C_POSITION], row[scan.C_BASE_TOKEN],
+                report,
+                path,
+                row[scan.C_POSITION],
+                row[scan.C_BASE_TOKEN],
                 f"epoch {row[scan.C_EPOCH]} of producer {producer:x} behind epoch {epoch}",
-            )  # fmt: skip
+            )
         report.last_seqs[producer] = (max(last, before), max(row[scan.C_EPOCH], epoch))

@@ -22,28 +22,41 @@ _BUFFERS_MAX = 1 << 20
 
 class _Schema(ctypes.Structure):
     _fields_ = (
-        ("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p),
-        ("flags", ctypes.c_int64), ("n_children", ctypes.c_int64), ("children", ctypes.c_void_p),
-        ("dictionary", ctypes.c_void_p), ("release", ctypes.c_void_p),
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_void_p),
+        ("flags", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
         ("private_data", ctypes.c_void_p),
-    )  # fmt: skip
+    )
 
 
 class _Array(ctypes.Structure):
     _fields_ = (
-        ("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64),
-        ("n_buffers", ctypes.c_int64), ("n_children", ctypes.c_int64), ("buffers", ctypes.c_void_p),
-        ("children", ctypes.c_void_p), ("dictionary", ctypes.c_void_p),
-        ("release", ctypes.c_void_p), ("private_data", ctypes.c_void_p),
-    )  # fmt: skip
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.c_void_p),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
 
 
 class _Stream(ctypes.Structure):
     _fields_ = (
-        ("get_schema", ctypes.c_void_p), ("get_next", ctypes.c_void_p),
-        ("get_last_error", ctypes.c_void_p), ("release", ctypes.c_void_p),
+        ("get_schema", ctypes.c_void_p),
+        ("get_next", ctypes.c_void_p),
+        ("get_last_error", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
         ("private_data", ctypes.c_void_p),
-    )  # fmt: skip
+    )
 
 
 _RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -97,8 +97,9 @@ def seal(evp, context, nonce, header, header_at, header_n, source, source_at, n,
     """
     if n < 0 or n > BYTES_MAX or header_n < 0 or header_n > BYTES_MAX:
         return REFUSED
-    _check(nonce, header, header_at, header_n, source, source_at, n, target, target_at,
-           n + TAG_BYTES)  # fmt: skip
+    _check(
+        nonce, header, header_at, header_n, source, source_at, n, target, target_at, n + TAG_BYTES
+    )
     done, to = address_of(scratch), address_of(target) + target_at
     if _init(evp[lib.ENCRYPT_INIT], context, address_of(nonce)) != 1:
         return REFUSED
@@ -127,8 +128,9 @@ def open_sealed(evp, context, nonce, header, header_at, header_n, source, source
     """
     if n < 0 or n > BYTES_MAX or header_n < 0 or header_n > BYTES_MAX:
         return REFUSED
-    _check(nonce, header, header_at, header_n, source, source_at, n + TAG_BYTES, target, target_at,
-           n)  # fmt: skip
+    _check(
+        nonce, header, header_at, header_n, source, source_at, n + TAG_BYTES, target, target_at, n
+    )
     text, to = address_of(source) + source_at, address_of(target) + target_at
     outcome = _open(evp, context, nonce, address_of(header) + header_at, header_n, text, n, to,
                     address_of(scratch))  # fmt: skip

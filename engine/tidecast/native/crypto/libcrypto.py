@@ -30,14 +30,24 @@ KEY_BYTES = {SUITE_AES_128_GCM: 16, SUITE_AES_256_GCM: 32}
 _CIPHERS = {SUITE_AES_128_GCM: "EVP_aes_128_gcm", SUITE_AES_256_GCM: "EVP_aes_256_gcm"}
 
 FUNCTIONS = (
-    "EVP_EncryptInit_ex", "EVP_EncryptUpdate", "EVP_EncryptFinal_ex",
-    "EVP_DecryptInit_ex", "EVP_DecryptUpdate", "EVP_DecryptFinal_ex", "EVP_CIPHER_CTX_ctrl",
-)  # fmt: skip
+    "EVP_EncryptInit_ex",
+    "EVP_EncryptUpdate",
+    "EVP_EncryptFinal_ex",
+    "EVP_DecryptInit_ex",
+    "EVP_DecryptUpdate",
+    "EVP_DecryptFinal_ex",
+    "EVP_CIPHER_CTX_ctrl",
+)
 """The functions that kernels call, in the order of their addresses in `Libcrypto.functions`."""
 (
-    ENCRYPT_INIT, ENCRYPT_UPDATE, ENCRYPT_FINAL,
-    DECRYPT_INIT, DECRYPT_UPDATE, DECRYPT_FINAL, CONTROL,
-) = range(len(FUNCTIONS))  # fmt: skip
+    ENCRYPT_INIT,
+    ENCRYPT_UPDATE,
+    ENCRYPT_FINAL,
+    DECRYPT_INIT,
+    DECRYPT_UPDATE,
+    DECRYPT_FINAL,
+    CONTROL,
+) = range(len(FUNCTIONS))
 GET_TAG, SET_TAG = 0x10, 0x11
 """Commands of `EVP_CIPHER_CTX_ctrl`."""
 
@@ -48,9 +58,11 @@ _TEST_TAG = bytes.fromhex("ab6e47d42cec13bdf53a67b21257bddf")
 
 class _DlInfo(ctypes.Structure):
     _fields_ = [
-        ("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p),
-    ]  # fmt: skip
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
 
 
 class Unusable(Exception):

@@ -119,10 +119,11 @@ def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any
 
 def _members_of(subs: DurableSubscriptions, cursor: CursorState) -> list[Any]:
     return [
-        member for subscription in subs.subscriptions.values()
+        member
+        for subscription in subs.subscriptions.values()
         if subscription.cursors.get((cursor.here.topic, cursor.here.queue)) is cursor
         for member in subscription.members.values()
-    ]  # fmt: skip
+    ]
 
 
 def _member_row(subs: DurableSubscriptions, number: int, client: int, identity: int) -> Any:
@@ -130,11 +131,15 @@ def _member_row(subs: DurableSubscriptions, number: int, client: int, identity: 
     record = subs.puller.state.members[number]
     name = subs.state.ctx.clients[client].name if client in subs.state.ctx.clients else ""
     return {
-        "consumer_id": identity, "client_id": client, "client": name,
-        "in_flight": int(record["in_flight"]), "max_in_flight": int(record["in_flight_max"]),
+        "consumer_id": identity,
+        "client_id": client,
+        "client": name,
+        "in_flight": int(record["in_flight"]),
+        "max_in_flight": int(record["in_flight_max"]),
         "in_flight_bytes": int(record["in_flight_bytes"]),
-        "delivered": int(record["delivered"]), "acked": int(record["acked"]),
-    }  # fmt: skip
+        "delivered": int(record["delivered"]),
+        "acked": int(record["acked"]),
+    }
 
 
 def cursors(subs: DurableSubscriptions, pattern: str, name: str) -> list[tuple[int, str, int]]:
@@ -288,9 +293,10 @@ def seek(
         subscription = subs.get(pattern, name)
         subs.state.check_open(topic or pattern)
         moving = {
-            key: cursor for key, cursor in subscription.cursors.items()
+            key: cursor
+            for key, cursor in subscription.cursors.items()
             if topic in (None, key[0]) and queue in (None, key[1])
-        }  # fmt: skip
+        }
         if subscription.cursors and not moving:
             which = "queues" if queue is None else f"queue {queue}"
             raise NotFound(f"subscription {name} of {pattern}: no {which} of {topic or pattern}")
@@ -313,11 +319,12 @@ def seek(
             subs.save_or_say(subscription)  # it has moved
             subs.state.ctx.notify_all(
                 events.SubscriptionMoved(
-                    topic=pattern, subscription=name,
+                    topic=pattern,
+                    subscription=name,
                     records=sum(row["records"] for row in rows),
                     forgotten=sum(row["forgotten"] for row in rows),
                 )
-            )  # fmt: skip
+            )
     return rows
 
 

@@ -79,9 +79,13 @@ class DurableSubscriptions(Observer):
     """See module. `start` after the node's files exist, `topic_opened` for every durable topic."""
 
     def __init__(
-        self, ctx: NodeContext, durable: SourceRegistry, leases: Leases, connect: Connect,
+        self,
+        ctx: NodeContext,
+        durable: SourceRegistry,
+        leases: Leases,
+        connect: Connect,
         actions: Mapping[str, Callable[..., Any]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``actions``: of `perform`; each takes this object first."""
         state = self.state = ConsumersState(ctx, durable, leases)
         self.ctx, self.durable, self.lock, self._actions = ctx, durable, state.lock, actions
@@ -211,9 +215,12 @@ class DurableSubscriptions(Observer):
             wake_queue(self._wakes.array, self.ctx.bells, row)
 
     def topic_opened(
-        self, config: TopicConfig, logs: Sequence[QueueLog | AttachedQueue], queue_map: QueueMap,
+        self,
+        config: TopicConfig,
+        logs: Sequence[QueueLog | AttachedQueue],
+        queue_map: QueueMap,
         topic: DurableTopic | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A durable topic is there, or has grown: subscriptions that match it get cursors."""
         with self.lock:
             puller = self._running()
@@ -222,9 +229,12 @@ class DurableSubscriptions(Observer):
             if here is None:
                 if topic is not None:
                     here = TopicState(
-                        config, queue_map, store=places.store_of(topic),
-                        owned=lambda: topic.owned, directory=topic.directory,
-                    )  # fmt: skip
+                        config,
+                        queue_map,
+                        store=places.store_of(topic),
+                        owned=lambda: topic.owned,
+                        directory=topic.directory,
+                    )
                 else:
                     directory = self.attached.directory(config.name)
                     here = TopicState(config, queue_map, directory=directory)
@@ -490,9 +500,10 @@ class DurableSubscriptions(Observer):
         if queue_map.epoch:
             acked = [
                 self.position_of(subscription.cursors[(cursor.here.topic, q)])[0]
-                if (cursor.here.topic, q) in subscription.cursors else 0
+                if (cursor.here.topic, q) in subscription.cursors
+                else 0
                 for q in range(queue_map.queues)
-            ]  # fmt: skip
+            ]
             gated = bool(queue_map.blocked_by(cursor.here.queue, acked))
         (self._gated_cursors.add if gated else self._gated_cursors.discard)(cursor.number)
         return gated
@@ -522,9 +533,13 @@ class DurableSubscriptions(Observer):
             return made[0]
 
         number = puller.call(
-            puller.add_member, make, subscription.number, in_flight_max=options.max_in_flight,
-            in_flight_bytes_max=options.max_bytes_in_flight, ack_wait_ns=subscription.ack_wait_ns,
-        )  # fmt: skip
+            puller.add_member,
+            make,
+            subscription.number,
+            in_flight_max=options.max_in_flight,
+            in_flight_bytes_max=options.max_bytes_in_flight,
+            ack_wait_ns=subscription.ack_wait_ns,
+        )
         member = MemberState(identity, number, client_id, made[0])
         subscription.members[identity] = member
         self.consumers[identity] = (subscription, member)
@@ -637,9 +652,10 @@ class DurableSubscriptions(Observer):
             self.letters.note_saving(subscription)
             fresh = saved_cursors(self.puller, subscription.cursors.items())
             kept = [
-                one for one in subscription.saved.cursors
+                one
+                for one in subscription.saved.cursors
                 if (one.topic, one.queue) not in subscription.cursors
-            ]  # fmt: skip
+            ]
             subscription.saved.set_cursors(kept + fresh)
         try:
             places.put(self.state, subscription.saved)
@@ -679,9 +695,11 @@ class DurableSubscriptions(Observer):
         self, subscription: SubscriptionState, member: MemberState, reason: str
     ) -> None:
         event = events.ConsumerExpelled(
-            topic=subscription.saved.pattern, subscription=subscription.saved.name,
-            consumer_id=member.id, reason=reason,
-        )  # fmt: skip
+            topic=subscription.saved.pattern,
+            subscription=subscription.saved.name,
+            consumer_id=member.id,
+            reason=reason,
+        )
         self.ctx.notify(member.client, event)
 
     def gap(self, cursor: int, first: int, end: int) -> None:
@@ -690,9 +708,12 @@ class DurableSubscriptions(Observer):
         if found is not None:
             subscription, here = found
             event = events.RecordsGone(
-                topic=here.here.topic, queue=here.here.queue, first=first, end=end,
+                topic=here.here.topic,
+                queue=here.here.queue,
+                first=first,
+                end=end,
                 subscription=subscription.saved.name,
-            )  # fmt: skip
+            )
             subscription.gone.append(event)
             self._inbox.put(lambda: self.ctx.notify_all(event))
 

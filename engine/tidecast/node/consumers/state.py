@@ -31,9 +31,11 @@ from tidecast.queues.subscription_store import Deleted, SavedSubscription, Subsc
 PAUSED_SUBSCRIPTION, PAUSED_QUEUE, PAUSED_TOPIC, PAUSED_GROWTH = 1, 2, 4, 8
 GONE_KEPT_MAX = 64
 PAUSED_BY = {
-    PAUSED_SUBSCRIPTION: "subscription", PAUSED_QUEUE: "queue", PAUSED_TOPIC: "topic",
+    PAUSED_SUBSCRIPTION: "subscription",
+    PAUSED_QUEUE: "queue",
+    PAUSED_TOPIC: "topic",
     PAUSED_GROWTH: "growth of the queues",
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)

@@ -82,12 +82,15 @@ def restore_paused(state: ConsumersState, here: TopicState) -> None:
         found = PausedTopic(topic=True)  # what was paused is not known: nothing is delivered
         state.ctx.note(rec.ALERT, rec.Code.FILE_DAMAGED, here.config.wire_id, -1)
         state.durable.stand(
-            here.config.name, str(path),
+            here.config.name,
+            str(path),
             events.FileDamaged(
-                topic=here.config.name, queue=-1, file=str(path),
+                topic=here.config.name,
+                queue=-1,
+                file=str(path),
                 detail=f"{problem}: the topic is paused until it is resumed",
             ),
-        )  # fmt: skip
+        )
     here.set_paused(found.topic)
     if found.topic:
         report_paused(state, here.config.name, -1, "", paused=True)
@@ -134,14 +137,18 @@ def new_subscription(
 ) -> SavedSubscription:
     """A subscription as it begins."""
     return SavedSubscription(
-        pattern=pattern, name=name, created_ns=state.ctx.wall_ns(),
+        pattern=pattern,
+        name=name,
+        created_ns=state.ctx.wall_ns(),
         generation=state.deleted.generation(pattern, name),
         ack_wait_s=or_default(options.ack_wait_s, ACK_WAIT_S),
         max_deliver=or_default(options.max_deliver, MAX_DELIVER),
-        dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
-        headers=options.headers or {}, filter_digest=options.filter_digest or "",
+        dead_letter=options.dead_letter or "",
+        key_pattern=options.key_pattern or "",
+        headers=options.headers or {},
+        filter_digest=options.filter_digest or "",
         where=options.where or "",
-    )  # fmt: skip
+    )
 
 
 def check_readable(state: ConsumersState, topic: str, start: str) -> None:
@@ -219,9 +226,10 @@ def stands_by(state: ConsumersState, subscription: SubscriptionState) -> bool:
 def put(state: ConsumersState, saved: SavedSubscription) -> None:
     """Save a subscription, in each place the positions that belong there. Raises StorageError."""
     shared = {
-        name: here for name, here in state.topics.items()
+        name: here
+        for name, here in state.topics.items()
         if here.store is not None and matches(saved.pattern, name)
-    }  # fmt: skip
+    }
     for name, here in shared.items():
         mine = [cursor for cursor in saved.cursors if cursor.topic == name]
         assert here.store is not None

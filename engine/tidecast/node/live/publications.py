@@ -156,10 +156,12 @@ class Publications:
         """Notify a publisher whose transport has no peer."""
         if transport.sends_to_nobody:
             event = events.PublisherUnheard(
-                topic=publication.topic.name, session=publication.session, transport=transport.name,
+                topic=publication.topic.name,
+                session=publication.session,
+                transport=transport.name,
                 mend=f"transport {transport.name} has no peers: only this engine gets what is "
                 f"published; name the others in its peers: [other-host:{transport.port}]",
-            )  # fmt: skip
+            )
             self._ctx.notify(publication.client, event)
 
     def begin(self, client_id: int, publication_id: int) -> None:
@@ -346,10 +348,12 @@ class Publications:
         self._ctx.note(rec.ALERT, rec.Code.PUBLICATION_CUT, publication.session, *found)
         self._ctx.notify_all(
             events.MessagesUnsent(
-                topic=publication.topic.name, session=publication.session, messages=found.messages,
+                topic=publication.topic.name,
+                session=publication.session,
+                messages=found.messages,
                 bytes=found.bytes,
             )
-        )  # fmt: skip
+        )
         return found.messages
 
     def left_behind(self) -> LeftBehind:
@@ -410,7 +414,9 @@ def notify_ended(ctx: NodeContext, subscription: Subscription) -> None:
     ctx.notify(
         subscription.client,
         events.SubscriptionEnded(
-            subscription_id=subscription.id, pattern=topic, code=Closed.code,
+            subscription_id=subscription.id,
+            pattern=topic,
+            code=Closed.code,
             reason=f"topic {topic}: it was deleted: subscribe again once it is there",
         ),
-    )  # fmt: skip
+    )

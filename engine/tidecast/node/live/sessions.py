@@ -60,9 +60,13 @@ class Seals(Protocol):
         """An agent refused a packet that is not authentic."""
 
     def not_learned(
-        self, runtime: TransportRuntime, source: int, words: tuple[int, int], epoch: int,
+        self,
+        runtime: TransportRuntime,
+        source: int,
+        words: tuple[int, int],
+        epoch: int,
         outcome: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The sender of a packet was not taken in."""
 
 

@@ -35,9 +35,13 @@ class Subscriptions:
     """See module. ``topic``: a topic by name, made on first use where that is allowed."""
 
     def __init__(
-        self, ctx: NodeContext, publications: Publications, images: Images, wanted: WantedTopics,
+        self,
+        ctx: NodeContext,
+        publications: Publications,
+        images: Images,
+        wanted: WantedTopics,
         topic: Callable[[str], TopicConfig],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._ctx, self._publications, self._images = ctx, publications, images
         self._wanted, self._topic = wanted, topic
 

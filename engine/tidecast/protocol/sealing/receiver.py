@@ -55,16 +55,25 @@ UNKNOWN_NAME_AT = wire.PACKET_BYTES_MAX + lay.SEAL_BYTES
 _HEADER = wire.PACKET_HEADER_BYTES
 _UNSIGNED = (1 << 64) - 1
 
-OPENED_SENDER = np.dtype([
-    ("source", np.int64),  # node id; 0: the entry is free
-    ("boot", np.int64), ("lane", np.int64), ("pair", np.int64),
-    ("heard_ns", np.int64),
-])  # fmt: skip
-OPEN_KEY = np.dtype([
-    ("context", np.int64),  # of a `Key` for opening; 0: the entry is free
-    ("epoch", np.int64), ("suite", np.int64), ("generation", np.int64),
-    ("mask_head", np.int64), ("mask_tail", np.int64),
-])  # fmt: skip
+OPENED_SENDER = np.dtype(
+    [
+        ("source", np.int64),  # node id; 0: the entry is free
+        ("boot", np.int64),
+        ("lane", np.int64),
+        ("pair", np.int64),
+        ("heard_ns", np.int64),
+    ]
+)
+OPEN_KEY = np.dtype(
+    [
+        ("context", np.int64),  # of a `Key` for opening; 0: the entry is free
+        ("epoch", np.int64),
+        ("suite", np.int64),
+        ("generation", np.int64),
+        ("mask_head", np.int64),
+        ("mask_tail", np.int64),
+    ]
+)
 OPENER = Kind(
     "Opener",
     [
@@ -241,9 +250,12 @@ class ReceiverKeys:
     """
 
     def __init__(
-        self, state: State, library: Libcrypto, node: int,
+        self,
+        state: State,
+        library: Libcrypto,
+        node: int,
         derive: Callable[[Purpose], PacketKey | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._state, self._library, self._node, self._derive = state, library, node, derive
         self._epochs: tuple[int, ...] = ()
         self._known: dict[int, _Known] = {}
@@ -317,20 +329,32 @@ class ReceiverKeys:
         for i in list(self._known):
             self._drop(i)
 
-    def _purpose(self, boot: int, lane: int, pair: int, source: int, suite: int, epoch: int,
-                 generation: int) -> Purpose:  # fmt: skip
+    def _purpose(
+        self, boot: int, lane: int, pair: int, source: int, suite: int, epoch: int, generation: int
+    ) -> Purpose:
         return Purpose(
-            epoch=epoch, suite=suite, source=source, boot=boot & _UNSIGNED, lane=lane,
-            target=self._node if pair else ALL, generation=generation,
-        )  # fmt: skip
+            epoch=epoch,
+            suite=suite,
+            source=source,
+            boot=boot & _UNSIGNED,
+            lane=lane,
+            target=self._node if pair else ALL,
+            generation=generation,
+        )
 
     def _opens(self, raw: np.ndarray, suite: int, made: PacketKey) -> bool:
         key = self._library.key(suite, made.secret, opens=True)
         length = int(raw[wire.LENGTH_AT]) | int(raw[wire.LENGTH_AT + 1]) << 8
         outcome = _try_key(
-            self._state.evp, key.context, np.zeros(16, dtype=np.uint8), *mask_words(made.mask), raw,
-            length, np.zeros(length, dtype=np.uint8), np.zeros(16, dtype=np.uint8),
-        )  # fmt: skip
+            self._state.evp,
+            key.context,
+            np.zeros(16, dtype=np.uint8),
+            *mask_words(made.mask),
+            raw,
+            length,
+            np.zeros(length, dtype=np.uint8),
+            np.zeros(16, dtype=np.uint8),
+        )
         key.close()
         return bool(outcome == DONE)
 
@@ -371,10 +395,15 @@ class ReceiverKeys:
         for epoch, generation in sorted(wanted - known.keys.keys()):
             made = self._derive(
                 self._purpose(
-                    int(sender["boot"]), int(sender["lane"]), int(sender["pair"]),
-                    int(sender["source"]), known.suite, epoch, generation,
+                    int(sender["boot"]),
+                    int(sender["lane"]),
+                    int(sender["pair"]),
+                    int(sender["source"]),
+                    known.suite,
+                    epoch,
+                    generation,
                 )
-            )  # fmt: skip
+            )
             if made is None:
                 continue
             k = int(np.flatnonzero(self._state.keys[i]["context"] == 0)[0])

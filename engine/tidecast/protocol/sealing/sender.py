@@ -32,19 +32,28 @@ SEND_KEYS_MAX = 2 * TARGETS_MAX
 NO_KEY, CIPHER_FAILED, OUT_OF_RANGE = -1, -2, -3
 _HEADER = wire.PACKET_HEADER_BYTES
 
-SEALER_FIELDS = np.dtype([
-    ("source", np.int64),  # this node's id: a client's ring cannot name another one
-    ("boot", np.int64), ("lane", np.int64), ("suite", np.int64),
-    ("epoch", np.int64),  # of the secret that packets are sealed under now
-    ("next", np.int64),  # packet number
-    ("key", np.int64),  # the entry that was used last
-    ("failed", np.int64),  # packets that libcrypto refused to seal
-])  # fmt: skip
-SEND_KEY = np.dtype([
-    ("context", np.int64),  # of a `Key` for sealing; 0: the entry is free
-    ("epoch", np.int64), ("generation", np.int64), ("target", np.int64),
-    ("mask_head", np.int64), ("mask_tail", np.int64),  # of the nonces: 4 bytes, and 8, big endian
-])  # fmt: skip
+SEALER_FIELDS = np.dtype(
+    [
+        ("source", np.int64),  # this node's id: a client's ring cannot name another one
+        ("boot", np.int64),
+        ("lane", np.int64),
+        ("suite", np.int64),
+        ("epoch", np.int64),  # of the secret that packets are sealed under now
+        ("next", np.int64),  # packet number
+        ("key", np.int64),  # the entry that was used last
+        ("failed", np.int64),  # packets that libcrypto refused to seal
+    ]
+)
+SEND_KEY = np.dtype(
+    [
+        ("context", np.int64),  # of a `Key` for sealing; 0: the entry is free
+        ("epoch", np.int64),
+        ("generation", np.int64),
+        ("target", np.int64),
+        ("mask_head", np.int64),
+        ("mask_tail", np.int64),  # of the nonces: 4 bytes, and 8, big endian
+    ]
+)
 SEALER = Kind(
     "Sealer",
     [
@@ -201,11 +210,15 @@ class SenderKeys:
         suite = int(sealer["suite"])
         made = self._derive(
             Purpose(
-                epoch=epoch, suite=suite, source=int(sealer["source"]),
-                boot=int(sealer["boot"]) & ((1 << 64) - 1), lane=int(sealer["lane"]),
-                target=target, generation=generation,
+                epoch=epoch,
+                suite=suite,
+                source=int(sealer["source"]),
+                boot=int(sealer["boot"]) & ((1 << 64) - 1),
+                lane=int(sealer["lane"]),
+                target=target,
+                generation=generation,
             )
-        )  # fmt: skip
+        )
         key = self._library.key(suite, made.secret, opens=False)
         self._state.keys[i] = (key.context, epoch, generation, target, *mask_words(made.mask))
         self._keys[epoch, generation, target] = (i, key)

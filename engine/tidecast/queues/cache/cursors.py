@@ -22,13 +22,20 @@ SHARES = 64
 NOBODY, MOVING = 0xFFFF, 0xFFFE
 """Owners: none; one that still has outstanding records of the share, which is to move."""
 
-(
-    FLOWING, CAUGHT_UP, PAUSED, NO_MEMBER, NO_CREDIT, NO_ROOM, WINDOW_FULL, FETCHING, SHARE_MOVES,
-) = range(9)  # fmt: skip
+(FLOWING, CAUGHT_UP, PAUSED, NO_MEMBER, NO_CREDIT, NO_ROOM, WINDOW_FULL, FETCHING, SHARE_MOVES) = (
+    range(9)
+)
 REASONS = (
-    "flowing", "caught up", "paused", "no member", "no credit", "member's ring is full",
-    "window is full", "fetching", "a share of keys moves",
-)  # fmt: skip
+    "flowing",
+    "caught up",
+    "paused",
+    "no member",
+    "no credit",
+    "member's ring is full",
+    "window is full",
+    "fetching",
+    "a share of keys moves",
+)
 
 CURSOR = in_lines(
     [
