@@ -1,4 +1,4 @@
-"""A broker of Kafka in memory that misbehaves as told: one topic, one producer table a partition.
+"""A broker of Kafka in memory that misbehaves as told: a topic, and those made beside it.
 
 It keeps batches as they came, and judges producers as Kafka does: the last five batches of each
 producer and partition are known, others are out of order; a lower epoch is refused.
@@ -74,6 +74,10 @@ class FakeBroker:
     def __init__(self, topic: str, partitions: int = 1) -> None:
         self.topic = topic
         self.partitions = [Partition() for _ in range(partitions)]
+        self.others: dict[str, list[Partition]] = {}
+        """Topics beside it, that were made on request."""
+        self.cuts: dict[int, int] = {}
+        """By API key: so many requests end their connection before anything is done."""
         self.faults: deque[Callable[[Struct], str | int]] = deque()
         """Each gets a request, and returns ``lose`` (it is not seen), ``drop`` (done, and the
         connection ends without an answer), or a code that is answered without more."""
@@ -129,6 +133,9 @@ class FakeBroker:
             if key in self.silent:
                 self._speaks.wait()
             with self.lock:
+                if self.cuts.get(key, 0):
+                    self.cuts[key] -= 1
+                    return
                 answer = self._answer(key, body)
             if answer is None:
                 return
@@ -149,55 +156,69 @@ class FakeBroker:
                 ]
             }
         if key == tables.METADATA:
-            return self._metadata()
+            return self._metadata(body["topics"][0]["name"])
         if key == tables.PRODUCE:
             return self._produce(body)
         if key == tables.FETCH:
             return self._fetch(body)
         if key == tables.LIST_OFFSETS:
-            row = body["topics"][0]["partitions"][0]["partition_index"]
-            found = {"partition_index": row, "offset": self.partitions[row].end}
-            return {"topics": [{"name": self.topic, "partitions": [found]}]}
+            asked = body["topics"][0]["partitions"][0]
+            row = asked["partition_index"]
+            name = body["topics"][0]["name"]
+            offset = 0 if asked["timestamp"] == -2 else self.of(name)[row].end
+            found = {"partition_index": row, "offset": offset}
+            return {"topics": [{"name": name, "partitions": [found]}]}
         if key == tables.DESCRIBE_CONFIGS:
             policy = {"name": "cleanup.policy", "value": self.policy}
             return {"results": [{"resource_name": self.topic, "configs": [policy]}]}
         if key == tables.CREATE_TOPICS:
             wanted = body["topics"][0]
-            self.topic = wanted["name"]
-            self.partitions = [Partition() for _ in range(wanted["num_partitions"])]
-            return {"topics": [{"name": self.topic}]}
+            made = [Partition() for _ in range(wanted["num_partitions"])]
+            if self.partitions:
+                self.others[wanted["name"]] = made
+            else:
+                self.topic, self.partitions = wanted["name"], made
+            return {"topics": [{"name": wanted["name"]}]}
         if key == tables.FIND_COORDINATOR:
             return {"node_id": 0, "host": "127.0.0.1", "port": self.port}
         return self._transaction(key, body)
 
-    def _metadata(self) -> Struct:
+    def of(self, topic: str) -> list[Partition]:
+        """The partitions of a topic; none if there is no such topic."""
+        return self.partitions if topic == self.topic else self.others.get(topic, [])
+
+    def _metadata(self, name: str) -> Struct:
         rows = [
             {"partition_index": i, "leader_id": 0, "leader_epoch": 0}
-            for i in range(len(self.partitions))
+            for i in range(len(self.of(name)))
         ]
+        topics = [{"name": name, "partitions": rows}] if rows or name == self.topic else []
         return {
             "brokers": [{"node_id": 0, "host": "127.0.0.1", "port": self.port}],
-            "topics": [{"name": self.topic, "partitions": rows}],
+            "topics": topics,
         }
 
     def _produce(self, body: Struct) -> Struct | None:
         assert body["acks"] == -1
-        self.produced += 1
-        fault = self.faults.popleft()(body) if self.faults else 0
+        name = body["topics"][0]["name"]
+        fault: str | int = 0
+        if name == self.topic:
+            self.produced += 1
+            fault = self.faults.popleft()(body) if self.faults else 0
         if fault == "lose":
             return None
         row = body["topics"][0]["partitions"][0]
         code, offset = int(fault) if fault != "drop" else 0, -1
         if not code:
-            code, offset = self.partitions[row["index"]].append(bytes(row["records"]))
+            code, offset = self.of(name)[row["index"]].append(bytes(row["records"]))
         if fault == "drop":
             return None
         verdict = {"index": row["index"], "error_code": code, "base_offset": offset}
-        return {"responses": [{"name": self.topic, "partition_responses": [verdict]}]}
+        return {"responses": [{"name": name, "partition_responses": [verdict]}]}
 
     def _fetch(self, body: Struct) -> Struct:
-        row = body["topics"][0]["partitions"][0]
-        here = self.partitions[row["partition"]]
+        name, row = body["topics"][0]["topic"], body["topics"][0]["partitions"][0]
+        here = self.of(name)[row["partition"]]
         raw = b"".join(
             each
             for base, each in here.batches
@@ -209,7 +230,7 @@ class FakeBroker:
             "high_watermark": here.end,
             "last_stable_offset": here.end,
         }
-        return {"responses": [{"topic": self.topic, "partitions": [answer]}]}
+        return {"responses": [{"topic": name, "partitions": [answer]}]}
 
     def _transaction(self, key: int, body: Struct) -> Struct:
         name = body["transactional_id"]
@@ -226,8 +247,9 @@ class FakeBroker:
         else:
             code = Code.NONE
             if key == tables.END_TXN:
-                for each in self.partitions:
-                    each.mark(*who)
+                for each in [self.partitions, *self.others.values()]:
+                    for one in each:
+                        one.mark(*who)
                 self.unfinished[name] = 2
         if key == tables.END_TXN:
             return {"error_code": code}

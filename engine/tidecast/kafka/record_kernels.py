@@ -88,7 +88,7 @@ def _varint(data, at, end):
 
 
 @inlined
-def _varlong(data, at, end):
+def varlong(data, at, end):
     """The same in ten bytes."""
     value, at = _uvarint(data, at, end, 70)
     return ((value >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), at
@@ -106,7 +106,7 @@ def varint_bytes(value):
 
 
 @inlined
-def _put_varint(out, to, value):
+def put_varint(out, to, value):
     value = (value << 1) ^ (value >> 63)
     more = (value >> 7) & 0x1FFFFFFFFFFFFFF
     low = value & 0x7F
@@ -317,7 +317,7 @@ def parse_record(data, at, end, f):
     if n < 1 or n > end - at:
         return BAD_LENGTH
     end = at + n
-    f[0], at = _varlong(data, at + 1, end)  # behind the attributes, which are not used
+    f[0], at = varlong(data, at + 1, end)  # behind the attributes, which are not used
     if at < 0:
         return BAD_VARINT
     if f[0] < -TIME_MS_MAX or f[0] > TIME_MS_MAX:
@@ -355,6 +355,64 @@ def parse_record(data, at, end, f):
     if f[2] > FIELD_BYTES_MAX or f[7] > FIELD_BYTES_MAX:
         return TOO_LONG
     return end
+
+
+@inlined
+def locate_record(data, at, end, f):
+    """Find key and value of the record at ``data[at:end]``; its end, or BAD_LENGTH.
+
+    f: 0 key at, 1 key bytes or -1, 2 value at, 3 value bytes or -1, 4 where its headers begin.
+    """
+    n, at = _varint(data, at, end)
+    if at < 0 or n < 1 or n > end - at:
+        return BAD_LENGTH
+    end = at + n
+    _, at = varlong(data, at + 1, end)
+    if at < 0:
+        return BAD_LENGTH
+    _, at = _varint(data, at, end)
+    if at < 0:
+        return BAD_LENGTH
+    for k in range(2):
+        n, at = _varint(data, at, end)
+        if at < 0 or n < -1 or n > end - at:
+            return BAD_LENGTH
+        f[2 * k], f[1 + 2 * k] = at, n
+        at += max(n, 0)
+    if f[1] > FIELD_BYTES_MAX:
+        return BAD_LENGTH
+    f[4] = at
+    return end
+
+
+@inlined
+def find_header(data, at, end, name):
+    """(place, bytes) of the last header of a name of the record at ``data[at:end]``; (0, -1)."""
+    n, at = _varint(data, at, end)
+    if at < 0 or n < 1 or n > end - at:
+        return 0, -1
+    end = at + n
+    _, at = varlong(data, at + 1, end)
+    if at >= 0:
+        _, at = _varint(data, at, end)
+    for _ in range(2):
+        if at < 0:
+            return 0, -1
+        n, at = _varint(data, at, end)
+        if at < 0 or n < -1 or n > end - at:
+            return 0, -1
+        at += max(n, 0)
+    count, at = _varint(data, at, end)
+    if at < 0 or count < 0 or count > end - at:
+        return 0, -1
+    found_at, found_n = 0, -1
+    for _ in range(count):
+        name_at, n, value_at, value_n, at = _header(data, at, end)
+        if at < 0:
+            return 0, -1
+        if _is_name(data, name_at, n, name):
+            found_at, found_n = value_at, value_n
+    return found_at, found_n
 
 
 @kernel
@@ -522,9 +580,9 @@ def _list_headers(data, at, end, out, to, h):
         h[0] += 1
         h[1] += varint_bytes(name_n) + name_n + varint_bytes(value_n) + max(value_n, 0)
         if to >= 0:
-            to = _put_varint(out, to, name_n)
+            to = put_varint(out, to, name_n)
             copy(out, to, data, name_at, name_n)
-            to = _put_varint(out, to + name_n, value_n)
+            to = put_varint(out, to + name_n, value_n)
             copy(out, to, data, value_at, max(value_n, 0))
             to += max(value_n, 0)
     return here == end
@@ -557,21 +615,21 @@ def record_body(data, row, i, first_ms, h):
 
 @inlined
 def put_record(data, row, i, body, out, to, h):
-    to = _put_varint(out, to, body)
+    to = put_varint(out, to, body)
     store_u8(out, to, 0)
-    to = _put_varint(out, to + 1, h[8])
-    to = _put_varint(out, to, i)
-    to = _put_varint(out, to, h[6])
+    to = put_varint(out, to + 1, h[8])
+    to = put_varint(out, to, i)
+    to = put_varint(out, to, h[6])
     if h[6] > 0:  # a record without a key has no place for it
         copy(out, to, data, row[O_KEY_AT], h[6])
         to += h[6]
-    to = _put_varint(out, to, h[7])
+    to = put_varint(out, to, h[7])
     copy(out, to, data, row[O_PAYLOAD_AT], max(h[7], 0))
     to += max(h[7], 0)
     if h[5] != 0 and h[4] > 0:
         copy(out, to, data, h[3], h[4])
         return to + h[4]
-    to = _put_varint(out, to, h[0])
+    to = put_varint(out, to, h[0])
     if h[5] != 0 and h[0] > 0:
         at, n = row[O_HEADERS_AT], h[1]
         _list_headers(data, at, at + row[O_HEADERS_N], out, to, h)

@@ -46,15 +46,16 @@ class Batch(NamedTuple):
 class Encoder:
     """Writes batches. Not for several threads at once. ``bytes_max``: of one of several records."""
 
-    def __init__(self, bytes_max: int) -> None:
-        """Raises ConfigError."""
+    def __init__(self, bytes_max: int, log: int = 0) -> None:
+        """``log``: id of the log that the records are of. Raises ConfigError."""
         if not BYTES_MIN <= bytes_max <= BYTES_MAX:
             raise ConfigError(f"batch_bytes: {bytes_max}: allowed {BYTES_MIN}..{BYTES_MAX}")
-        self.bytes_max = bytes_max
+        self.bytes_max, self._log = bytes_max, log
         self._words = np.zeros(kernels.PRODUCE_WORDS, dtype=np.int64)
         self._rows = np.zeros((seg.BATCH_RECORDS_MAX, RECORD_FIELDS), dtype=np.int64)
         self._scratch = np.zeros(16, dtype=np.int64)
         self._out = np.empty(bytes_max, dtype=np.uint8)
+        self._notes = np.empty(kernels.NOTES_ROOM, dtype=np.uint8)
 
     def encode(
         self, run: Run, token: int, identity: Identity, now_ms: int | None = None
@@ -64,10 +65,12 @@ class Encoder:
         Raises CorruptLog for bytes that are no run.
         """
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        self._words[: kernels.P_COUNT] = (token, self.bytes_max, now_ms, *identity)
-        while True:
-            arguments = (run, run.size, self._words, self._rows, self._out, self._scratch)
-            size = int(kernels.encode_produced(*arguments))
+        self._words[: kernels.P_COUNT] = (token, self.bytes_max, now_ms, *identity, self._log)
+        source = (run, run.size, self._words, self._rows)
+        size = notes = int(kernels.plan_batch(*source, self._notes, self._scratch))
+        while size > 0:
+            into = (self._notes, notes, self._out, self._scratch)
+            size = int(kernels.encode_produced(*source, *into))
             need = int(self._words[kernels.P_NEED])
             if size != NO_ROOM or need > ROOM_BYTES_MAX:
                 break

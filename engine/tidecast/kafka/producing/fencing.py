@@ -8,6 +8,7 @@ aborted: its marker, which no consumer sees, brings the new epoch to each partit
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from tidecast.errors import ConnectionLost, StorageError, TidecastError
 from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
@@ -25,7 +26,7 @@ TRANSACTION_MS = 10_000
 """A transaction whose engine died between its begin and its end is aborted after it."""
 FETCH_BYTES, FETCH_WAIT_MS = 4 << 20, 100
 _LENGTH_AT = 12
-_LATEST = -1
+_LATEST, _EARLIEST = -1, -2
 _WAITS = MOVES | {Code.CONCURRENT_TRANSACTIONS}
 
 
@@ -65,14 +66,14 @@ class _Asking:
         )
 
 
-def fence(cluster: Cluster, name: str) -> Identity:
+def fence(cluster: Cluster, name: str, beside: Sequence[Cluster] = ()) -> Identity:
     """A new epoch for all partitions of the cluster's topic, under a transactional id.
 
-    The writer before is refused from now on. Raises ConnectionLost, AuthError,
-    StorageError; then nothing of the new epoch is written, and the call may be repeated.
+    ``beside``: other topics whose partitions the same writer writes. The writer before is refused
+    from now on. Raises ConnectionLost, AuthError, StorageError; then nothing of the new epoch is
+    written, and the call may be repeated.
     """
     asking = _Asking(cluster, name)
-    partitions = list(range(cluster.partitions))
     begin = {"transactional_id": name, "transaction_timeout_ms": TRANSACTION_MS}
     found = asking.ask(tables.INIT_PRODUCER_ID, begin)
     who = {
@@ -80,7 +81,10 @@ def fence(cluster: Cluster, name: str) -> Identity:
         "producer_id": found["producer_id"],
         "producer_epoch": found["producer_epoch"],
     }
-    topics = [{"name": cluster.topic, "partitions": partitions}]
+    topics = [
+        {"name": each.topic, "partitions": list(range(each.partitions))}
+        for each in (cluster, *beside)
+    ]
     asking.ask(tables.ADD_PARTITIONS_TO_TXN, who | {"topics": topics})
     asking.ask(tables.END_TXN, who | {"committed": False})
     found = asking.ask(tables.INIT_PRODUCER_ID, begin)  # it waits for all markers
@@ -89,7 +93,16 @@ def fence(cluster: Cluster, name: str) -> Identity:
 
 def end_offset(cluster: Cluster, partition: int) -> int:
     """The offset behind the last record or marker. Raises ConnectionLost, StorageError."""
-    row = {"partition_index": partition, "timestamp": _LATEST}
+    return _offset_at(cluster, partition, _LATEST)
+
+
+def earliest_offset(cluster: Cluster, partition: int) -> int:
+    """The offset of the oldest record that is kept. Raises ConnectionLost, StorageError."""
+    return _offset_at(cluster, partition, _EARLIEST)
+
+
+def _offset_at(cluster: Cluster, partition: int, time_ms: int) -> int:
+    row = {"partition_index": partition, "timestamp": time_ms}
     body = {
         "replica_id": -1,
         "isolation_level": 0,
@@ -110,10 +123,10 @@ def count_stored(cluster: Cluster, partition: int, writer: Identity, since: int)
     deadline = time.monotonic() + PATIENCE_S
     count = 0
     while True:
-        row = _fetch(cluster, partition, at)
+        row = fetch(cluster, partition, at)
         records, end = row["records"], int(row["high_watermark"])
         before = at
-        for head in _heads(records):
+        for head, _ in whole_batches(records):
             at = max(at, head.base_offset + head.last_offset_delta + 1)
             ours = (head.producer_id, head.producer_epoch) == writer[:2]
             if head.attributes & CONTROL or not ours or head.base_offset < since:
@@ -131,9 +144,9 @@ def count_stored(cluster: Cluster, partition: int, writer: Identity, since: int)
             raise StorageError(f"{where}: nothing comes at offset {at}, and {end} is its end")
 
 
-def _heads(records: memoryview | None) -> list[BatchHead]:
-    """Headers of the whole batches of an answer."""
-    found, at, size = list[BatchHead](), 0, len(records or b"")
+def whole_batches(records: memoryview | None) -> list[tuple[BatchHead, memoryview]]:
+    """The whole batches of an answer, with their headers. Raises StorageError."""
+    found, at, size = list[tuple[BatchHead, memoryview]](), 0, len(records or b"")
     while records is not None and size - at >= BATCH_BYTES:
         head = BatchHead(*HEADER.unpack_from(records, at))
         length = head.batch_length + _LENGTH_AT
@@ -141,12 +154,13 @@ def _heads(records: memoryview | None) -> list[BatchHead]:
             raise StorageError(f"offset {head.base_offset}: a batch of {length} bytes")
         if length > size - at:
             break
-        found.append(head)
+        found.append((head, memoryview(records)[at : at + length]))
         at += length
     return found
 
 
-def _fetch(cluster: Cluster, partition: int, offset: int) -> Struct:
+def fetch(cluster: Cluster, partition: int, offset: int) -> Struct:
+    """The answer about a partition: what there is from an offset on, some MiB at most."""
     row = {
         "partition": partition,
         "fetch_offset": offset,
@@ -166,4 +180,11 @@ def _fetch(cluster: Cluster, partition: int, offset: int) -> Struct:
     return cluster.ask_leader(partition, tables.FETCH, body, ["responses", "partitions"])
 
 
-__all__ = ["count_stored", "end_offset", "fence"]
+__all__ = [
+    "count_stored",
+    "earliest_offset",
+    "end_offset",
+    "fence",
+    "fetch",
+    "whole_batches",
+]

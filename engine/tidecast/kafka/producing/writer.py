@@ -39,6 +39,14 @@ _FENCED = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 _LOST = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID})
 
 
+def transactional_id(topic: str, owner: str, node: str) -> str:
+    """The id under which a topic of the cluster is written.
+
+    Without an ``owner`` each node keeps what is published on it, under an id of its own.
+    """
+    return f"tidecast/{topic}" if owner else f"tidecast/{topic}/{node}"
+
+
 class _TooLarge(Exception):
     """The broker takes no batch of this size."""
 
@@ -60,11 +68,12 @@ class PartitionWriter:
         *,
         batch_bytes: int = BATCH_BYTES,
         patience_s: float = PATIENCE_S,
+        log: int = 0,
     ) -> None:
-        """Raises ConfigError."""
+        """``log``: id of the log that the records are of. Raises ConfigError."""
         self._cluster, self.partition, self.identity = cluster, partition, identity
         self._where = f"{cluster.topic}/{partition}"
-        self._encoder, self._patience_s = Encoder(batch_bytes), patience_s
+        self._encoder, self._patience_s = Encoder(batch_bytes, log), patience_s
         self._doubtful: Batch | None = None
         self._link: Link | None = None
         self._closing, self._busy = threading.Event(), threading.Lock()

@@ -1,0 +1,208 @@
+"""The log of a queue, made again from the batches that a partition has of it.
+
+Each batch notes the token of its first record, and all that the log knew of its records
+(`batch_kernels`). What has no such notes was written by another program, and is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidecast.disk import make_directory
+from tidecast.errors import Closed, StorageError
+from tidecast.kafka import compression, record_kernels
+from tidecast.kafka.brokers.cluster import Cluster
+from tidecast.kafka.producing import batch_kernels as kernels
+from tidecast.kafka.producing.fencing import PATIENCE_S, earliest_offset, fetch, whole_batches
+from tidecast.kafka.records import CODEC_MASK, CONTROL, RECORDS_MAX, BatchHead
+from tidecast.layout import segment as seg
+from tidecast.log.files import checksum, index_header, index_name, segment_header, segment_name
+from tidecast.log.queue_log import QueueLog
+from tidecast.protocol.dedup import ProducerTable
+
+_SPARE_BYTES = seg.BATCH_HEADER_BYTES + seg.RECORD_HEADER_BYTES
+
+
+class Noted(NamedTuple):
+    """A batch of the cluster that notes its place in a log. ``at``: of the records in ``data``."""
+
+    log: int
+    token: int
+    records: int
+    data: np.ndarray
+    at: int
+
+
+class BatchReader:
+    """Takes batches of the cluster apart. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._words = np.zeros(kernels.REBUILD_WORDS, dtype=np.int64)
+        self._scratch = np.zeros(16, dtype=np.int64)
+
+    def look(self, head: BatchHead, raw: memoryview) -> Noted | None:
+        """A whole batch; None: it has no notes. Raises StorageError for one that is damaged."""
+        data: Any = np.frombuffer(raw, dtype=np.uint8)
+        crc = int(record_kernels.checksum(data, 21, data.size - 21))
+        if crc != head.crc or not 0 <= head.records <= RECORDS_MAX:
+            raise StorageError(f"offset {head.base_offset}: checksum {crc:08x}, {head.crc:08x} due")
+        at, codec = record_kernels.BATCH_BYTES, head.attributes & CODEC_MASK
+        if codec != compression.NONE:
+            try:
+                plain = compression.decompress(codec, raw[at:], compression.BYTES_MAX)
+            except compression.BadCompression as problem:
+                raise StorageError(f"offset {head.base_offset}: {problem}") from None
+            data, at = np.frombuffer(plain, dtype=np.uint8), 0
+        if not kernels.find_notes(data, at, data.size, self._words):
+            return None
+        log, token = self._words[: kernels.R_AT].tolist()
+        return Noted(log, token, head.records, data, at)
+
+    def take(self, noted: Noted, since: int, owner: int) -> np.ndarray:
+        """The batches of the log, from a token on, of what `look` gave last.
+
+        Raises StorageError for notes that do not add up with the records.
+        """
+        self._words[kernels.R_FROM], self._words[kernels.R_OWNER] = since, owner
+        out = np.empty(noted.data.size + (noted.records + 1) * _SPARE_BYTES, dtype=np.uint8)
+        n = int(
+            kernels.rebuild_batches(
+                noted.data,
+                noted.at,
+                noted.data.size,
+                noted.records,
+                self._words,
+                out,
+                self._scratch,
+            )
+        )
+        if n < 0:
+            raise StorageError(f"its notes for token {noted.token} and its records do not add up")
+        return out[:n]
+
+
+def batches_of(
+    cluster: Cluster, partition: int, since: int, stop: Callable[[], bool]
+) -> Iterator[tuple[BatchHead, memoryview]]:
+    """All batches from an offset on to the end that there is, markers left out.
+
+    Raises ConnectionLost, StorageError; Closed once ``stop`` says so.
+    """
+    where, at = f"{cluster.topic}/{partition}", since
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        if stop():
+            raise Closed(f"{where}: read after close")
+        row = fetch(cluster, partition, at)
+        end, before = int(row["high_watermark"]), at
+        for head, raw in whole_batches(row["records"]):
+            behind = head.base_offset + head.last_offset_delta + 1
+            at = max(at, behind)
+            if behind > before and not head.attributes & CONTROL:
+                yield head, raw
+        if at >= end:
+            return
+        if at > before:
+            deadline = time.monotonic() + PATIENCE_S
+        elif time.monotonic() >= deadline:
+            raise StorageError(f"{where}: nothing comes at offset {at}, and {end} is its end")
+
+
+class Rebuilding(NamedTuple):
+    """The logs to make, of the batches that one log has on the cluster.
+
+    ``log``: its id; ``owner``: who has it from now on; ``stop``: whether to give up.
+    """
+
+    topic: str
+    log: int
+    segment_bytes: int
+    owner: int
+    now_ns: int
+    stop: Callable[[], bool]
+
+
+def rebuild_queue(
+    cluster: Cluster, queue: int, directory: Path, about: Rebuilding, producers: ProducerTable
+) -> int:
+    """Make the log of a queue in a directory that is not there; the token behind its end.
+
+    Raises StorageError when a part is missing, ConnectionLost, Closed.
+    """
+    reader, where = BatchReader(), f"{cluster.topic}/{queue}"
+    log: QueueLog | None = None
+    rows = _Rows(producers, queue)
+    try:
+        since = earliest_offset(cluster, queue)
+        for head, raw in batches_of(cluster, queue, since, about.stop):
+            try:
+                noted = reader.look(head, raw)
+                if noted is None or noted.log != about.log:
+                    continue
+                if log is None:
+                    log = _begin(directory, queue, noted.token, about, producers)
+                due = log.next_token
+                if noted.token > due:
+                    raise StorageError(
+                        f"records {due} to {noted.token - 1} of the log are not there: the brokers "
+                        "lost them. To go on without all before, delete them (kafka-delete-records"
+                        f" up to offset {head.base_offset})"
+                    )
+                if noted.token + noted.records > due:
+                    rows.append(log, reader.take(noted, due, about.owner), about.now_ns)
+            except StorageError as problem:
+                raise StorageError(f"{where}: offset {head.base_offset}: {problem}") from None
+        if log is None:
+            log = _begin(directory, queue, 0, about, producers)
+        log.sync()
+        return log.next_token
+    finally:
+        if log is not None:
+            log.close()
+
+
+class _Rows:
+    """Appends to a log, and notes whose records these are."""
+
+    def __init__(self, producers: ProducerTable, queue: int) -> None:
+        self._producers, self._queue = producers, queue
+
+    def append(self, log: QueueLog, run: np.ndarray, now_ns: int) -> None:
+        """One run. Raises StorageError."""
+        last = log.segments[-1]
+        if last.bytes > seg.SEGMENT_HEADER_BYTES and last.bytes + run.size > log.segment_bytes:
+            log.roll(now_ns, self._producers.snapshot(self._queue, checksum))
+        log.append(run, run.size, now_ns)
+        rows = np.zeros((run.size // seg.BATCH_HEADER_BYTES, kernels.ROW_FIELDS), dtype=np.int64)
+        n = int(kernels.list_producers(run, run.size, rows))
+        self._producers.learn(self._queue, *(rows[:n, i] for i in range(kernels.ROW_FIELDS)))
+
+
+def _begin(
+    directory: Path, queue: int, token: int, about: Rebuilding, producers: ProducerTable
+) -> QueueLog:
+    """An empty log whose first token is this one."""
+    make_directory(directory)
+    if token:
+        head = segment_header(about.topic, queue, token, about.now_ns)
+        (directory / index_name(token)).write_bytes(index_header(head))
+        (directory / segment_name(token)).write_bytes(head)
+    log = QueueLog.open(
+        directory,
+        topic=about.topic,
+        queue=queue,
+        segment_bytes=about.segment_bytes,
+        owner=about.owner,
+        now_ns=about.now_ns,
+    )
+    if token:
+        log.write_snapshot(token, producers.snapshot(queue, checksum))
+    return log
+
+
+__all__ = ["BatchReader", "Noted", "Rebuilding", "batches_of", "rebuild_queue"]
