@@ -180,6 +180,12 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         f"{ENGINE}node/storing/",
         *_DURABLE,
     ),
+    "tests/control/test_kafka_owners.py": (
+        f"{ENGINE}kafka/producing/",
+        f"{ENGINE}node/storing/",
+        f"{ENGINE}queues/leases/",
+        *_DURABLE,
+    ),
     "tests/unit/test_kafka_brokers.py": ("tests/support/kafka_brokers.py",),
     "tests/unit/test_ring_races.py": (*_BASE, f"{ENGINE}agents/live/sending.py"),
     "tests/unit/test_types.py": (

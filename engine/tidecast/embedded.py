@@ -25,6 +25,7 @@ from tidecast.api.logs import Logs, Report
 from tidecast.client.log.sources import LocalLogs
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import (
+    TopicConfig,
     Topology,
     load_topology,
     own_topology,
@@ -35,7 +36,7 @@ from tidecast.events import Event
 from tidecast.native.predicates import Predicate
 from tidecast.node.administration import Administration
 from tidecast.node.node import Node
-from tidecast.node.storing.service import Storage
+from tidecast.node.storing.service import Storage, Takeover
 from tidecast.node.storing.spool import Spool
 from tidecast.queues.adapter import Adapter
 from tidecast.scratch import drop_scratch, scratch_directory
@@ -53,11 +54,22 @@ def connect_to(node: Node, of_engine: bool) -> Connection:
     return tidecast.sync.connect(link=link)
 
 
-def open_storage(spool: Spool) -> Storage:
-    """The storage beside the logs of a topic: Kafka. Raises ConfigError."""
-    module = importlib.import_module("tidecast.kafka.producing.storage")  # it stands above node
-    storage: Storage = module.KafkaStorage(spool)
-    return storage
+class KafkaStorages:
+    """The storage beside the logs of topics: Kafka. Its package stands above node."""
+
+    def open(self, spool: Spool) -> Storage:
+        """See `Storages`."""
+        module = importlib.import_module("tidecast.kafka.producing.storage")
+        storage: Storage = module.KafkaStorage(spool)
+        return storage
+
+    def take_over(
+        self, config: TopicConfig, node: str, queues: Path, owner: int, now_ns: int
+    ) -> Takeover:
+        """See `Storages`."""
+        module = importlib.import_module("tidecast.kafka.producing.takeover")
+        takeover: Takeover = module.KafkaTakeover(config, node, queues, owner, now_ns)
+        return takeover
 
 
 class EmbeddedLink(Link):
@@ -110,7 +122,7 @@ class EmbeddedLink(Link):
             data_dir, _ = scratch
         node = Node(
             with_identity(topology, data_dir), data_dir, mode == "inline", connect=connect_to,
-            open_storage=open_storage,
+            storages=KafkaStorages(),
         )  # fmt: skip
         try:
             node.start()

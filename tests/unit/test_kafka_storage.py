@@ -62,7 +62,6 @@ def fake() -> Iterator[FakeBroker]:
         ({"storage": "kafka://host/t"}, r"storage: kafka.servers: host: allowed are HOST:PORT"),
         ({"storage": "kafka://h:1/t?group=g"}, "storage: kafka.group: g: is for reading: allowed"),
         ({"storage": "kafka://h:1/t?tlss=true"}, "storage: kafka.tlss: unknown setting"),
-        ({"storage": "kafka://h:1/t", "owner": "*"}, r"owner: \*: with storage on Kafka allowed"),
         ({"storage": "kafka://h:1/t", "fsync": "none"}, "fsync: none: with storage on Kafka"),
         ({"storage": "kafka://h:1/t", "mode": "live"}, "storage: kafka://h:1/t: allowed with mode"),
     ],

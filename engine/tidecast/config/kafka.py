@@ -253,9 +253,20 @@ def storage_source(storage: str) -> KafkaSource:
     return source
 
 
-def storage_problems(topics: Sequence[Any]) -> list[str]:
-    """The defects of the ``storage`` of topics, as ``topics[i].field: value: allowed``."""
+def storage_problems(topics: Sequence[Any], leases_directory: str = "") -> list[str]:
+    """The defects of the ``storage`` of topics, as ``topics[i].field: value: allowed``.
+
+    ``leases_directory``: that engines share, by ``node.leases``.
+    """
     found, taken = [], dict[tuple[str, str], str]()
+    leased = {topic.storage == LOCAL for topic in topics if topic.owner == "*"}
+    if len(leased) > 1 and not leases_directory:
+        found += [
+            f"topics[{i}].storage: {LOCAL}: with owner * beside topics whose storage is Kafka "
+            "allowed once node.leases.directory is set: engines share no other directory"
+            for i, topic in enumerate(topics)
+            if topic.owner == "*" and topic.storage == LOCAL
+        ]
     for i, topic in enumerate(topics):
         if topic.storage == LOCAL:
             continue
@@ -267,10 +278,6 @@ def storage_problems(topics: Sequence[Any]) -> list[str]:
             continue
         if topic.mode != "durable":
             found.append(f"{at}.storage: {shown(topic.storage)}: allowed with mode durable")
-        if topic.owner == "*":
-            found.append(
-                f"{at}.owner: *: with storage on Kafka allowed are the name of a node, and none"
-            )
         if topic.fsync == "none":
             found.append(f"{at}.fsync: none: with storage on Kafka allowed are interval, batch")
         other = taken.setdefault((source.servers, source.topic), topic.name)

@@ -402,7 +402,7 @@ def _check_meaning(topology: Topology, problems: list[str]) -> None:
     _check_node(topology.node, found)
     _check_transports(topology.transports, found)
     _check_topics(topology, found)
-    found += storage_problems(topology.topics)
+    found += storage_problems(topology.topics, topology.node.leases.directory)
     found += kafka_problems(topology.kafka)
     found += adapter_problems(topology.adapters, {topic.name for topic in topology.topics})
     wrong_port = any(path.endswith(".port") for path in named)

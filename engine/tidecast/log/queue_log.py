@@ -391,8 +391,13 @@ class QueueLog:
 
     # --- a storage beside the log -----------------------------------------------------------------
 
-    def expect_storage(self) -> None:
-        """From now on records are durable when a storage beside the log has them, too."""
+    def expect_storage(self, *, alone: bool = False) -> None:
+        """From now on records are durable when a storage beside the log has them, too.
+
+        ``alone``: the next owner has nothing but the storage, so consumers read no more than that.
+        """
+        if alone:
+            self._w[log_state.L_SYNCED_READS] = 1
         self._w[log_state.L_STORED_TOKEN] = 0
         self._w[log_state.L_STORED] = 1
 

@@ -54,7 +54,7 @@ from tidecast.node.live.transports import Memory, TransportRuntime
 from tidecast.node.sealing.key_ring import WireKeyRing
 from tidecast.node.shm_directory import clear_leftovers, dead_nodes
 from tidecast.node.state import Client, Image, Publication
-from tidecast.node.storing.service import OpenStorage
+from tidecast.node.storing.service import Storages
 from tidecast.queues.leases.store import LeaseStore
 
 CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
@@ -81,7 +81,7 @@ class Node:
         incarnation: int | None = None,
         wall_ns: Callable[[], int] = time.time_ns,
         lease_store: LeaseStore | None = None,
-        open_storage: OpenStorage | None = None,
+        storages: Storages | None = None,
     ) -> None:
         ctx = self.context = NodeContext(
             topology, data_dir, inline=inline, seed=seed, clock_ns=clock_ns,
@@ -103,7 +103,7 @@ class Node:
         self.wire_keys = WireKeyRing(ctx, self.peers)
         self._publications = Publications(ctx)
         self._images = Images(ctx, SessionTables(ctx.images_by_id))
-        self.durable = Durable(ctx, self._publications, self._images, lease_store, open_storage)
+        self.durable = Durable(ctx, self._publications, self._images, lease_store, storages)
         self._publications.serve(self.durable)
         self.sessions = Sessions(
             ctx, self._publications, self._images, self.peers, self.durable, self.wire_keys

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tidecast.config.kafka import KafkaSource
@@ -79,9 +79,12 @@ class Cluster:
         source: KafkaSource,
         *,
         create: int = 0,
+        configs: Mapping[str, str] | None = None,
         begun: Callable[[Cluster], None] | None = None,
     ) -> None:
-        """Asks who leads the topic. ``create``: so many partitions if there is no such topic.
+        """Asks who leads the topic.
+
+        ``create``: so many partitions if there is no such topic, with the settings ``configs``.
 
         ``begun``: called with this before the first question, so that `close` ends that, too.
         Raises ConfigError, AuthError, ConnectionLost, Closed.
@@ -97,6 +100,7 @@ class Cluster:
         self._links: dict[Address, tuple[threading.Lock, Link | None]] = {}
         self._made: weakref.WeakSet[Link] = weakref.WeakSet()
         """All connections, also those that others use or that are not there yet."""
+        self._configs = dict(configs or {})
         self._refreshed_s = -REFRESH_S
         self._closing = threading.Event()
         self._coordinator: Address | None = None
@@ -124,7 +128,8 @@ class Cluster:
         """Create the topic, with the cluster's replicas and settings. Raises as error_of."""
         wanted = {
             "name": self.topic, "num_partitions": partitions, "replication_factor": -1,
-            "assignments": [], "configs": [],
+            "assignments": [],
+            "configs": [{"name": n, "value": value} for n, value in self._configs.items()],
         }  # fmt: skip
         body = {"topics": [wanted], "timeout_ms": int(ASK_S * 1000), "validate_only": False}
         for row in self.ask_any(tables.CREATE_TOPICS, body)["topics"]:

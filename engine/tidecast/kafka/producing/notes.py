@@ -33,6 +33,8 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
     producer: int
     epoch: int
     queues: list[Mark]
+    log: int = 0
+    """Id of the log; 0: of versions that gave it none."""
 
 
 def load_notes(directory: Path) -> Notes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import threading
 import time
 
@@ -27,7 +28,8 @@ from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.producing.batches import Identity, warm_up
 from tidecast.kafka.producing.fencing import count_stored, end_offset, fence
 from tidecast.kafka.producing.notes import FILE_NAME, Mark, Notes, load_notes, remedy, save_notes
-from tidecast.kafka.producing.writer import PartitionWriter
+from tidecast.kafka.producing.state import Head, StateWriter, open_state, read_state
+from tidecast.kafka.producing.writer import PartitionWriter, transactional_id
 from tidecast.kafka.schemas import tables
 from tidecast.log.queue_log import LogReader
 from tidecast.native.mapped import Bytes
@@ -45,19 +47,29 @@ RENEW_S = 86_400.0
 """A coordinator forgets a transactional id after a week of silence: it is renewed long before."""
 READ_BYTES = 2 << 20
 JOIN_S = 5.0
-_WHOLE_TOPIC = -1
+_WHOLE_TOPIC, _STATE = -1, -2
+COPY_S = 0.25
+"""The small files of a topic are looked at so often."""
 _TOPIC_RESOURCE = 2
 
 
 class _Run:
     """Writers under one epoch. ``ended``: they stop; ``problem``: what stopped them."""
 
-    def __init__(self, cluster: Cluster, who: Identity, marks: list[Mark]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        who: Identity,
+        marks: list[Mark],
+        log: int,
+        state: StateWriter | None,
+    ) -> None:
         self.cluster, self.who, self.marks = cluster, who, marks
+        self.log, self.state = log, state
         self.ended = threading.Event()
         self.problem: tuple[int, TidecastError] | None = None
         self.writers = [
-            PartitionWriter(cluster, queue, who, patience_s=PATIENCE_S)
+            PartitionWriter(cluster, queue, who, patience_s=PATIENCE_S, log=log)
             for queue in range(len(marks))
         ]
 
@@ -73,6 +85,7 @@ class _Run:
             topic=self.cluster.topic,
             producer=self.who.producer,
             epoch=self.who.epoch,
+            log=self.log,
             queues=[
                 writer.mark or mark for writer, mark in zip(self.writers, self.marks, strict=True)
             ],
@@ -86,12 +99,14 @@ class KafkaStorage:
         """Raises ConfigError."""
         self._spool = spool
         self._source = storage_source(spool.storage)
-        self.transactional_id = f"tidecast/{self._source.topic}"
-        if not spool.owner:  # each node keeps what is published on it
-            self.transactional_id += f"/{spool.node}"
+        self.transactional_id = transactional_id(self._source.topic, spool.owner, spool.node)
+        self._mine: set[tuple[int, int]] = set()
+        """Producer ids and epochs that this engine has had."""
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._cluster: Cluster | None = None
+        self._clusters: list[Cluster] = []
+        """Of the run, or of its begin."""
+        self._copied, self._copies = threading.Condition(self._lock), 0
         self._run: _Run | None = None
         self._problems: dict[int, str] = {}
         """By queue, or _WHOLE_TOPIC: why it takes nothing."""
@@ -111,11 +126,11 @@ class KafkaStorage:
         """
         self._closing.set()
         with self._lock:
-            run, cluster = self._run, self._cluster
+            run, clusters = self._run, list(self._clusters)
         if run is not None:
             run.ended.set()
-        if cluster is not None:
-            cluster.close()  # nothing is sent from here on, however long the thread still waits
+        for each in clusters:
+            each.close()  # nothing is sent from here on, however long the thread still waits
         self._spool.wake()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -140,9 +155,7 @@ class KafkaStorage:
             if self._closing.is_set():
                 return
             if isinstance(problem, Fenced):
-                self._spool.waits(
-                    f"{problem}; restart this engine to take the topic back", final=True
-                )
+                self._note_fenced(problem)
                 self._closing.wait()
                 return
             self._note_problem(queue, str(problem))
@@ -150,6 +163,13 @@ class KafkaStorage:
             if not isinstance(problem, ConnectionLost):
                 wait_s, refused = min(AGAIN_S_MAX, wait_s * 2**refused), min(refused + 1, 8)
             self._closing.wait(wait_s)
+
+    def _note_fenced(self, problem: Fenced) -> None:
+        if self._spool.leased:
+            self._spool.waits(str(problem), final=True)
+            self._spool.lost(str(problem))
+        else:
+            self._spool.waits(f"{problem}; restart this engine to take the topic back", final=True)
 
     def _attempt_begin(self) -> TidecastError | None:
         try:
@@ -178,23 +198,59 @@ class KafkaStorage:
         spool = self._spool
         before = load_notes(spool.directory)
         self._check_notes(before)
-        cluster = Cluster(self._source, create=spool.queues, begun=self._keep)
+        with self._lock:
+            self._clusters = []
         try:
+            cluster = Cluster(self._source, create=spool.queues, begun=self._keep)
             self._check_topic(cluster)
-            who = fence(cluster, self.transactional_id)
+            beside = [open_state(self._source, self._keep)] if spool.owner else []
+            who = fence(cluster, self.transactional_id, beside)
+            state = self._take_state(beside[0], who, before) if beside else None
             marks = [self._find_mark(cluster, queue, before) for queue in range(spool.queues)]
-            run = _Run(cluster, who, marks)
+            log = before.log if before is not None and before.log else secrets.randbits(62) + 1
+            run = _Run(cluster, who, marks, log, state)
             self._check_open()
             save_notes(spool.directory, run.notes())
+            if state is not None:
+                head = Head(
+                    log=log,
+                    producer=who.producer,
+                    epoch=who.epoch,
+                    queues=spool.queues,
+                    node=spool.node,
+                )
+                state.write_head(head)
+                state.copy_files(spool.directory)
         except BaseException:
-            cluster.close()
+            self._hang_up()
             raise
         return run
+
+    def _take_state(self, beside: Cluster, who: Identity, before: Notes | None) -> StateWriter:
+        """The state on the cluster; of a leased topic it has to be of this log's last writer.
+
+        Else another engine has kept the topic since: its records are not in this log.
+        """
+        kept = read_state(beside, self._closing.is_set)
+        if before is not None:
+            self._mine.add((before.producer, before.epoch))
+        head = kept.head
+        if self._spool.leased and head is not None and head.writer not in self._mine:
+            raise Fenced(
+                f"topic {beside.topic}: node {head.node} has kept topic {self._spool.topic} since, "
+                f"with epoch {head.epoch} of producer {head.producer}"
+            )
+        self._mine.add((who.producer, who.epoch))
+        return StateWriter(beside, who, kept)
 
     def _keep(self, cluster: Cluster) -> None:
         with self._lock:
             self._check_open()
-            self._cluster = cluster
+            self._clusters.append(cluster)
+
+    def _hang_up(self) -> None:
+        for each in self._clusters:
+            each.close()
 
     def _check_open(self) -> None:
         if self._closing.is_set():
@@ -264,6 +320,10 @@ class KafkaStorage:
             )
             for queue in range(len(run.writers))
         ]
+        if run.state is not None:
+            name = f"storage-{self._spool.topic}-state"
+            copying = threading.Thread(target=self._copy, args=(run,), daemon=True, name=name)
+            threads.append(copying)
         for each in threads:
             each.start()
         renew_s, noted = time.monotonic() + RENEW_S, run.notes()
@@ -273,11 +333,13 @@ class KafkaStorage:
         self._spool.wake()
         for writer in run.writers:
             writer.close()
+        if run.state is not None:
+            run.state.close()
         for each in threads:
             each.join()
         with self._lock:
             self._run = None
-        run.cluster.close()
+        self._hang_up()
         with contextlib.suppress(Closed):
             self._note(run, noted)
         return run.problem
@@ -289,6 +351,40 @@ class KafkaStorage:
             with contextlib.suppress(StorageError):
                 save_notes(self._spool.directory, fresh)
         return fresh
+
+    # --- the thread of the state ------------------------------------------------------------------
+
+    def _copy(self, run: _Run) -> None:
+        """Copy the topic's small files whenever they have changed."""
+        assert run.state is not None
+        try:
+            while not run.ended.is_set():
+                with self._lock:
+                    due = self._copies + 1
+                try:
+                    run.state.copy_files(self._spool.directory)
+                    self._clear_problem(_STATE)
+                    with self._lock:
+                        self._copies = due
+                        self._copied.notify_all()
+                except ConnectionLost as problem:
+                    self._note_problem(_STATE, str(problem))
+                run.ended.wait(COPY_S)
+        except Closed:
+            pass
+        except TidecastError as problem:
+            run.fail(_STATE, problem)
+        except Exception as problem:  # noqa: BLE001 - as below
+            _log.exception("topic %s: its state cannot be stored", self._spool.topic)
+            run.fail(_STATE, StorageError(f"internal error: {type(problem).__name__}: {problem}"))
+
+    def settle(self, timeout_s: float) -> None:
+        """Have the files as they are now on the cluster, if it answers in time."""
+        with self._copied:
+            run, wanted = self._run, self._copies + 2  # the copy that runs may have begun before
+            if run is None or run.state is None:
+                return
+            self._copied.wait_for(lambda: self._copies >= wanted or run.ended.is_set(), timeout_s)
 
     # --- a queue's thread -------------------------------------------------------------------------
 

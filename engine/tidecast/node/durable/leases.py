@@ -16,17 +16,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, Protocol
 
 from tidecast import events
 from tidecast.agents.guard import Guard
+from tidecast.config.kafka import LOCAL
+from tidecast.config.leases import SHARED
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, Fenced, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.takeover import Owners
+from tidecast.node.durable import maintenance as upkeep
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.queues.leases.balancer import BALANCERS
 from tidecast.queues.leases.file import LeaseFile
@@ -83,6 +87,14 @@ class LeasedTopics(Protocol):
     def take_rings(self, name: str) -> None:
         """The topic is kept here now: read the rings of its publishers."""
 
+    def take_over(
+        self, config: TopicConfig, owner: int, done: Callable[[TidecastError | None], None]
+    ) -> None:
+        """Make the topic's log from its storage; then ``done``. Raises ConfigError."""
+
+    def cancel_takeover(self, name: str) -> None:
+        """Take it over no more."""
+
 
 class Leases:
     """See module. ``store``: of the control service, if there is one. Raises ConfigError."""
@@ -120,12 +132,34 @@ class Leases:
             )
         if asked == "file" or service is None:
             return LeaseFile(queues)
-        return ScopedLeases(service, queues)
+        return ScopedLeases(service, queues, self._is_everywhere)
+
+    def _is_everywhere(self, queue: str) -> bool:
+        """Whether any engine may take a topic, whatever its directory; so is its presence."""
+        if queue.startswith(PRESENCE):
+            return any(
+                each.owner == SHARED and self.moves_by_storage(each)
+                for each in list(self.ctx.topic_by_name.values())
+            )
+        config = self.ctx.topic_by_name.get(queue)
+        return config is not None and self.moves_by_storage(config)
+
+    def moves_by_storage(self, config: TopicConfig) -> bool:
+        """Whether the next owner of a topic makes its log from its storage."""
+        return config.storage != LOCAL and not self._settings.directory
 
     # --- topics -----------------------------------------------------------------------------------
 
     def add(self, config: TopicConfig) -> None:
         """A topic with owner "*" is there."""
+        if self.moves_by_storage(config) and isinstance(self._store, LeaseFile):
+            problem = ConfigError(
+                f"topic {config.name}: owner: *: its storage is Kafka, so engines take turns by "
+                "leases that all of them see: start this engine with --control URL (tidecast up "
+                "has one), or set node.leases.directory to a directory that they share"
+            )
+            upkeep.report_broken(self._registry, config, problem)
+            return
         now = self.ctx.clock_ns()
         with self._lock:
             if self._keeper is None:
@@ -151,10 +185,11 @@ class Leases:
 
     def remove(self, name: str) -> None:
         """A topic was deleted."""
+        self._topics.cancel_takeover(name)
         if self.directory != self.ctx.data_dir and self._link(name).is_symlink():
             self._link(name).unlink()
         with self._lock:
-            if self._keeper is not None:
+            if self._keeper is not None and name in self._keeper.queues:
                 epoch = self._keeper.epoch_to_append(name, self.ctx.clock_ns())
                 self._keeper.remove(name)
                 if epoch:  # asked for in the thread of its own: the store may be slow
@@ -416,20 +451,45 @@ class Leases:
         if config is None or name in self._registry.topics:
             return
         try:
-            self._topics.open_topic(config, epoch)
-        except TidecastError as problem:
-            newest = epoch
-            if isinstance(problem, Fenced):
-                newest = self.owners_of(name).newest()
+            if self.moves_by_storage(config):
+                self._topics.take_over(config, epoch, partial(self._taken_over, name, epoch))
             else:
-                self._registry.broken[name] = problem
-                self._registry.notify(
-                    events.DiskRefused(topic=name, queue=-1, errno=0, detail=str(problem))
-                )
-            with self._lock:
-                if self._keeper is not None:
-                    self._keeper.fenced(name, newest)
-            return
+                self._open(config, epoch)
+        except TidecastError as problem:
+            self._give_up(name, epoch, problem)
+
+    def _taken_over(self, name: str, epoch: int, problem: TidecastError | None) -> None:
+        """The topic's log is here, or it is not: an engine that can reach the storage takes it."""
+        config = self.ctx.topic_by_name.get(name)
+        with self._lock:
+            if self._keeper is None or name not in self._keeper.queues or config is None:
+                return
+            if self._keeper.epoch_to_append(name, self.ctx.clock_ns()) != epoch:
+                return
+        try:
+            if problem is not None:
+                raise problem
+            self._open(config, epoch)
+        except TidecastError as refused:
+            self._give_up(name, epoch, refused)
+
+    def _give_up(self, name: str, epoch: int, problem: TidecastError) -> None:
+        newest = epoch
+        if isinstance(problem, Fenced):
+            newest = self.owners_of(name).newest()
+        else:
+            self._registry.broken[name] = problem
+            self._registry.notify(
+                events.DiskRefused(topic=name, queue=-1, errno=0, detail=str(problem))
+            )
+        with self._lock:
+            if self._keeper is not None:
+                self._keeper.fenced(name, newest)
+
+    def _open(self, config: TopicConfig, epoch: int) -> None:
+        """Serve a topic. Raises TidecastError."""
+        name = config.name
+        self._topics.open_topic(config, epoch)
         self._registry.broken.pop(name, None)
         self._swept[name] = (epoch, self.ctx.clock_ns() + self.terms.lease_ns)
         queues = self._registry.topics[name].map.queues
@@ -442,6 +502,7 @@ class Leases:
         self._moved("taken", name, epoch, f"its lease was free{after}")
 
     def _hand_over(self, name: str, epoch: int, reason: str) -> None:
+        self._topics.cancel_takeover(name)
         if name in self._registry.topics:
             wire_id = self.ctx.topic_by_name[name].wire_id
             self._topics.release_topic(name, flush=True)
@@ -456,6 +517,8 @@ class Leases:
     def lose(self, name: str, epoch: int, reason: str) -> None:
         """Another engine has, or may have, the queues: let go of them at once."""
         topic = self._registry.topics.get(name)
+        if topic is None:
+            self._topics.cancel_takeover(name)
         if topic is None or topic.owner != epoch:
             return
         newest = topic.owners.newest()

@@ -95,12 +95,18 @@ def report_broken(registry: SourceRegistry, config: TopicConfig, problem: Tideca
 def flush(
     registry: SourceRegistry, topic: DurableTopic, sources: list[archiver_tables.Source]
 ) -> None:
-    """Let what some rings hold become durable, for FLUSH_S at most, while the topic is ours."""
+    """Let what some rings hold become durable, for FLUSH_S at most, while the topic is ours.
+
+    With a storage that the next owner has alone: all that is in the logs, also the records of
+    publishers that are gone.
+    """
     registry.drain(topic, sources)
+    ends = [log.next_token if topic.storage_alone else 0 for log in topic.logs]
     deadline = time.monotonic() + FLUSH_S
     while topic.owned and time.monotonic() < deadline:
         records = [registry.runtime.state.sources[s.slot] for s in sources]
-        if all(r["d_seq"] == r["seq"] and r["d_at"] == r["at"] for r in records):
+        stored = all(log.durable_token >= end for log, end in zip(topic.logs, ends, strict=False))
+        if stored and all(r["d_seq"] == r["seq"] and r["d_at"] == r["at"] for r in records):
             return
         if registry.runtime.inline:
             registry.flush()

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Callable
 
 from tidecast import events
 from tidecast.agents.archiver import state as ast
@@ -40,7 +41,7 @@ from tidecast.node.live.receiver_tables import WantedTopics
 from tidecast.node.live.setup import Setup
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Publication
-from tidecast.node.storing.service import OpenStorage, Storing
+from tidecast.node.storing.service import Storages, Storing
 from tidecast.protocol.dedup import Session, producer_id
 from tidecast.queues.leases.store import LeaseStore
 
@@ -59,7 +60,7 @@ class Durable:
         publications: Publications,
         images: Images,
         lease_store: LeaseStore | None,
-        open_storage: OpenStorage | None = None,
+        storages: Storages | None = None,
     ) -> None:
         self.ctx = ctx
         self.registry = SourceRegistry(ctx, publications, images, self._from_agent, self._sync)
@@ -70,7 +71,7 @@ class Durable:
         self.publisher_side = PublisherSide(self.registry, pending, self.recovery, publications)
         self.owner_side = OwnerSide(self.registry, pending, self.grants, images)
         self.leases = Leases(self.registry, self, lease_store)
-        self.storing = Storing(self.registry, open_storage)
+        self.storing = Storing(self.registry, storages, self.leases.lose)
         self.topics, self.sources, self.rows = (
             self.registry.topics,
             self.registry.sources,
@@ -154,6 +155,7 @@ class Durable:
     def stop(self) -> None:
         """Let the archiver finish what is written, then close all logs."""
         self.leases.stop()
+        self.storing.stop()
         self.publisher_side.stop()
         if self.registry.active:
             self.registry.runtime.stop()
@@ -162,6 +164,7 @@ class Durable:
                 self.registry.flush()
         held = {name: topic.owner for name, topic in self.topics.items() if topic.owner}
         for topic in self.topics.values():
+            self.storing.settle(topic)
             self.storing.close(topic)
             topic.close()
         self.topics.clear()
@@ -327,6 +330,7 @@ class Durable:
         if flush:
             upkeep.flush(self.registry, topic, mine)
             upkeep.seal(self.registry, topic)
+            self.storing.settle(topic)
         self.storing.close(topic)
         for source in mine:
             self.publisher_side.take_back(source, topic)
@@ -337,6 +341,16 @@ class Durable:
         upkeep.clear_gauges(self.registry, name)
         topic.close()
         self.wanted.changed([name])
+
+    def take_over(
+        self, config: TopicConfig, owner: int, done: Callable[[TidecastError | None], None]
+    ) -> None:
+        """Make the log of a leased topic from its storage; see `Storing.take_over`."""
+        self.storing.take_over(config, self.ctx.data_dir / "queues", owner, done)
+
+    def cancel_takeover(self, name: str) -> None:
+        """Take it over no more."""
+        self.storing.cancel(name)
 
     def take_rings(self, name: str) -> None:
         """The topic is kept here now: read its own publishers' rings, receive the others'."""

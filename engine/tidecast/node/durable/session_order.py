@@ -181,6 +181,8 @@ class Grants:
         self._registry, self._pending = registry, pending
         self._asked: dict[int, int] = {}
         """By a publisher's first session: the producer's newest epoch when it first asked."""
+        self._awaited: dict[tuple[str, int, int], list[int]] = {}
+        """By topic, producer and owner: the ends of the logs that a session waits for."""
         self._fenced_s: dict[tuple[str, int], float] = {}
         """By topic and producer: when its newest session began here, for `ASKED_S`."""
 
@@ -234,7 +236,27 @@ class Grants:
         return heard_s >= self._fenced_s.get((claim.topic, claim.producer), -1.0)
 
     def ready(self, topic: DurableTopic, claim: Claim, waited_s: float) -> bool:
-        """May a session begin that has waited so long?"""
+        """May a session begin that has waited so long?
+
+        Its publisher counts all before it as durable. The next owner of a topic that has its
+        storage alone must then have it, too: the older sessions are fenced first, and what they had
+        is awaited there.
+        """
+        if not self._ready(topic, claim, waited_s):
+            return False
+        found = topic.producers.known.get(claim.producer)
+        if not topic.storage_alone or found is None:
+            return True
+        if any(each.session != claim.session for each in self._sources(found)):
+            self.fence(topic, claim.producer, "")
+        key = (topic.config.name, claim.producer, topic.owner)
+        ends = self._awaited.setdefault(key, [log.next_token for log in topic.logs])
+        if any(log.durable_token < end for log, end in zip(topic.logs, ends, strict=False)):
+            return False
+        del self._awaited[key]
+        return True
+
+    def _ready(self, topic: DurableTopic, claim: Claim, waited_s: float) -> bool:
         waiting = list(self._pending.waiting(claim.producer))
         if any(other.precedes(claim) for other in waiting):
             return False

@@ -310,7 +310,7 @@ class DurableTopic:
             words=self.words[queue],
         )
         if self.is_stored:
-            log.expect_storage()
+            log.expect_storage(alone=self.storage_alone)
         base = log.segments[-1].base_token
         raw = log.snapshot(base)
         known = self.producers.load(queue, raw, checksum)
@@ -414,6 +414,11 @@ class DurableTopic:
     def is_stored(self) -> bool:
         """Its records are acked when a storage beside its logs has them, too."""
         return self.config.storage != LOCAL
+
+    @property
+    def storage_alone(self) -> bool:
+        """The next owner may have nothing of it but what its storage has."""
+        return self.is_stored and self.config.owner == SHARED
 
     @property
     def owned(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tidecast import events
-from tidecast.errors import ConfigError
+from tidecast.config.topology import TopicConfig
+from tidecast.errors import ConfigError, StorageError, TidecastError
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
@@ -16,7 +18,7 @@ from tidecast.node.storing.spool import Spool
 
 _log = logging.getLogger("tidecast.node")
 _MARK = "storage"
-REPORT_NS = 60_000_000_000
+REPORT_NS, SETTLE_S = 60_000_000_000, 2.0
 """A storage that still waits is reported again after this long."""
 
 
@@ -29,9 +31,30 @@ class Storage(Protocol):
     def close(self) -> None:
         """End: nothing of the spool is used when it returns. Idempotent."""
 
+    def settle(self, timeout_s: float) -> None:
+        """Have all that the next owner needs in the storage, if it answers in time."""
 
-OpenStorage = Callable[[Spool], Storage]
-"""Raises ConfigError."""
+
+class Takeover(Protocol):
+    """Makes the log of a topic from its storage, in this engine's directory."""
+
+    def run(self) -> None:
+        """Do it. Raises TidecastError; Closed."""
+
+    def close(self) -> None:
+        """End it: nothing is changed any more when this returns. Idempotent. From any thread."""
+
+
+class Storages(Protocol):
+    """The storages that topics may have beside their logs."""
+
+    def open(self, spool: Spool) -> Storage:
+        """The storage of a topic. Raises ConfigError."""
+
+    def take_over(
+        self, config: TopicConfig, node: str, queues: Path, owner: int, now_ns: int
+    ) -> Takeover:
+        """Of a topic that another engine had. ``owner``: epoch of the lease. Raises ConfigError."""
 
 
 class _Open(NamedTuple):
@@ -43,8 +66,15 @@ class _Open(NamedTuple):
 class Storing:
     """See module. `open` and `close` with the node's lock held; the rest from any thread."""
 
-    def __init__(self, registry: SourceRegistry, open_storage: OpenStorage | None) -> None:
-        self._registry, self._open_storage = registry, open_storage
+    def __init__(
+        self,
+        registry: SourceRegistry,
+        storages: Storages | None,
+        on_lost: Callable[[str, int, str], None],
+    ) -> None:
+        """``on_lost``: gets a topic, the epoch of its lease, and why another engine has it."""
+        self._registry, self._storages, self._on_lost = registry, storages, on_lost
+        self._takeovers: dict[str, Takeover] = {}
         self._lock = threading.Lock()
         self._open: dict[DurableTopic, _Open] = {}
         self._waiting: dict[DurableTopic, int] = {}
@@ -54,14 +84,24 @@ class Storing:
         """Open a topic's storage, if it has one. Raises ConfigError."""
         if not topic.is_stored:
             return
-        if self._open_storage is None:
-            raise ConfigError(f"storage: {topic.config.storage}: this node writes to none")
         spool = Spool(topic, self._registry.ctx.name, self)
-        storage = self._open_storage(spool)
+        storage = self._known(topic.config).open(spool)
         numbers = self._registry.tables.queue_numbers(topic)
         with self._lock:
             self._open[topic] = _Open(spool, storage, numbers)
         storage.start()
+
+    def _known(self, config: TopicConfig) -> Storages:
+        if self._storages is None:
+            raise ConfigError(f"storage: {config.storage}: this node writes to none")
+        return self._storages
+
+    def settle(self, topic: DurableTopic) -> None:
+        """Have what the next owner needs in a topic's storage, for SETTLE_S at most."""
+        with self._lock:
+            found = self._open.get(topic)
+        if found is not None:
+            found.storage.settle(SETTLE_S)
 
     def close(self, topic: DurableTopic) -> None:
         """End it: the topic's logs may be closed then. Idempotent."""
@@ -80,6 +120,58 @@ class Storing:
         found = self._open.get(topic)
         if found is not None:
             found.spool.wake()
+
+    # --- taking over ------------------------------------------------------------------------------
+
+    def take_over(
+        self,
+        config: TopicConfig,
+        queues: Path,
+        owner: int,
+        done: Callable[[TidecastError | None], None],
+    ) -> None:
+        """Make a topic's log in ``queues`` from its storage, in a thread of its own.
+
+        ``done``: called by the conductor with what failed, unless `cancel` ends it before. Raises
+        ConfigError.
+        """
+        ctx = self._registry.ctx
+        self.cancel(config.name)
+        made = self._known(config).take_over(config, ctx.name, queues, owner, ctx.wall_ns())
+        with self._lock:
+            self._takeovers[config.name] = made
+
+        def run() -> None:
+            problem: TidecastError | None = None
+            try:
+                made.run()
+            except TidecastError as found:
+                problem = found
+            except Exception as defect:  # noqa: BLE001 - reported, and tried again
+                _log.exception("topic %s: it cannot be taken over", config.name)
+                problem = StorageError(f"internal error: {type(defect).__name__}: {defect}")
+            ctx.conductor.post(lambda: end(problem))
+
+        def end(problem: TidecastError | None) -> None:
+            with self._lock:
+                if self._takeovers.get(config.name) is not made:
+                    return
+                del self._takeovers[config.name]
+            done(problem)
+
+        threading.Thread(target=run, name=f"takeover-{config.name}", daemon=True).start()
+
+    def cancel(self, name: str) -> None:
+        """Take a topic over no more. Idempotent."""
+        with self._lock:
+            found = self._takeovers.pop(name, None)
+        if found is not None:
+            found.close()
+
+    def stop(self) -> None:
+        """Take nothing over any more."""
+        for name in list(self._takeovers):
+            self.cancel(name)
 
     # --- reports ----------------------------------------------------------------------------------
 
@@ -133,6 +225,11 @@ class Storing:
             if self._waiting.pop(topic, None) is None:
                 return
         self._registry.ctx.conductor.post(lambda: self._stand_down(topic))
+
+    def lost(self, topic: DurableTopic, detail: str) -> None:
+        """See `Reports`."""
+        name, owner = topic.config.name, topic.owner
+        self._registry.ctx.conductor.post(lambda: self._on_lost(name, owner, detail))
 
     def _stand_down(self, topic: DurableTopic) -> None:
         name = topic.config.name

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from tidecast.config.leases import SHARED
 from tidecast.errors import Closed
 from tidecast.log.queue_log import LogReader, QueueLog
 from tidecast.node.durable.topic import DurableTopic
@@ -32,6 +33,9 @@ class Reports(Protocol):
 
     def back(self, topic: DurableTopic) -> None:
         """It takes records again."""
+
+    def lost(self, topic: DurableTopic, detail: str) -> None:
+        """Another engine has taken a leased topic over."""
 
 
 class Spool:
@@ -115,6 +119,15 @@ class Spool:
     def back(self) -> None:
         """It takes records again."""
         self._report(lambda: self._reports.back(self._topic))
+
+    @property
+    def leased(self) -> bool:
+        """Engines take turns: another one may have the topic next."""
+        return self.owner == SHARED
+
+    def lost(self, detail: str) -> None:
+        """Another engine has taken the topic over, by the storage: the lease is given up."""
+        self._report(lambda: self._reports.lost(self._topic, detail))
 
     def _report(self, report: Callable[[], None]) -> None:
         if not self._closed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,8 @@ from tidecast.queues.leases.store import (
 )
 
 ID_NAME = "directory.id"
+EVERYWHERE = "storage/"
+"""Stands for the id of the directory where queues lie in none, but in a storage."""
 _ID_BYTES = 8
 
 
@@ -47,11 +50,22 @@ def directory_id(directory: Path) -> str:
         raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from None
 
 
+def _nowhere(queue: str) -> bool:
+    del queue
+    return False
+
+
 class ScopedLeases:
     """A `LeaseStore` for the queues of one directory, in ``store``."""
 
-    def __init__(self, store: LeaseStore, directory: Path) -> None:
-        self._store, self._directory = store, directory
+    def __init__(
+        self,
+        store: LeaseStore,
+        directory: Path,
+        is_everywhere: Callable[[str], bool] = _nowhere,
+    ) -> None:
+        """``is_everywhere``: of queues that engines with other directories take, too."""
+        self._store, self._directory, self._is_everywhere = store, directory, is_everywhere
         self._head = ""
 
     @property
@@ -71,9 +85,12 @@ class ScopedLeases:
             request = self._inside(request)
         reply = self._store.handle(request, now_ns)
         if isinstance(reply, Listing):
-            found = {q.removeprefix(head): o for q, o in reply.owners.items() if q.startswith(head)}
-            return Listing(found)
+            heads = (head, EVERYWHERE)
+            return Listing(
+                {q.partition("/")[2]: o for q, o in reply.owners.items() if q.startswith(heads)}
+            )
         return reply
 
     def _inside(self, request: Single) -> Single:
-        return msgspec.structs.replace(request, queue=self._head + request.queue)
+        head = EVERYWHERE if self._is_everywhere(request.queue) else self._head
+        return msgspec.structs.replace(request, queue=head + request.queue)
