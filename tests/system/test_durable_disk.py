@@ -113,10 +113,20 @@ class FailingDevice:
         return done.stdout.strip()
 
     def fail(self) -> None:
-        """Nothing that needs room in the store is stored from now on."""
-        about = os.statvfs(self.store)
+        """Nothing that needs room in the store is stored from now on.
+
+        The ballast grows in steps: meanwhile the kernel writes back what takes room, too.
+        """
+        taken = 0
         with (self.store / "ballast").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, about.f_bavail * about.f_frsize - ROOM_BYTES)
+            while (left := self._room() - ROOM_BYTES) > 0:
+                step = min(left, ROOM_BYTES)
+                os.posix_fallocate(file.fileno(), taken, step)
+                taken += step
+
+    def _room(self) -> int:
+        about = os.statvfs(self.store)
+        return about.f_bavail * about.f_frsize
 
     def work(self) -> None:
         """It stores again."""
