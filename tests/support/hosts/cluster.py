@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.support.hosts.network import CONTROL, Namespace, Network
 from tests.support.lab import Lab, Platform, free_group
 from tests.support.nursery import Nursery
 from tests.support.process import Child
+from tidecast.node.sealing.wire_keys import FILE_NAME
 
 PORT = 7400
 LEASE_S = 2.0
@@ -101,7 +103,10 @@ class Host(Lab):
 class Service:
     """A control service on a host of its own; `ask` and `tell` go there over the network."""
 
-    def __init__(self, directory: Path, network: Network, settings: Any) -> None:
+    def __init__(
+        self, directory: Path, network: Network, settings: Any, before: Build | None = None
+    ) -> None:
+        """``before``: the build that makes the platform, at its level; it is upgraded at once."""
         import yaml
 
         self.port = network.port(CONTROL)
@@ -109,9 +114,15 @@ class Service:
         data_dir = directory / "control"
         data_dir.mkdir()
         (data_dir / "topology.yaml").write_text(yaml.safe_dump(settings))
-        self.process = ControlProcess(
-            data_dir, host=self.port.address, TIDECAST_CONTROL_ALLOW_PLAIN_HTTP="1"
-        )
+        plain = {"host": self.port.address, "TIDECAST_CONTROL_ALLOW_PLAIN_HTTP": "1"}
+        if before is not None:
+            first = ControlProcess(data_dir, **{**before.options()["env"], **plain})
+            try:
+                with self._namespace.entered():
+                    first.start()
+            finally:
+                first.stop()
+        self.process = ControlProcess(data_dir, **plain)
         self._admin: httpx.Client
         self.start()
 
@@ -174,15 +185,18 @@ class Cluster:
             self.hosts.append(made)
         self.service: Service
 
-    def serve(self, settings: Any) -> Service:
-        """Start the control service; a platform begins with these settings."""
-        self.service = Service(self.hosts[0].directory, self.network, settings)
+    def serve(self, settings: Any, before: Build | None = None) -> Service:
+        """Start the control service; a platform begins with these settings. See `Service`."""
+        self.service = Service(self.hosts[0].directory, self.network, settings, before)
         self._undo.callback(self.service.close)
         return self.service
 
     def join(self, host: Host, settings: Any, *, build: Build = NEW) -> None:
         """Start the host's engine, which the service manages."""
         host.make(settings | {"node": {**settings["node"], "name": host.name}})
+        given = self.hosts[0].node.directory / FILE_NAME if host is not self.hosts[0] else None
+        if given is not None and given.exists():  # an engine that gets no answer in 5 s has none
+            shutil.copy(given, host.node.directory / FILE_NAME)
         arguments = "--control", self.service.url, "--insecure-control"
         host.begin(*arguments, build=build, **self.service.enrol(host.name))
 

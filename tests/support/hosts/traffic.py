@@ -54,7 +54,9 @@ def begin(
 ) -> Traffic:
     """Service, engines, the topic, and traffic on it. ``builds``: of hosts, by name."""
     wire = transport()
-    service = cluster.serve(topology(wire, {"name": "ipc", "kind": "ipc"}))
+    service = cluster.serve(
+        topology(wire, {"name": "ipc", "kind": "ipc"}), next(iter((builds or {}).values()), None)
+    )
     service.tell("POST", "/transports/multicast/keys/rotate?at_once=true")
     shared = cluster.hosts[0].directory / "shared"
     settings = topology(wire, leases={"directory": str(shared), "lease_s": LEASE_S})
