@@ -294,7 +294,7 @@ def test_each_route_does_what_role_and_scopes_say(world: World, method: str) -> 
             world.restore()
         elif not allowed and method != "GET" and name not in NO_PLAN:
             planned = world.call(clients[caller], route, side, dry_run=True).status_code
-            if planned != 403:
+            if planned not in (403, route.hidden):
                 wrong.append((caller, name, side, "a plan needs the same rights", planned))
     assert not wrong, "\n".join(map(str, wrong))
 
