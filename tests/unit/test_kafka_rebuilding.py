@@ -262,7 +262,7 @@ def test_a_queue_is_made_again_over_owners_and_other_programs(
     assert rebuild_queue(cluster, 0, tmp_path / "q", about(), producers) == len(rows)
     assert log_rows(tmp_path / "q", ProducerTable(1)) == rows
     assert len(list((tmp_path / "q").glob("*.log"))) > 1
-    newest = {row[0]: row[12] for row in rows if row[0]}
+    newest = {row[0]: row[11] for row in rows if row[0]}
     assert {each.id: int(each.marks[0]) for each in producers.known.values()} == newest
 
 
