@@ -152,19 +152,24 @@ class Forked(Child):
     @property
     def running(self) -> bool:
         """See `Child`."""
-        return self._code is None and not select.select([self._pidfd], [], [], 0)[0]
+        return self._code is None and not self._ended(0)
 
     def wait(self, timeout_s: float) -> int:
         """See `Child`."""
         if self._code is None:
             patience = Patience(timeout_s)
-            while not (ended := select.select([self._pidfd], [], [], 0.05)[0]):
+            while not (ended := self._ended(50)):
                 if patience.over():
                     break
             assert ended, f"process {self.pid} has not ended within {timeout_s:g} s"
             self._code = self._nursery.reap(self.pid)
             os.close(self._pidfd)
         return self._code
+
+    def _ended(self, timeout_ms: int) -> bool:
+        poll = select.poll()  # `select.select` takes no descriptor above 1,023
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(timeout_ms))
 
 
 # --- the nursery's side ---------------------------------------------------------------------------
