@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from tests.support.control import Login, Service, service_of
 from tests.support.process_state import unchanged
+from tidecast.agents.warmup import warm_up
 from tidecast_control.auth import service as auth
 from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_control.settings import Settings, load_settings
@@ -50,6 +51,15 @@ def cheap_hashes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(auth, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm() -> None:
+    """Kernels are in the cache: else each engine of a test compiles all of them, side by side.
+
+    Without `-n`, with an empty cache and beside other load, the test of drains took ten minutes.
+    """
+    warm_up()
 
 
 @pytest.fixture(scope="session")

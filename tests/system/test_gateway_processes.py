@@ -20,6 +20,7 @@ from tests.support.proxy import Proxy
 
 import tidecast
 from tidecast.engine.process import read_state
+from tidecast.errors import SequenceGap
 from tidecast.events import GatewayBack, GatewayLost
 
 TIMEOUT_S = 30.0
@@ -172,3 +173,31 @@ def test_up_serves_a_gateway_and_off_does_not(lab: Lab, eventually: Eventually) 
     state = read_state(Path(plain.directory))
     assert state is not None
     assert not state.gateway
+
+
+@pytest.mark.parametrize("way", ["socket", "gateway"])
+def test_an_unknown_producer_begins_where_it_says(lab: Lab, way: str) -> None:
+    """The topic may have forgotten it, and cannot know what came before. Then it knows."""
+    topic = {"name": "orders", "mode": "durable", "queues": 1, "fsync_interval_ms": 2}
+    served = Served(lab, [topic])
+    client = served.connect() if way == "gateway" else served.platform.connect()
+
+    def begin(first_seq: int) -> Any:
+        return client.publisher("orders", producer="unknown", first_seq=first_seq)
+
+    with begin(5_001) as publisher:
+        publisher.publish(b"5001", ack="durable", timeout=TIMEOUT_S)
+        assert (publisher.position, publisher.durable_position) == (5_001, 5_001)
+    for wrong in (5_003, 1 << 40):
+        with pytest.raises(SequenceGap, match="5002 is due") as refused:
+            begin(wrong)
+        assert refused.value.expected == 5_002
+    for first_seq, bodies in ((4_000, [b"4000"]), (5_001, [b"again", b"5002"])):
+        with begin(first_seq) as publisher:
+            publisher.publish_batch(bodies, ack="durable", timeout=TIMEOUT_S).check()
+    served.platform.kill()
+    served.start()
+    near = served.platform.connect()
+    with pytest.raises(SequenceGap, match="5003 is due"):
+        near.publisher("orders", producer="unknown", first_seq=5_004)
+    assert [bytes(each.data) for each in near.read("orders")] == [b"5001", b"5002"]

@@ -182,13 +182,20 @@ class ConnectionCore:
         with self._lock:
             if self._refusal is not None:
                 return
-            self._seen_word = self.bell.word
-            for event in self.link.take_events():
-                self._dispatch(event)
+            self.hear()
             for publisher in self._publishers:
                 dropped = publisher.take_dropped()
                 if dropped is not None:
                     self.emit(dropped)
+
+    def hear(self) -> None:
+        """`pump` without the publishers: what they dropped is summed up for a later event."""
+        with self._lock:
+            if self._refusal is not None:
+                return
+            self._seen_word = self.bell.word
+            for event in self.link.take_events():
+                self._dispatch(event)
 
     def emit(self, event: Event) -> None:
         """Keep an event for `events`."""

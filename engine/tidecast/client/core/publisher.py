@@ -404,17 +404,17 @@ class PublisherCore:
 
     def attempt(self, message: Outgoing) -> bool:
         """Append a message behind what was collected before it. False: full, or engine lost."""
+        status = writer.FULL
         with self._lock:
-            if not self._flush_collected():
-                return self._no_room()
-            status = ports.put(
-                self._port,
-                message.payload,
-                message.meta,
-                message.flags,
-                message.receiver,
-                int(message.flush),
-            )
+            if self._flush_collected():
+                status = ports.put(
+                    self._port,
+                    message.payload,
+                    message.meta,
+                    message.flags,
+                    message.receiver,
+                    int(message.flush),
+                )
         if status == writer.TOO_LARGE:
             raise self._too_large(len(message.payload), len(message.meta))
         return status >= 0 or self._no_room()
@@ -440,15 +440,23 @@ class PublisherCore:
 
     def attempt_run(self, run: Run, flush: bool) -> bool:
         """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""
+        status = writer.FULL
         with self._lock:
-            if not self._flush_collected():
-                return self._no_room()
-            while (status := run.append(self._port, flush)) == writer.TOO_LARGE:
-                run.refuse(self._too_large(run.length_of(run.done), 0))
+            if self._flush_collected():
+                while (status := run.append(self._port, flush)) == writer.TOO_LARGE:
+                    run.refuse(self._too_large(run.length_of(run.done), 0))
         return status == 0 or self._no_room()
 
     def _no_room(self) -> bool:
-        """False; a session that is over never gets any: raises why it is."""
+        """False; a publication or session that is over never gets any: raises why it is.
+
+        A writer that polls no events learns it here: the engine has closed its ring. The lock is
+        not held: the end of a publication takes it.
+        """
+        if self._connection.rung:
+            self._connection.hear()
+            if self._refusal is not None:
+                raise self._refusal
         session = self.producer_session
         problem = None if session is None or self._lost else session.problem("block")
         if problem is not None:
@@ -459,11 +467,10 @@ class PublisherCore:
     def attempt_flush(self, *, seal: bool) -> bool:
         """Hand over what was collected; with ``seal`` send the open packet. False: full, lost."""
         with self._lock:
-            if not self._flush_collected():
-                return self._no_room()
-            if seal:
+            done = self._flush_collected()
+            if done and seal:
                 ports.seal_open(self._port)
-        return True
+        return done or self._no_room()
 
     def try_publish(self, payload: Any) -> bool:
         """Append bytes now or not at all: False when the ring is full or the engine is lost.
@@ -482,7 +489,7 @@ class PublisherCore:
             if status >= 0:
                 return True
             if status == writer.FULL:
-                return False
+                return self._no_room()
             if status == writer.TOO_LARGE:
                 raise self._too_large(len(payload), 0)
         return self.attempt(Outgoing(payload, b"", 0, 0, False))
@@ -510,7 +517,7 @@ class PublisherCore:
             raise self._too_large(payload.size, 0)
         if status == ports.BUSY:
             return self.attempt(self.prepare(payload, None, None, None, None, None, False))
-        return bool(status >= 0)
+        return status >= 0 or self._no_room()
 
     @property
     def has_network(self) -> bool:
