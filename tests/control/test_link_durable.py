@@ -285,6 +285,22 @@ def test_a_message_is_published_with_a_delivery_time(control: Running, engine: E
     client.close()
 
 
+def check_pages(control: Running, at: str) -> None:
+    """Two pages have all three scheduled messages; a cursor belongs to one list."""
+    cut = control.api.get(at, params={"limit": 2}).json()
+    assert (len(cut["messages"]), cut["complete"]) == (2, False)
+    rest = control.api.get(at, params={"limit": 2, "cursor": cut["next_cursor"]}).json()
+    assert [each["key"] for each in cut["messages"] + rest["messages"]] == ["ada", "bob", "cy"]
+    assert (rest["complete"], rest["next_cursor"]) == (True, None)
+    for params, text in (
+        ({"cursor": "AAAA"}, "not a cursor of this list"),
+        ({"cursor": cut["next_cursor"][:-3]}, "not a cursor of this list"),
+        ({"cursor": cut["next_cursor"], "key": "cy"}, "made for another topic, subscription"),
+    ):
+        refused = control.api.get(at, params=params)
+        assert (refused.status_code, text in refused.text) == (422, True), refused.text
+
+
 def test_scheduled_messages_are_listed_and_cancelled(
     control: Running, engine: Engine, eventually: Eventually
 ) -> None:
@@ -308,8 +324,7 @@ def test_scheduled_messages_are_listed_and_cancelled(
     assert first["subscriptions"] == ["s"]
     assert first["payload"]["text"] == "ada"
     assert int(first["deliver_at_ns"]) > time.time_ns()
-    cut = control.api.get(at, params={"limit": 2}).json()
-    assert (len(cut["messages"]), cut["complete"]) == (2, False)
+    check_pages(control, at)
     assert [m["key"] for m in control.api.get(at, params={"key": "cy"}).json()["messages"]] == [
         "cy"
     ]

@@ -75,13 +75,17 @@ async def list_scheduled(
         str, Query(max_length=TEXT_CHARS_MAX, pattern=NO_ZERO, description="A filter")
     ] = "",
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[
+        str | None,
+        Query(max_length=40_000, pattern=CURSOR, description="`next_cursor` of the page before"),
+    ] = None,
 ) -> ScheduledPage:
-    """Messages that wait for their delivery time, soonest first.
+    """Messages that wait for their delivery time: pages by queue and offset, each soonest first.
 
     Payloads are withheld without the right. `POST /topics/{name}/scheduled/cancel` cancels them.
     """
     chosen = {"subscription": subscription, "key": key, "where": where, "limit": limit}
-    return await listed.scheduled(ctx.db, ctx.hub, name, chosen, actor)
+    return await listed.scheduled(ctx.db, ctx.hub, name, chosen, cursor, actor)
 
 
 @router.post(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from tidecast_control.db import Database
 from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.problems import ProblemError, not_found
+from tidecast_control.kit.problems import ProblemError, invalid, not_found
 from tidecast_control.kit.rights import Need
 from tidecast_control.link.hub import Hub
 from tidecast_control.messages.browse import Kept, keepers
@@ -17,8 +21,40 @@ from tidecast_control.messages.decode import shown_message
 from tidecast_control.messages.schemas import NotSearched, ScheduledMessage, ScheduledPage
 
 
+class ListPlace(msgspec.Struct, array_like=True):
+    """Where the next page begins: the engine, and what its page before called ``next``."""
+
+    chosen: tuple[str, str, str, str]
+    """Topic, subscription, key, where: a cursor continues one list."""
+    node: str
+    after: list[tuple[int, int]] | None
+
+
+def encode(place: ListPlace) -> str:
+    """An opaque cursor."""
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).rstrip(b"=").decode()
+
+
+def decode(cursor: str, chosen: tuple[str, str, str, str]) -> ListPlace:
+    """The place of a cursor that `encode` made. Raises `invalid_request`."""
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        raw = base64.b64decode(padded, altchars=b"-_", validate=True)
+        place = msgspec.msgpack.decode(raw, type=ListPlace)
+        for queue, token in place.after or []:
+            if not (0 <= queue < 1 << 16 and 0 <= token < 1 << 63):
+                raise ValueError(queue)
+    except (ValueError, binascii.Error, msgspec.MsgspecError):
+        raise invalid("query/cursor", "not a cursor of this list", "next_cursor") from None
+    if place.chosen != chosen:
+        raise invalid(
+            "query/cursor", "made for another topic, subscription, key or filter", "next_cursor"
+        )
+    return place
+
+
 async def scheduled(
-    db: Database, hub: Hub, topic: str, chosen: dict[str, Any], actor: Actor
+    db: Database, hub: Hub, topic: str, chosen: dict[str, Any], cursor: str | None, actor: Actor
 ) -> ScheduledPage:
     """One page; ``chosen``: subscription, key, where, limit. Raises `not_found`, `conflict`.
 
@@ -28,6 +64,8 @@ async def scheduled(
     withheld = not actor.may("messages:read", Need("read_payloads", topic))
     if withheld and (chosen["key"] or chosen["where"]):
         actor.need("messages:read", Need("read_payloads", topic))
+    of = topic, chosen["subscription"], chosen["key"], chosen["where"]
+    place = ListPlace(of, "", None) if cursor is None else decode(cursor, of)
 
     def read() -> Kept:
         with db.begin() as session:
@@ -42,37 +80,46 @@ async def scheduled(
     asked = keepers(hub, await asyncio.to_thread(read))
     if not asked:
         raise ProblemError("no_node", "no engine is connected", None, 5.0)
-    answers = await asyncio.gather(
-        *(hub.ask(name, "scheduled", chosen | {"topic": topic}) for name in asked),
-        return_exceptions=True,
-    )
-    return _page(topic, dict(zip(asked, answers, strict=True)), chosen["limit"], withheld=withheld)
+    return await _page(hub, place, sorted(asked), chosen | {"topic": topic}, withheld=withheld)
 
 
-def _page(
-    topic: str, answers: dict[str, dict[str, Any] | BaseException], limit: int, *, withheld: bool
+async def _page(
+    hub: Hub, place: ListPlace, asked: list[str], chosen: dict[str, Any], *, withheld: bool
 ) -> ScheduledPage:
+    """Engines one after the other, until the page is full: a cursor names one place."""
     found: list[ScheduledMessage] = []
     missing: list[NotSearched] = []
     refused: list[ProblemError] = []
-    complete = True
-    for name, answer in answers.items():
-        if isinstance(answer, ProblemError):
-            refused.append(answer)
-            if answer.problem != "not_found":  # else the queues are not there
-                missing.append(NotSearched(node=name, reason=answer.detail or answer.problem))
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            found += [_shown(each, withheld=withheld) for each in answer["records"]]
-            complete = complete and answer["next"] is None
-    if len(refused) == len(answers):
+    if place.after is not None and place.node not in asked:
+        missing.append(NotSearched(node=place.node, reason="it is not connected any more"))
+    left = [name for name in asked if name >= place.node]
+    following: ListPlace | None = None
+    for name in left:
+        after = place.after if name == place.node else None
+        if len(found) >= chosen["limit"]:
+            following = ListPlace(place.chosen, name, after)
+            break
+        args = chosen | {"limit": chosen["limit"] - len(found), "after": after}
+        try:
+            answer = await hub.ask(name, "scheduled", args)
+        except ProblemError as problem:
+            refused.append(problem)
+            if problem.problem != "not_found":  # else the queues are not there
+                reason = problem.detail or problem.problem
+                missing.append(NotSearched(node=name, reason=reason))
+            continue
+        found += [_shown(each, withheld=withheld) for each in answer["records"]]
+        if answer["next"] is not None:
+            following = ListPlace(place.chosen, name, answer["next"])
+            break
+    if refused and len(refused) == len(left):
         raise next((each for each in refused if each.problem != "not_found"), refused[0])
     found.sort(key=lambda each: (int(each.deliver_at_ns), each.queue or 0, int(each.token or 0)))
     return ScheduledPage(
-        topic=topic,
-        messages=found[:limit],
-        complete=complete and len(found) <= limit and not missing,
+        topic=chosen["topic"],
+        messages=found,
+        complete=following is None and not missing,
+        next_cursor=None if following is None else encode(following),
         missing=missing,
         withheld=withheld,
     )

@@ -73,11 +73,12 @@ class ScheduledMessage(MessageView):
 
 
 class ScheduledPage(View):
-    """Messages that wait for their delivery time, soonest first."""
+    """Messages that wait for their delivery time, soonest first; pages by queue and offset."""
 
     topic: str
     messages: list[ScheduledMessage]
-    complete: bool = Field(description="These are all")
+    complete: bool = Field(description="All was looked at, and no page follows")
+    next_cursor: str | None = Field(None, description="As `cursor`: the next page; null: none")
     missing: list[NotSearched] = Field([], description="What could not be looked at, and why")
     withheld: bool = False
 

@@ -138,7 +138,8 @@ class Commands:
 
     def scheduled(self, command: Command) -> dict[str, Any]:
         """Records of a topic that wait for their delivery time."""
-        chosen = _chosen(command.args) | {"limit": int(command.args["limit"])}
+        args = command.args
+        chosen = _chosen(args) | {"limit": int(args["limit"]), "after": args.get("after")}
         found = self._node.consumers.perform("scheduled", chosen)
         return found | {"records": [scheduled_message(self._node, r) for r in found["records"]]}
 

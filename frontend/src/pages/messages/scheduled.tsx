@@ -1,4 +1,4 @@
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery } from "@tanstack/react-query";
 import { CalendarClock } from "lucide-react";
 import { useMemo, useState } from "react";
 import { bodyOf, http, type Schemas } from "@/api/client";
@@ -6,6 +6,7 @@ import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { exact, plural } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
+import { Button } from "@/ui/button";
 import { Facts } from "@/ui/card";
 import { Confirm } from "@/ui/confirm";
 import { CopyAs } from "@/ui/copy-as";
@@ -26,14 +27,19 @@ export function ScheduledMessages({ topic }: { topic: string }) {
   const may = useMay();
   const [open, setOpen] = useState<Scheduled | null>(null);
   const path = `/api/v1/topics/${encodeURIComponent(topic)}/scheduled`;
-  const found = useQuery({
+  const found = useInfiniteQuery({
     queryKey: ["messages", "scheduled", topic],
-    queryFn: () =>
+    queryFn: ({ pageParam }) =>
       http
         .GET("/api/v1/topics/{name}/scheduled", {
-          params: { path: { name: topic }, query: { limit: LIMIT } },
+          params: {
+            path: { name: topic },
+            query: { limit: LIMIT, ...(pageParam ? { cursor: pageParam } : {}) },
+          },
         })
         .then(bodyOf),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
     refetchInterval: REFRESH_MS,
     retry: false,
   });
@@ -84,20 +90,26 @@ export function ScheduledMessages({ topic }: { topic: string }) {
   );
   if (found.error) return <Failed error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Loading />;
-  const { messages, complete, missing } = found.data;
+  const messages = found.data.pages.flatMap((page) => page.messages);
+  const missing = found.data.pages.flatMap((page) => page.missing ?? []);
   return (
     <div className="flex h-full min-h-0 flex-col gap-2">
       <div className="flex items-center gap-2 text-muted text-sm">
         <span role="status">
-          {complete
+          {!found.hasNextPage
             ? `${plural(messages.length, "message")} scheduled`
             : `The first ${exact(messages.length)} scheduled messages`}
         </span>
+        {found.hasNextPage && (
+          <Button busy={found.isFetchingNextPage} onClick={() => found.fetchNextPage()}>
+            More
+          </Button>
+        )}
         <span className="ml-auto">
           <CopyAs action={{ method: "GET", path, cli: `tidecast queue scheduled ${topic}` }} />
         </span>
       </div>
-      {(missing ?? []).map((one) => (
+      {missing.map((one) => (
         <p key={one.node} role="alert" className="text-sm text-warn">
           {one.node}: {one.reason}
         </p>
