@@ -57,6 +57,8 @@ if TYPE_CHECKING:
         Responder,
         Responding,
         Subscription,
+        Topic,
+        TypedSubscription,
     )
     from tidecast.client.columns.batch import BatchHeaders, BatchOptions, Keys, Messages, Timestamps
     from tidecast.client.compiled import compile_handler
@@ -73,6 +75,14 @@ if TYPE_CHECKING:
     from tidecast.client.log.aio import Records
     from tidecast.client.log.records import LogBatch, LogRecord
     from tidecast.client.requests.responder import Request
+    from tidecast.client.typed.aio import TypedConsumer, TypedOpening
+    from tidecast.client.typed.core import TypedMessage, TypedRecord
+    from tidecast.client.typed.options import (
+        ConsumeOptions,
+        Invalid,
+        InvalidLive,
+        SubscribeOptions,
+    )
     from tidecast.codecs import Codec, Json, MsgPack, Raw
     from tidecast.config.topology import TopicConfig
     from tidecast.errors import (
@@ -115,7 +125,9 @@ else:
         "client.admin.types": (
             "Cancelled CancelledOf Cursor Member Moved Peeked Scheduled SubscriptionInfo"
         ),
-        "client.aio": "Connection Publisher Replies Responder Responding Subscription",
+        "client.aio": (
+            "Connection Publisher Replies Responder Responding Subscription Topic TypedSubscription"
+        ),
         "client.columns.batch": "BatchHeaders BatchOptions Keys Messages Timestamps",
         "client.compiled": "compile_handler",
         "client.connecting": "Connecting connect",
@@ -131,6 +143,9 @@ else:
         "client.log.aio": "Records",
         "client.log.records": "LogBatch LogRecord",
         "client.requests.responder": "Request",
+        "client.typed.aio": "TypedConsumer TypedOpening",
+        "client.typed.core": "TypedMessage TypedRecord",
+        "client.typed.options": "ConsumeOptions Invalid InvalidLive SubscribeOptions",
         "codecs": "Codec Json MsgPack Raw",
         "config.topology": "TopicConfig",
         "errors": (
@@ -165,15 +180,18 @@ __all__ = [
     "Ack", "AckWhen", "App", "ArrowArray", "ArrowStream", "AuthError", "BackPressure", "Batch",
     "BatchHeaders", "BatchOptions", "BatchResult", "Cancelled", "CancelledOf", "ChannelName",
     "Closed", "Codec", "CodecError", "ConfigError", "Conflict", "ConnectOptions", "Connecting",
-    "Connection", "ConnectionLost", "Consumer", "Control", "Cursor", "DurableBatch",
-    "DurableMessage", "Earliest", "EngineNotRunning", "Event", "Fenced", "Filter", "ForkedProcess",
-    "GapError", "Headers", "Health", "ImageStats", "Json", "Keys", "Latest", "Link", "LogBatch",
-    "LogRecord", "Member", "Message", "Messages", "Moved", "MsgPack", "NoResponders", "NodeMode",
-    "NotFound", "OnError", "OnFull", "OnGap", "Opening", "Outcome", "PayloadTooLarge", "Peeked",
+    "Connection", "ConnectionLost", "ConsumeOptions", "Consumer", "Control", "Cursor",
+    "DurableBatch", "DurableMessage", "Earliest", "EngineNotRunning", "Event", "Fenced",
+    "Filter", "ForkedProcess", "GapError", "Headers", "Health", "ImageStats", "Invalid",
+    "InvalidLive", "Json", "Keys", "Latest", "Link", "LogBatch", "LogRecord", "Member",
+    "Message", "Messages", "Moved", "MsgPack", "NoResponders", "NodeMode", "NotFound",
+    "OnError", "OnFull", "OnGap", "Opening", "Outcome", "PayloadTooLarge", "Peeked",
     "PublishOptions", "Publisher", "PublisherStats", "RateLimited", "Raw", "Records", "Refused",
     "Replies", "Request", "RequestFailed", "RequestTimeout", "Responder", "ResponderLost",
     "Responding", "Scheduled", "SequenceGap", "SharedMemoryError", "Start", "StartWord",
-    "StorageError", "Subscription", "SubscriptionInfo", "Subscriptions", "TidecastError", "Time",
-    "Timeout", "Timestamps", "Tokens", "TopicConfig", "Topics", "app", "codecs", "compile_handler",
-    "connect", "errors", "events", "rest", "sync", "testing",
+    "StorageError", "SubscribeOptions", "Subscription", "SubscriptionInfo", "Subscriptions",
+    "TidecastError", "Time", "Timeout", "Timestamps", "Tokens", "Topic", "TopicConfig",
+    "Topics", "TypedConsumer", "TypedMessage", "TypedOpening", "TypedRecord",
+    "TypedSubscription", "app", "codecs", "compile_handler", "connect", "errors", "events",
+    "rest", "sync", "testing",
 ]  # fmt: skip

@@ -81,6 +81,41 @@ class MsgPack:
         return self._decoder.decode(data)
 
 
+class Text:
+    """UTF-8 text."""
+
+    type = str
+
+    def encode(self, value: Any) -> bytes:
+        """The text as UTF-8."""
+        if not isinstance(value, str):
+            raise TypeError(f"{type(value).__name__} is not text")
+        return value.encode()
+
+    def decode(self, data: Payload) -> str:
+        """The text."""
+        return bytes(data).decode()
+
+
+class Model:
+    """A pydantic model, as JSON or MessagePack (``codec``); it validates itself."""
+
+    def __init__(self, model: Any, codec: str) -> None:
+        self.type, self._json = model, codec == "json"
+
+    def encode(self, value: Any) -> bytes:
+        """The payload of a model."""
+        if self._json:
+            return bytes(value.model_dump_json().encode())
+        return msgspec.msgpack.encode(value.model_dump(mode="json"))
+
+    def decode(self, data: Payload) -> Any:
+        """The model, validated."""
+        if self._json:
+            return self.type.model_validate_json(bytes(data))
+        return self.type.model_validate(msgspec.msgpack.decode(data))
+
+
 NAMED: dict[str, type[Json | MsgPack | Raw]] = {"json": Json, "msgpack": MsgPack, "raw": Raw}
 
 
@@ -100,6 +135,36 @@ def codec_of(codec: Codec | str | None) -> Codec | None:
             f"codec: {codec!r}: allowed is an object with encode and decode, like Json()"
         )
     return codec
+
+
+def codec_for(wanted: Any, codec: Codec | str, where: str) -> Codec:
+    """The codec that decodes to the type ``wanted``: ``json``, ``msgpack``, or an object.
+
+    `bytes` stay as they are, `str` is UTF-8. Raises ConfigError for a type that it cannot decode.
+    """
+    if wanted is bytes or codec == "raw":
+        return Raw()
+    if wanted is str:
+        return Text()
+    if not isinstance(codec, str):
+        made = codec_of(codec)
+        assert made is not None
+        return made
+    if codec not in NAMED:
+        codec_of(codec)  # refuses it
+    if isinstance(wanted, type) and hasattr(wanted, "model_validate_json"):
+        return Model(wanted, codec)
+    problem: Any = "it is none of the allowed types"
+    try:
+        if not isinstance(msgspec.inspect.type_info(wanted), msgspec.inspect.CustomType):
+            return NAMED[codec](wanted)  # type: ignore[call-arg]
+    except TypeError as found:
+        problem = found
+    raise ConfigError(
+        f"{where}: payload type {wanted!r}: {codec} cannot decode to it: allowed are builtin "
+        "types, dataclasses, msgspec.Struct and pydantic.BaseModel, or codec= an object of "
+        f"your own ({problem})"
+    )
 
 
 class TopicCodecs:

@@ -224,6 +224,19 @@ class RequestRefused(Event, frozen=True):
     detail: str
 
 
+class PayloadInvalid(Event, frozen=True):
+    """A message of a typed topic could not be decoded to its type, see `tidecast.Topic`.
+
+    ``fate``: ``term`` (given up: a dead letter), ``nak`` (delivered again), ``skip`` (live topics),
+    or ``raise`` (the program gets the error).
+    """
+
+    topic: str
+    subscription: str
+    fate: str
+    detail: str
+
+
 class MessagesUnsent(Event, frozen=True):
     """A live publication is gone with messages in its ring that were not sent to other nodes.
 
@@ -719,7 +732,7 @@ AnyEvent = (
     | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | ForeignPlatform
     | SetupNotUnderstood | TopicConflict
     | WireKeyActive | WireKeyMissing | WireForgery
-    | MessagesDropped | RepliesDropped | RequestRefused
+    | MessagesDropped | RepliesDropped | RequestRefused | PayloadInvalid
     | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced
     | ProducersExpired | RingDrained | RingDropped | RingStranded | SegmentsDeleted
     | QueuesTaken | QueuesReleased | QueuesLost | ConsumerStandsBy | PublisherRefused

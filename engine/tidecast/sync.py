@@ -25,23 +25,30 @@ if TYPE_CHECKING:
         Request,
         Responder,
         Subscription,
+        Topic,
+        TypedSubscription,
         connect,
     )
     from tidecast.client.consumer.blocking import Consumer
     from tidecast.client.consumer.message import DurableBatch, DurableMessage
     from tidecast.client.log.blocking import Records
     from tidecast.client.log.records import LogBatch, LogRecord
+    from tidecast.client.typed.blocking import TypedConsumer
+    from tidecast.client.typed.core import TypedMessage, TypedRecord
     from tidecast.rest.blocking import Control
 else:
     _HOMES = {
         "client.admin.blocking": "Subscriptions Topics",
         "client.blocking": (
-            "Connection PendingReply Publisher Replies Request Responder Subscription connect"
+            "Connection PendingReply Publisher Replies Request Responder Subscription Topic "
+            "TypedSubscription connect"
         ),
         "client.consumer.blocking": "Consumer",
         "client.consumer.message": "DurableBatch DurableMessage",
         "client.log.blocking": "Records",
         "client.log.records": "LogBatch LogRecord",
+        "client.typed.blocking": "TypedConsumer",
+        "client.typed.core": "TypedMessage TypedRecord",
         "rest.blocking": "Control",
     }
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -60,5 +67,6 @@ else:
 __all__ = [
     "Connection", "Consumer", "Control", "DurableBatch", "DurableMessage", "LogBatch", "LogRecord",
     "PendingReply", "Publisher", "Records", "Replies", "Request", "Responder", "Subscription",
-    "Subscriptions", "Topics", "connect",
+    "Subscriptions", "Topic", "Topics", "TypedConsumer", "TypedMessage", "TypedRecord",
+    "TypedSubscription", "connect",
 ]  # fmt: skip

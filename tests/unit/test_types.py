@@ -69,6 +69,15 @@ def blocking(link: tidecast.Link) -> None:
             batch.to_record_batch(headers="text")  # wrong
         for message in client.subscribe("t"):
             message.key.decode()  # wrong
+        orders = client.topic("t", int)
+        orders.publish("five")  # wrong
+        orders.publish(5, kye="k")  # wrong
+        orders.consumer("s", invalid="skip")  # wrong
+        orders.consumer("s", max_delivr=3)  # wrong
+        orders.consumer("s").next().value.upper()  # wrong
+        orders.subscribe(invalid="nak")  # wrong
+        for received in orders.subscribe():
+            received.ack()  # wrong
     tidecast.sync.conect()  # wrong
     tidecast.sync.connect("embedded://", mode="inlined")  # wrong
     tidecast.sync.connect("embedded://", topolgy={})  # wrong
@@ -104,6 +113,11 @@ async def on_loop() -> None:
             (await consumer.next()).dat  # wrong
         async for record in client.read("t", start="newest"):  # wrong
             record.ack()  # wrong
+        numbers = client.topic("t", int)
+        await numbers.publish("five")  # wrong
+        async with numbers.consumer("s") as typed:
+            (await typed.next()).value.upper()  # wrong
+            await typed.run(lambda record: record.valu)  # wrong
         (await client.topics.ensure("t", mode="durable")).queue  # wrong
         await client.subscriptions.ensure("t", "s", max_delivr=3)  # wrong
 
@@ -117,6 +131,13 @@ def right(client: tidecast.sync.Connection, start: tidecast.Start) -> tidecast.B
     for record in client.read("t", end=tidecast.Time(5), keys=["k", b"l"], codec="json"):
         assert record.offset >= 0
     tidecast.App("a").topic("t", mode="durable", queues=3)
+    names = client.topic("t", str)
+    names.publish("five", key="k", ack="durable")
+    with names.consumer("s", start="latest", invalid="raise") as consumer:
+        consumer.run(lambda record: record.value.upper(), on_error="term")
+        for delivery in consumer.fetch(10):
+            delivery.value.upper()
+            delivery.nak(1.0)
     return client.publish_batch("t", [b"x"], keys=["k"], ack="durable")
 
 
@@ -273,6 +294,10 @@ REFERENCE = {
     "DurableMessage": (tidecast.DurableMessage,), "DurableBatch": (tidecast.DurableBatch,),
     "LogBatch and LogRecord": (tidecast.LogBatch, tidecast.LogRecord),
     "Subscriptions": (tidecast.sync.Subscriptions,),
+    "Typed topics": (
+        *(tidecast.sync.Topic, tidecast.sync.TypedConsumer, tidecast.sync.TypedSubscription),
+        *(tidecast.TypedRecord, tidecast.TypedMessage),
+    ),
 }  # fmt: skip
 """Section of docs/REFERENCE.md -> what it shows."""
 INNER = {

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from tidecast import codecs
 from tidecast.codecs import Codec
-from tidecast.errors import CodecError, ConfigError
+from tidecast.errors import CodecError
 
 Decoder = Callable[[Any], Any]
 """The payload of a message, decoded. Raises CodecError."""
@@ -33,10 +31,7 @@ def decoder_of(wanted: Any, codec: Codec | str, where: str) -> Decoder:
         return lambda message: bytes(message.data)
     if wanted is str:
         return _text
-    if isinstance(codec, str) and codec != "raw":
-        made: Codec = Model(wanted, codec) if _is_model(wanted) else _typed(wanted, codec, where)
-    else:
-        made = codecs.codec_of(codec) or codecs.Raw()
+    made = codecs.codec_for(wanted, codec, where)
     return lambda message: codecs.decode(made, message.data, message.topic)
 
 
@@ -47,40 +42,8 @@ def _text(message: Any) -> str:
         raise CodecError(f"topic {message.topic}: the payload is not UTF-8: {problem}") from None
 
 
-def _typed(wanted: Any, codec: str, where: str) -> Codec:
-    if isinstance(msgspec.inspect.type_info(wanted), msgspec.inspect.CustomType):
-        raise ConfigError(
-            f"{where}: payload type {wanted!r}: {codec} cannot decode to it: allowed are builtin "
-            "types, dataclasses, msgspec.Struct and pydantic.BaseModel, or codec= an object of "
-            "your own"
-        )
-    try:
-        return (codecs.Json if codec == JSON else codecs.MsgPack)(wanted)
-    except TypeError as problem:
-        raise ConfigError(
-            f"{where}: payload type {wanted!r}: {codec} cannot decode to it: {problem}"
-        ) from None
-
-
 def _is_model(wanted: Any) -> bool:
     return isinstance(wanted, type) and hasattr(wanted, "model_validate_json")
-
-
-class Model:
-    """A codec of one pydantic model, as JSON or MessagePack."""
-
-    def __init__(self, model: Any, codec: str) -> None:
-        self.type, self._codec = model, codec
-
-    def encode(self, value: Any) -> bytes:
-        """The payload of a model."""
-        return encode(value, self._codec, "")
-
-    def decode(self, data: Any) -> Any:
-        """The model, validated."""
-        if self._codec == JSON:
-            return self.type.model_validate_json(bytes(data))
-        return self.type.model_validate(msgspec.msgpack.decode(data))
 
 
 def encode(value: Any, codec: Codec | str, topic: str) -> bytes:

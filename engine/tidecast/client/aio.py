@@ -7,9 +7,9 @@ receiving never block the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from tidecast import codecs
 from tidecast.api.link import Link
@@ -46,10 +46,14 @@ from tidecast.client.requests.connection import (
 from tidecast.client.requests.requester import Pending, Requester
 from tidecast.client.requests.responder import Request, ResponderFlows
 from tidecast.client.requests.wire import Return
+from tidecast.client.typed.aio import TypedOpening
+from tidecast.client.typed.core import MessagesCore, TopicCore, TypedMessage, check_invalid
+from tidecast.client.typed.options import ConsumeOptions, Invalid, InvalidLive, SubscribeOptions
 from tidecast.client.waiting import Deadline, LoopPace
 from tidecast.errors import Closed, TidecastError
 from tidecast.events import Event
 
+T = TypeVar("T")
 _NEVER = Deadline(None)
 
 
@@ -392,13 +396,109 @@ class Replies:
         return reply
 
 
+class Topic(Public, TopicCore[T], Generic[T]):
+    """A topic whose payloads are values of one type; see `tidecast.sync.Topic`."""
+
+    PUBLIC = "codec consumer kind name publish publish_batch publisher subscribe"
+
+    def __init__(
+        self, connection: Connection, name: str, kind: type[T], codec: codecs.Codec | str
+    ) -> None:
+        super().__init__(connection, name, kind, codec)
+        self._opening = asyncio.Lock()
+        self._publisher: Publisher | None = None
+
+    async def publisher(self) -> Publisher:
+        """The publisher of this topic, opened by the first call."""
+        kept = self._publisher
+        if kept is None or kept.closed:
+            async with self._opening:
+                kept = self._publisher
+                if kept is None or kept.closed:
+                    open_one = self._connection.publisher
+                    made = await asyncio.to_thread(open_one, self.name, codec=self.codec)
+                    kept = self._publisher = made
+        return kept
+
+    async def publish(self, value: T, **options: Unpack[PublishOptions]) -> None:
+        """Publish a value; arguments as `Publisher.publish`. Raises CodecError, as it does."""
+        await (await self.publisher()).publish(value, **options)
+
+    async def publish_batch(
+        self, values: Sequence[T], **options: Unpack[BatchOptions]
+    ) -> BatchResult:
+        """Publish many values; arguments as `Publisher.publish_batch`."""
+        payloads: Any = values
+        return await (await self.publisher()).publish_batch(payloads, **options)
+
+    def subscribe(
+        self, *, invalid: InvalidLive = "raise", **options: Unpack[SubscribeOptions]
+    ) -> TypedSubscription[T]:
+        """Subscribe: await it, or use it with ``async with``. See `tidecast.sync.Topic`."""
+        check_invalid(invalid, InvalidLive)
+        plain = self._connection.subscribe(self.name, **options)
+        return TypedSubscription(self, plain, invalid)
+
+    def consumer(
+        self, name: str, *, invalid: Invalid = "term", **options: Unpack[ConsumeOptions]
+    ) -> TypedOpening[T]:
+        """Join a durable subscription: await it, or use it with ``async with``.
+
+        See `tidecast.sync.Topic.consumer`.
+        """
+        check_invalid(invalid, Invalid)
+        return TypedOpening(self, self._connection.consumer(self.name, name, **options), invalid)
+
+
+class TypedSubscription(Public, MessagesCore[T], Generic[T]):
+    """A subscription whose messages have a decoded value. ``plain``: the `Subscription`."""
+
+    PUBLIC = "close invalid next plain"
+
+    def __init__(self, topic: Topic[T], plain: Subscription, invalid: InvalidLive) -> None:
+        super().__init__(topic, invalid)
+        self.plain = plain
+
+    async def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
+        """Messages as they come, until closed or drained."""
+        async for message in self.plain:
+            typed = self.message(message)
+            if typed is not None:
+                yield typed
+
+    async def next(self, timeout: float | None = None) -> TypedMessage[T]:  # noqa: ASYNC109
+        """The next message. Raises Timeout, CodecError, and what `Subscription.next` does."""
+        deadline = self.deadline(timeout)
+        while True:
+            typed = self.message(await self.plain.next(deadline()))
+            if typed is not None:
+                return typed
+
+    async def close(self) -> None:
+        """End the subscription."""
+        await self.plain.close()
+
+    async def _open(self) -> Self:
+        await self.plain.open()
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
 class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Opening, Records]):
     """A connection to a node, for one event loop. Made by `tidecast.connect`."""
 
     PUBLIC = (
         "close closed consumer drain events flush health name publish publish_batch "
         "publisher read request request_many responder serve stats status subscribe "
-        "subscriptions topics work"
+        "subscriptions topic topics work"
     )
 
     driver: LoopDriver
@@ -435,6 +535,15 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
                     kept = await asyncio.to_thread(self.publisher, topic)
                     self._kept[topic] = kept
         return kept
+
+    def topic(self, name: str, kind: type[T], *, codec: codecs.Codec | str = "json") -> Topic[T]:
+        """A topic whose payloads are of the type ``kind``, to publish to and to receive from.
+
+        ``kind``: a builtin type, dataclass, `msgspec.Struct` or pydantic model; `bytes` and `str`
+        are payloads as they are. ``codec``: ``json``, ``msgpack``, or an object that encodes and
+        decodes it. ``name``: may be a pattern, to receive from. Raises ConfigError.
+        """
+        return Topic(self, name, kind, codec)
 
     async def request(
         self,

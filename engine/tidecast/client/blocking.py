@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from tidecast import codecs
 from tidecast.api.link import Link
@@ -46,10 +47,14 @@ from tidecast.client.requests.connection import (
 from tidecast.client.requests.requester import Pending, Requester
 from tidecast.client.requests.responder import Request, ResponderFlows
 from tidecast.client.requests.wire import Return
+from tidecast.client.typed.blocking import TypedConsumer
+from tidecast.client.typed.core import MessagesCore, TopicCore, TypedMessage, check_invalid
+from tidecast.client.typed.options import ConsumeOptions, Invalid, InvalidLive, SubscribeOptions
 from tidecast.client.waiting import Deadline
 from tidecast.errors import TidecastError
 from tidecast.events import Event
 
+T = TypeVar("T")
 _NEVER, _SPINS, _REPLY_SPINS = Deadline(None), 16, 16
 
 
@@ -367,13 +372,98 @@ class Replies:
         return reply
 
 
+class Topic(Public, TopicCore[T], Generic[T]):
+    """A topic whose payloads are values of one type."""
+
+    PUBLIC = "codec consumer kind name publish publish_batch publisher subscribe"
+
+    def __init__(
+        self, connection: Connection, name: str, kind: type[T], codec: codecs.Codec | str
+    ) -> None:
+        super().__init__(connection, name, kind, codec)
+        self._lock = threading.Lock()
+        self._publisher: Publisher | None = None
+
+    @property
+    def publisher(self) -> Publisher:
+        """The publisher of this topic, opened by the first use."""
+        with self._lock:
+            if self._publisher is None or self._publisher.closed:
+                self._publisher = self._connection.publisher(self.name, codec=self.codec)
+            return self._publisher
+
+    def publish(self, value: T, **options: Unpack[PublishOptions]) -> None:
+        """Publish a value; arguments as `Publisher.publish`. Raises CodecError, as it does."""
+        self.publisher.publish(value, **options)
+
+    def publish_batch(self, values: Sequence[T], **options: Unpack[BatchOptions]) -> BatchResult:
+        """Publish many values; arguments as `Publisher.publish_batch`."""
+        payloads: Any = values
+        return self.publisher.publish_batch(payloads, **options)
+
+    def subscribe(
+        self, *, invalid: InvalidLive = "raise", **options: Unpack[SubscribeOptions]
+    ) -> TypedSubscription[T]:
+        """Subscribe, as `Connection.subscribe`. ``invalid``: ``raise`` or ``skip`` them."""
+        check_invalid(invalid, InvalidLive)
+        plain = self._connection.subscribe(self.name, **options)
+        return TypedSubscription(self, plain, invalid)
+
+    def consumer(
+        self, name: str, *, invalid: Invalid = "term", **options: Unpack[ConsumeOptions]
+    ) -> TypedConsumer[T]:
+        """Join the durable subscription ``name``, as `Connection.consumer`.
+
+        ``invalid``, of records that cannot be decoded: ``term`` (dead letters, with the error as
+        their reason), ``nak`` (delivered again, up to ``max_deliver``), or ``raise``.
+        """
+        check_invalid(invalid, Invalid)
+        plain = self._connection.consumer(self.name, name, **options)
+        return TypedConsumer(self, plain, invalid)
+
+
+class TypedSubscription(Public, MessagesCore[T], Generic[T]):
+    """A subscription whose messages have a decoded value. ``plain``: the `Subscription`."""
+
+    PUBLIC = "close invalid next plain"
+
+    def __init__(self, topic: Topic[T], plain: Subscription, invalid: InvalidLive) -> None:
+        super().__init__(topic, invalid)
+        self.plain = plain
+
+    def __iter__(self) -> Iterator[TypedMessage[T]]:
+        """Messages as they come, until closed or drained."""
+        for message in self.plain:
+            typed = self.message(message)
+            if typed is not None:
+                yield typed
+
+    def next(self, timeout: float | None = None) -> TypedMessage[T]:
+        """The next message. Raises Timeout, CodecError, and what `Subscription.next` does."""
+        deadline = self.deadline(timeout)
+        while True:
+            typed = self.message(self.plain.next(deadline()))
+            if typed is not None:
+                return typed
+
+    def close(self) -> None:
+        """End the subscription."""
+        self.plain.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Consumer, Records]):
     """A connection to a node; a context manager. Made by `tidecast.sync.connect`."""
 
     PUBLIC = (
         "begin_request close closed consumer drain events flush health name publish "
         "publish_batch publisher read request request_many responder serve stats status "
-        "subscribe subscriptions topics work"
+        "subscribe subscriptions topic topics work"
     )
 
     driver: BlockingDriver
@@ -411,6 +501,15 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
                 if kept is None or kept.closed:
                     kept = self._kept[topic] = self.publisher(topic)
         return kept
+
+    def topic(self, name: str, kind: type[T], *, codec: codecs.Codec | str = "json") -> Topic[T]:
+        """A topic whose payloads are of the type ``kind``, to publish to and to receive from.
+
+        ``kind``: a builtin type, dataclass, `msgspec.Struct` or pydantic model; `bytes` and `str`
+        are payloads as they are. ``codec``: ``json``, ``msgpack``, or an object that encodes and
+        decodes it. ``name``: may be a pattern, to receive from. Raises ConfigError.
+        """
+        return Topic(self, name, kind, codec)
 
     def request(
         self,

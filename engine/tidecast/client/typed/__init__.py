@@ -1,0 +1,1 @@
+"""Topics whose payloads have a type: what `Connection.topic` opens."""
