@@ -374,8 +374,12 @@ def test_apply_of_nothing_is_refused(api: TestClient) -> None:
 
 
 def test_options_and_allow_name_every_method(api: TestClient) -> None:
-    for path, methods in DOCUMENT["paths"].items():
+    paths = DOCUMENT["paths"]
+    group = "/api/v1/kafka/groups/{name}"
+    for path, methods in paths.items():
         wanted = {m.upper() for m in methods} | {"OPTIONS"}
+        if path.startswith(group):  # names of Kafka's groups have slashes: x/reset may be one
+            wanted |= {m.upper() for m in paths[group]}
         said = api.options(filled(path))
         assert (said.status_code, set(said.headers["allow"].split(", "))) == (204, wanted), path
         wrong = next(m for m in ("PATCH", "DELETE", "TRACE") if m not in wanted)

@@ -44,7 +44,7 @@ class KafkaOffset(View):
     """A group in one queue. Null: nothing is committed, or the queue is not at this engine."""
 
     topic: str
-    queue: int
+    queue: Count
     committed: Int64 | None = None
     earliest: Int64 | None = None
     end: Int64 | None = None
