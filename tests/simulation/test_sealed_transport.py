@@ -438,6 +438,22 @@ def test_without_a_key_packets_are_held_back_and_never_sent_plain(rig: Rig) -> N
     rig.unharmed()
 
 
+def test_a_clock_that_is_set_back_ends_no_epoch_and_begins_no_older_one(rig: Rig) -> None:
+    """It looks to the node as if the epoch in use were still to begin."""
+    give(rig.net, rig.a, keys_of(epoch(1, begins=False)))
+    rig.unharmed()
+    both = keys_of(epoch(1, ends_ns=FAR_NS), epoch(2))
+    for node in (rig.a, rig.b):
+        give(rig.net, node, both)
+    for again in ((False, False), (True, False)):
+        first, second = again
+        old = epoch(1, begins=first, ends_ns=FAR_NS)
+        give(rig.net, rig.a, keys_of(old, epoch(2, begins=second)))
+        assert rig.a.engine.wire_keys.state()[0]["epoch"] == 2
+        rig.unharmed()
+    assert rig.a.count("keyless") == 0
+
+
 def test_a_key_file_that_is_wrong_changes_nothing(rig: Rig) -> None:
     path = rig.a.data_dir / "wire-keys.json"
     path.write_text("{")

@@ -132,7 +132,11 @@ class WireKeyRing:
         except NotFound as problem:
             active = 0
             self._missing(name, 0, 0, "", str(problem))
-        use = (tuple(each.epoch for each in accepted), active)
+        epochs = tuple(each.epoch for each in accepted)
+        last = self._in_use.get(name, ((), 0))[1]
+        if last in epochs:  # a clock that was set back begins no older epoch, and ends none
+            active = max(active, last)
+        use = (epochs, active)
         if use == self._in_use.get(name):
             return
         before, self._in_use[name] = self._in_use.get(name), use
