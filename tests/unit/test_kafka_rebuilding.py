@@ -192,6 +192,16 @@ def test_notes_that_are_damaged_are_refused_or_give_sound_batches(data: st.DataO
         at += int(check(back, at, back.size))
 
 
+def test_notes_with_a_token_out_of_range_are_none() -> None:
+    """Tokens of the records behind it would overflow."""
+    [raw] = encoded(a_log(random.Random(1), 2), 0, 900_000)
+    for token in (-1, 1 << 62, (1 << 63) - 1):
+        wrong = raw.replace(struct.pack(">qq", LOG, 0), struct.pack(">qq", LOG, token))
+        assert wrong != raw
+        head = BatchHead(*HEADER.unpack_from(wrong))._replace(crc=crc_of(wrong))
+        assert BatchReader().look(head, memoryview(wrong)) is None
+
+
 def crc_of(raw: bytes | bytearray) -> int:
     from tidecast.kafka.record_kernels import checksum
 

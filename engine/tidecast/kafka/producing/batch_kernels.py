@@ -64,6 +64,8 @@ REBUILD_WORDS = 8
 NOTES_NAME = (12, 0x74, 0x69, 0x64, 0x65, 0x63, 0x61, 0x73, 0x74, 0x2D, 0x6C, 0x6F, 0x67)
 """Length and letters of ``tidecast-log``."""
 NOTES_VERSION, NOTES_HEAD_BYTES = 1, 17
+TOKENS_MAX = 1 << 62
+"""A token beyond is damage: those of its records would overflow."""
 NOTES_BYTES = 32 << 10
 """A batch of several records ends when its notes have so many bytes: readers take 64 KiB."""
 NOTES_ROOM = 2 * NOTES_BYTES + (64 << 10)
@@ -272,7 +274,7 @@ def find_notes(data, at, end, w):
         return False
     w[R_LOG], w[R_TOKEN] = _get_be8(data, value_at + 1), _get_be8(data, value_at + 9)
     w[R_AT], w[R_BYTES] = value_at + NOTES_HEAD_BYTES, value_n - NOTES_HEAD_BYTES
-    return w[R_TOKEN] >= 0
+    return 0 <= w[R_TOKEN] < TOKENS_MAX
 
 
 @kernel
@@ -316,7 +318,7 @@ def rebuild_batches(data, at, end, count, w, out, f):
                     return BAD_BATCH
                 note = map_at + map_n
             at = locate_record(data, at, end, f)
-            if at < 0 or seq - f[10] < 0 or seq - f[10] > 0xFFFFFFFF:
+            if at < 0 or seq - f[10] < 0 or seq - f[10] > 0xFFFFFFFF or f[1] > 0xFFFF:
                 return BAD_BATCH
             if token >= w[R_FROM]:
                 key_n, value_n = f[1], max(f[3], 0)
