@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +16,12 @@ from tests.conftest import Eventually
 from tests.support.control import Running, Service, running
 from tests.support.lab import multicast, topology
 from tidecast.config.topology import load_topology, topology_from
+from tidecast.control_link import fetch
 from tidecast.control_link.fetch import fetch_topology
 from tidecast.control_link.link import ControlLink
 from tidecast.control_link.wire_keys import keep_wire_keys
 from tidecast.engine.process import Engine, make_node
-from tidecast.errors import ConfigError
+from tidecast.errors import ConfigError, ConnectionLost
 from tidecast.node.sealing.wire_keys import FILE_NAME, load_wire_keys
 from tidecast_control.kit.models import utc_now
 from tidecast_control.settings import Settings
@@ -150,6 +152,57 @@ def test_old_secrets_are_rotated_and_ended_ones_deleted(service: Service, api: A
         session.flush()
         wire_keys.tend(session, 3600)
         assert _rows(session) == [2]
+
+
+def test_the_first_secret_of_engines_that_require_seals_is_used_at_once(control: Running) -> None:
+    wire = {key: value for key, value in multicast().items() if key != "name"}
+    for name, secure, state in (("one", "required", "active"), ("two", "optional", "waiting")):
+        port = 7800 if name == "one" else 7900
+        spec = {**wire, "secure": secure, "port": port, "platform": ""}
+        assert control.api.put(f"/transports/{name}", json={"spec": spec}).status_code < 300
+        assert control.api.post(f"/transports/{name}/keys/rotate").status_code == 200
+        [shown] = control.api.get(f"/transports/{name}/keys").json()["epochs"]
+        assert (shown["epoch"], shown["state"]) == (1, state)
+    assert control.api.post("/transports/one/keys/rotate").status_code == 200
+    states = [each["state"] for each in control.api.get("/transports/one/keys").json()["epochs"]]
+    assert states == ["active", "waiting"]
+
+
+def test_a_service_whose_clock_is_set_back_ends_no_epoch_in_use(service: Service, api: Any) -> None:
+    assert api.post(f"/api/v1{KEYS}/rotate?at_once=true").status_code == 200
+    with service.ctx.db.begin() as session:
+        [row] = session.exec(select(WireEpochRow)).all()
+        row.created_at = row.activate_at = utc_now() + timedelta(hours=2)
+        session.add(row)
+    assert api.post(f"/api/v1{KEYS}/rotate").status_code == 200
+    with service.ctx.db.begin() as session:
+        assert _rows(session) == [1, 2]
+
+
+def test_an_engine_learns_the_services_time(engine: Engine, eventually: Eventually) -> None:
+    node: Any = engine.node
+
+    def known() -> int | None:
+        return node.wire_keys.service_clock.now_ns(node.context.clock_ns())
+
+    eventually(lambda: known() is not None, "the service's time")
+    assert abs((known() or 0) - time.time_ns()) < 5_000_000_000
+
+
+def test_an_engine_without_a_required_secret_waits_for_its_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "FIRST_S", 0.0)
+    path = tmp_path / "topology.yaml"
+    path.write_text(json.dumps({"transports": [multicast(secure="required")]}))
+    topology, nowhere = load_topology(path), "http://127.0.0.1:9"
+    problem = "transport multicast: secure: required: this engine has no secret of it yet"
+    with pytest.raises(ConnectionLost, match=problem):
+        fetch_topology(topology, tmp_path, path, nowhere, "tce_x", None)
+    keep_wire_keys(
+        tmp_path, {"multicast": [{"epoch": 1, "secret_hex": "ab" * 32, "activate_at_ns": 1}]}
+    )
+    assert fetch_topology(topology, tmp_path, path, nowhere, "tce_x", None) == topology
 
 
 def _rows(session: Session) -> list[int]:

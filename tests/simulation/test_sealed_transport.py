@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.support import packets
@@ -26,9 +27,13 @@ from tidecast.errors import ConfigError
 from tidecast.events import WireForgery, WireKeyActive, WireKeyMissing
 from tidecast.layout import packet as wire
 from tidecast.layout import sealed as lay
+from tidecast.node.live.peers import AHEAD_NS_MAX
+from tidecast.node.sealing.wire_keys import WireKeys
 from tidecast.protocol.sealing.keys import PacketKey, Purpose
 from tidecast.testing import Network, SimulatedNode
 
+SOON_NS = 1 + 10**9
+"""Epoch 2 of these tests begins at 1; a second later the one before it ends, as planned."""
 STRANGER = 999
 """A host that no node runs on."""
 SLOTS = 64
@@ -395,7 +400,7 @@ def test_a_rotation_under_loss_loses_nothing() -> None:
             give(net, node, keys_of(epoch(1), epoch(2, begins=False)))
         send(200)
         for node in nodes:  # each at its own time
-            give(net, node, keys_of(epoch(1, ends_ns=FAR_NS), epoch(2)))
+            give(net, node, keys_of(epoch(1, ends_ns=SOON_NS), epoch(2)))
             send(100)
         assert {node.engine.wire_keys.state()[0]["epoch"] for node in nodes} == {2}
         for node in nodes:  # the first epoch is over
@@ -413,7 +418,7 @@ def test_a_rotation_under_loss_loses_nothing() -> None:
 
 def test_what_an_epoch_sealed_is_refused_once_it_is_over(rig: Rig) -> None:
     old = rig.recorded.of(wire.HEARTBEAT, rig.b.id)[-1]
-    for keys in (keys_of(epoch(1, ends_ns=FAR_NS), epoch(2)), keys_of(epoch(2))):
+    for keys in (keys_of(epoch(1, ends_ns=SOON_NS), epoch(2)), keys_of(epoch(2))):
         for node in (rig.a, rig.b):
             give(rig.net, node, keys)
     before = rig.b.count("opened")
@@ -425,7 +430,7 @@ def test_what_an_epoch_sealed_is_refused_once_it_is_over(rig: Rig) -> None:
 
 
 def test_without_a_key_packets_are_held_back_and_never_sent_plain(rig: Rig) -> None:
-    give(rig.net, rig.a, keys_of(epoch(9, begins=False)))
+    give(rig.net, rig.a, keys_of(epoch(1, ends_ns=SOON_NS)))
     rig.recorded.packets.clear()
     rig.stream.count += 10
     rig.stream.push()
@@ -442,12 +447,13 @@ def test_a_clock_that_is_set_back_ends_no_epoch_and_begins_no_older_one(rig: Rig
     """It looks to the node as if the epoch in use were still to begin."""
     give(rig.net, rig.a, keys_of(epoch(1, begins=False)))
     rig.unharmed()
-    both = keys_of(epoch(1, ends_ns=FAR_NS), epoch(2))
+    both = keys_of(epoch(1, ends_ns=SOON_NS), epoch(2))
     for node in (rig.a, rig.b):
         give(rig.net, node, both)
+    rig.net.run(1_200_000)
     for again in ((False, False), (True, False)):
         first, second = again
-        old = epoch(1, begins=first, ends_ns=FAR_NS)
+        old = epoch(1, begins=first, ends_ns=FAR_NS + 1)
         give(rig.net, rig.a, keys_of(old, epoch(2, begins=second)))
         assert rig.a.engine.wire_keys.state()[0]["epoch"] == 2
         rig.unharmed()
@@ -491,13 +497,144 @@ def test_a_node_that_restarts_is_heard_again(rig: Rig) -> None:
     assert rig.reader.found[20:] == stream.messages
 
 
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        (None, r"no active epoch of this transport: `tidecast wire keys new memory` makes one"),
-        (keys_of(epoch(1, begins=False)), r"no active epoch"),
-    ],
-)
-def test_a_node_that_requires_keys_refuses_to_start_without(keys: Any, problem: str) -> None:
+@pytest.mark.parametrize("keys", [None, keys_of(epoch(1, ends_ns=SOON_NS))])
+def test_a_node_that_requires_keys_refuses_to_start_without(keys: Any) -> None:
+    problem = r"no epoch of this transport: `tidecast wire keys new memory` makes one"
     with Network(seed=8) as net, pytest.raises(ConfigError, match=problem):
         sealed_node(net, "a", keys=keys)
+
+
+# --- clocks that are wrong ------------------------------------------------------------------------
+
+HOUR_S = 3600.0
+OFF_S = (-10 * 24 * HOUR_S, -2 * HOUR_S, 2 * HOUR_S, 10 * 24 * HOUR_S)
+"""By so much a clock is wrong: by hours, and by more than `MARGIN_NS`."""
+
+
+def rotation(net: Network, *, begins_s: float, lasts_s: float) -> WireKeys:
+    """Two epochs: the second begins in ``begins_s``, and the first ends ``lasts_s`` later."""
+    begins_ns = net.wall_ns() + round(begins_s * 1e9)
+    ends_ns = begins_ns + round(lasts_s * 1e9)
+    second = msgspec.structs.replace(epoch(2), activate_at_ns=begins_ns)
+    return keys_of(epoch(1, ends_ns=ends_ns), second)
+
+
+class Pair:
+    """Two nodes that publish to each other; nothing may be lost or wait."""
+
+    def __init__(self, net: Network, *nodes: SimulatedNode) -> None:
+        self.net, self.nodes = net, nodes
+        self.readers = [Reader(node) for node in nodes[::-1]]
+        net.run(1000)
+        self.streams = [Stream(node, count=0, size=SIZE) for node in nodes]
+
+    def hear(self, more: int = 20) -> None:
+        """Each hears the other, at once."""
+        for stream in self.streams:
+            stream.count += more
+        assert transfer(self.net, self.streams, self.readers, limit_us=1_500_000)
+        for reader in self.readers:
+            for stream in self.streams:
+                name = stream.name.encode() + b":"
+                assert [each for each in reader.found if each.startswith(name)] == stream.messages
+            assert not reader.gaps
+
+
+@pytest.mark.parametrize("off_s", OFF_S)
+def test_a_node_that_starts_with_a_wrong_clock_is_heard_and_hears(off_s: float) -> None:
+    with Network(seed=4, delay_us=20) as net:
+        first = msgspec.structs.replace(epoch(1), activate_at_ns=net.wall_ns())
+        a = sealed_node(net, "a", keys=keys_of(first), **SETTINGS)
+        wrong = sealed_node(net, "b", keys=keys_of(first), clock_ahead_s=off_s, **SETTINGS)
+        Pair(net, a, wrong).hear()
+        for node in (a, wrong):
+            assert node.count("keyless") == 0
+            assert node.engine.wire_keys.state()[0]["epoch"] == 1
+
+
+def test_a_start_that_lies_far_in_the_future_is_taken_when_it_is_sealed() -> None:
+    """Without seals it may be forged, and is refused."""
+    for secure in ("off", "optional", "required"):
+        with Network(seed=4, delay_us=20) as net:
+            net.now_ns += 2 * AHEAD_NS_MAX
+            behind_s = -net.wall_ns() // 10**9
+            keys = keys_of(msgspec.structs.replace(epoch(1), activate_at_ns=0))
+            a = sealed_node(net, "a", secure=secure, keys=keys, clock_ahead_s=behind_s, **SETTINGS)
+            b = sealed_node(net, "b", secure=secure, keys=keys, **SETTINGS)
+            assert b.engine.incarnation > a.wall_ns() + AHEAD_NS_MAX
+            reader = Reader(a)
+            net.run(1000)
+            stream = Stream(b, count=5, size=SIZE)
+            heard = transfer(net, [stream], [reader], limit_us=3_000_000)
+            assert heard == (secure == "required")
+
+
+@pytest.mark.parametrize("off_s", OFF_S)
+@pytest.mark.parametrize("wrong", ["first", "second", "stepped"])
+def test_a_rotation_with_a_wrong_clock_makes_no_node_deaf(off_s: float, wrong: str) -> None:
+    """The file is copied to one node after the other; the wrong clock has it first, or last."""
+    with Network(seed=5, delay_us=20) as net:
+        ahead = off_s if wrong != "stepped" else 0.0
+        nodes = [
+            sealed_node(net, "a", clock_ahead_s=ahead, **SETTINGS),
+            sealed_node(net, "b", **SETTINGS),
+        ]
+        pair = Pair(net, *nodes)
+        pair.hear()
+        keys = rotation(net, begins_s=20, lasts_s=20)
+        order = nodes[::-1] if wrong == "second" else nodes
+        give(net, order[0], keys)
+        if wrong == "stepped":
+            nodes[0].set_clock_ahead(off_s)
+        for _ in range(3):  # the other one has not got the file yet
+            net.run(4_000_000)
+            pair.hear()
+        give(net, order[1], keys)
+        for _ in range(12):  # through the activation, and the end of the first epoch
+            net.run(5_000_000)
+            pair.hear()
+        if wrong == "stepped":
+            nodes[0].set_clock_ahead(0.0)
+            pair.hear()
+        for node in nodes:
+            assert node.engine.wire_keys.state()[0]["epoch"] == 2
+            assert node.count("keyless") == 0
+
+
+@pytest.mark.parametrize("off_s", OFF_S)
+def test_a_node_that_starts_during_a_rotation_follows_the_others(off_s: float) -> None:
+    with Network(seed=6, delay_us=20) as net:
+        keys = rotation(net, begins_s=20, lasts_s=20)
+        a = sealed_node(net, "a", keys=keys, **SETTINGS)
+        net.run(5_000_000)
+        b = sealed_node(net, "b", keys=keys, clock_ahead_s=off_s, **SETTINGS)
+        pair = Pair(net, a, b)
+        for _ in range(12):
+            pair.hear()
+            net.run(5_000_000)
+        assert a.engine.wire_keys.state()[0]["epoch"] == 2
+        assert b.engine.wire_keys.state()[0]["epoch"] == 2
+
+
+@pytest.mark.parametrize("off_s", OFF_S)
+def test_the_services_time_begins_and_ends_epochs_whatever_the_clock(off_s: float) -> None:
+    with Network(seed=7, delay_us=20) as net:
+        nodes = [
+            sealed_node(net, "a", clock_ahead_s=off_s, **SETTINGS),
+            sealed_node(net, "b", **SETTINGS),
+        ]
+        for node in nodes:
+            now_ns = net.clock()
+            node.engine.wire_keys.service_clock.learn(now_ns, now_ns, net.wall_ns())
+        pair = Pair(net, *nodes)
+        for node in nodes:
+            give(net, node, rotation(net, begins_s=10, lasts_s=20))
+        seen = []
+        for _ in range(9):
+            pair.hear(5)
+            [state] = nodes[0].engine.wire_keys.state()
+            seen.append((state["epoch"], state["accepted"]))
+            net.run(5_000_000)
+        begun = [(1, [1, 2]), (2, [1, 2]), (2, [2])]
+        assert [each for k, each in enumerate(seen) if each not in seen[:k]] == begun
+        assert not any(node.count("keyless") for node in nodes)

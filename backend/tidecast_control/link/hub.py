@@ -24,6 +24,7 @@ from tidecast_control.addresses import network_of
 from tidecast_control.api.applied import Reported
 from tidecast_control.audit.denials import Denial
 from tidecast_control.db import Database
+from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
 from tidecast_control.leases import service as leases
 from tidecast_control.link import topology
@@ -280,6 +281,10 @@ class Hub:
                 answer = engine.answers.pop(str(message.get("id")), None)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
+            case "clock":
+                time_ns = int(utc_now().timestamp() * 1e9)
+                answer_time = {"asked_ns": message.get("asked_ns"), "time_ns": time_ns}
+                await self._try_send(engine, {"type": "clock", **answer_time})
             case "lease":
                 await self._lease(engine, message)
             case "stream":

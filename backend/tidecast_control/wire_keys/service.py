@@ -70,7 +70,8 @@ def rotate(session: Session, name: str, actor: Actor, *, at_once: bool, dry_run:
     newest = max((row.epoch for row in rows), default=0)
     before = {"epoch": newest} if rows else None
     if not dry_run:
-        _next(session, name, rows, at_once=at_once)
+        # engines that send no plain packets have nothing to wait for before their first secret
+        _next(session, name, rows, at_once=at_once or (not rows and _is_required(spec)))
         audit.record(
             session,
             actor,
@@ -144,12 +145,18 @@ def _next(session: Session, name: str, rows: list[WireEpochRow], *, at_once: boo
 
 
 def _active(rows: list[WireEpochRow], now: datetime) -> WireEpochRow | None:
-    begun = [row for row in rows if row.activate_at <= now and not _is_over(row, now)]
+    """The epoch in use. Of one made in the future the service's clock was set back: it counts."""
+    living = [row for row in rows if not _is_over(row, now)]
+    begun = [row for row in living if row.activate_at <= now or row.created_at > now]
     return begun[-1] if begun else None
 
 
 def _is_over(row: WireEpochRow, now: datetime) -> bool:
     return row.retire_at is not None and row.retire_at <= now
+
+
+def _is_required(spec: dict[str, Any]) -> bool:
+    return spec.get("secure") == "required"
 
 
 def _transport(session: Session, name: str) -> dict[str, Any]:

@@ -35,7 +35,8 @@ from tidecast.control_link.link import (
 )
 from tidecast.control_link.wire_keys import keep_wire_keys
 from tidecast.disk import make_directory, write_atomically
-from tidecast.errors import AuthError, ConfigError, ConnectionLost
+from tidecast.errors import AuthError, ConfigError, ConnectionLost, NotFound
+from tidecast.node.sealing.wire_keys import FILE_NAME, load_wire_keys
 from tidecast.version import VERSION
 
 ANSWER_S = 5.0
@@ -55,8 +56,9 @@ def fetch_topology(
 ) -> Topology:
     """The topology with the service's transports, saved in its file when it differs.
 
-    Without an answer an engine runs what its file says. Without a file it does not start: it keeps
-    asking for `FIRST_S`. Raises ConfigError, ConnectionLost, AuthError.
+    Without an answer an engine runs what its file says. Without a file, or a secret that a
+    transport requires, it does not start: it keeps asking for `FIRST_S`. Raises ConfigError,
+    ConnectionLost, AuthError.
     """
     link = websocket_url(url, insecure=insecure)
     pause, began_s = threading.Event(), time.monotonic()
@@ -65,18 +67,39 @@ def fetch_topology(
             raw = _ask(link, data_dir, topology, token, ca_file)
             break
         except (ConnectionLost, AuthError) as problem:
-            if path.exists():
+            missing = _missing(topology, data_dir, path)
+            if not missing:
                 return topology
             if time.monotonic() - began_s > FIRST_S:
-                raise type(problem)(
-                    f"{problem}; an engine without a topology of its own does not start without "
-                    "the transports of its control service"
-                ) from None
+                raise type(problem)(f"{problem}; {missing}") from None
             pause.wait(RETRY_S)
     fetched = _with_transports(topology, raw, load_state(data_dir).managed, path)
     if fetched != topology or not path.exists():
         save_topology(fetched, path)
     return fetched
+
+
+def _missing(topology: Topology, data_dir: Path, path: Path) -> str:
+    """Why an engine does not start without its service; "": it has all that it needs."""
+    if not path.exists():
+        return (
+            "an engine without a topology of its own does not start without the transports of its "
+            "control service"
+        )
+    sealed = [t.name for t in topology.transports if t.secure == "required"]
+    if not sealed:
+        return ""
+    try:
+        known = load_wire_keys(data_dir / FILE_NAME).transports
+    except NotFound:
+        known = {}
+    without = [name for name in sealed if not known.get(name)]
+    if not without:
+        return ""
+    return (
+        f"transport {', '.join(without)}: secure: required: this engine has no secret of it yet, "
+        "and gets the secret from its control service"
+    )
 
 
 def _with_transports(

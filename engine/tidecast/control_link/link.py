@@ -49,6 +49,9 @@ REFUSED_S = 30.0
 INTERVAL_MS_MIN = 50
 COMMANDS_AT_ONCE_MAX = 8
 PING_S = 10.0
+CLOCK_S = 5.0
+"""How often an engine asks for the service's time: more often than an epoch ends."""
+TIME_NS_MAX = 1 << 62
 HAND_OVER_S = 5.0
 """How long an engine that stops takes at most to give its leases back."""
 SOUND_S = 10.0
@@ -163,7 +166,9 @@ class ControlLink:
         """This connection's service was sent every generation."""
         self._interval_ms = 0
         self._enrolling = False
-        self._due_s = 0.0
+        self._due_s, self._clock_due_s = 0.0, 0.0
+        self._asked_ns = 0
+        """When this engine asked for the service's time, by its monotonic clock; 0: it did not."""
         self._times = Times()
         self.connected = threading.Event()
         self.problem = ""
@@ -274,10 +279,10 @@ class ControlLink:
 
     def _step(self, connection: ClientConnection) -> None:
         now_s = time.monotonic()
-        wait_s = None
+        wait_s = self._ask_time(now_s)
         if self._interval_ms:
-            wait_s = self._due_s - now_s
-            if wait_s <= 0:
+            wait_s = min(wait_s, self._due_s - now_s)
+            if now_s >= self._due_s:
                 traffic = self._applier.traffic()
                 seen = sample(self.node, self._clock_ns(), self._times)
                 self._send({"type": "telemetry", "traffic": traffic, **seen})
@@ -288,6 +293,14 @@ class ControlLink:
         except TimeoutError:
             return
         self._handle(message)
+
+    def _ask_time(self, now_s: float) -> float:
+        """Ask for the service's time when that is due; in how many seconds it is due again."""
+        if self.connected.is_set() and now_s >= self._clock_due_s:
+            self._clock_due_s = now_s + CLOCK_S
+            self._asked_ns = self.node.context.clock_ns()
+            self._send({"type": "clock", "asked_ns": self._asked_ns})
+        return max(self._clock_due_s - now_s, 0.0) if self.connected.is_set() else CLOCK_S
 
     def _send(self, message: dict[str, Any]) -> None:
         """Send from any thread; what comes while the link is down is dropped."""
@@ -323,7 +336,18 @@ class ControlLink:
             self._save()
         batch_max = int(message.get("lease_batch_max", 1))
         self.leases.allow(batch_max, reasons=bool(message.get("lease_reasons")))
+        self._clock_due_s = 0.0
         self.connected.set()
+
+    def take_time(self, message: dict[str, Any]) -> None:
+        """The service's time, as an answer to the newest question."""
+        time_ns, asked_ns = message.get("time_ns"), message.get("asked_ns")
+        if not isinstance(time_ns, int) or not 0 < time_ns < TIME_NS_MAX:
+            return
+        if self._asked_ns and asked_ns == self._asked_ns:
+            answered_ns = self.node.context.clock_ns()
+            self.node.wire_keys.service_clock.learn(self._asked_ns, answered_ns, time_ns)
+            self._asked_ns = 0
 
     def refused(self, message: dict[str, Any]) -> None:
         """The service does not. Raises AuthError."""
@@ -407,6 +431,7 @@ MESSAGES: dict[str, Callable[[ControlLink, dict[str, Any]], None]] = {
     "dismissed": ControlLink.dismissed,
     "refused": ControlLink.refused,
     "topology": ControlLink.apply,
+    "clock": ControlLink.take_time,
     "watch": ControlLink.watch,
     "command": ControlLink.begin_command,
     "leased": ControlLink.leased,

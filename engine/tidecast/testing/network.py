@@ -120,8 +120,17 @@ class SimulatedLink(EmbeddedLink):
 class SimulatedNode:
     """A node on a `Network`. ``engine`` is the real node; `Network.node` makes it."""
 
-    def __init__(self, network: Network, topology: Topology, data_dir: Path, seed: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        topology: Topology,
+        data_dir: Path,
+        seed: int,
+        clock_ahead_s: float = 0.0,
+    ) -> None:
         self.network, self.topology = network, topology
+        self.clock_ahead_s = clock_ahead_s
+        """The node's time of day is ahead of the network's by so much; below 0: behind."""
         self.data_dir = data_dir
         self.name, self.id = topology.node.name, topology.node.id
         self.alive = True
@@ -137,9 +146,17 @@ class SimulatedNode:
             clock_ns=network.clock,
             connect=connect_to,
             incarnation=None if network.real_time else network.clock(),
-            wall_ns=network.wall_ns,
+            wall_ns=self.wall_ns,
         )
         self.engine.start()
+
+    def wall_ns(self) -> int:
+        """The node's time of day, ns since 1970."""
+        return self.network.wall_ns() + round(self.clock_ahead_s * 1e9)
+
+    def set_clock_ahead(self, seconds: float) -> None:
+        """Step this node's wall clock; its timers are not affected."""
+        self.clock_ahead_s = seconds
 
     @property
     def link(self) -> SimulatedLink:
@@ -279,6 +296,7 @@ class Network:
         transport: dict[str, Any] | None = None,
         wire_keys: WireKeys | None = None,
         level: int = 1,
+        clock_ahead_s: float = 0.0,
         **topic_settings: Any,
     ) -> SimulatedNode:
         """Start a node with ``topics``, and ``durable`` topics, whose records lie in its directory.
@@ -287,7 +305,8 @@ class Network:
 
         ``node`` and ``transport``: further settings of `NodeConfig` and `TransportConfig`.
         ``wire_keys``: the node's `wire-keys.json`, for transports with ``secure``; this one is
-        named ``memory``. ``level``: that of the node's cluster. Topics that are not named are made
+        named ``memory``. ``level``: that of the node's cluster. ``clock_ahead_s``: by how much the
+        node's time of day is ahead of the network's. Topics that are not named are made
         on first use, as everywhere. Raises ConfigError.
         """
         with self._lock:
@@ -310,7 +329,7 @@ class Network:
             if wire_keys is not None:
                 data_dir.mkdir(exist_ok=True)
                 save_wire_keys(wire_keys, data_dir / FILE_NAME)
-            started = SimulatedNode(self, topology, data_dir, next(self._seeds))
+            started = SimulatedNode(self, topology, data_dir, next(self._seeds), clock_ahead_s)
             self.nodes.append(started)
             return started
 
@@ -347,7 +366,9 @@ class Network:
         with self._lock:
             if not self.real_time:
                 self.now_ns += self.step_ns  # incarnations are times
-            again = SimulatedNode(self, node.topology, node.data_dir, next(self._seeds))
+            again = SimulatedNode(
+                self, node.topology, node.data_dir, next(self._seeds), node.clock_ahead_s
+            )
             self.nodes.append(again)
             return again
 

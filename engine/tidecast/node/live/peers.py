@@ -2,7 +2,8 @@
 
 Packets carry no proof of who sent them, so a SETUP is believed only as far as it does no lasting
 harm: a newer incarnation of a node that is heard from elsewhere waits until that one is silent, an
-incarnation in the future is refused, and the node that speaks now replaces one that fell silent.
+incarnation in the future is refused unless all packets are sealed, and the node that speaks now
+replaces one that fell silent.
 Called with the node's lock held.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tidecast import events
 from tidecast.layout import recorder as rec
+from tidecast.layout import sealed as lay
 from tidecast.layout.counters import NodeCounter
 from tidecast.node.context import NodeContext
 from tidecast.node.live.setup import Setup
@@ -20,7 +22,7 @@ from tidecast.node.live.transports import TransportRuntime, host_of, note_name
 from tidecast.node.state import Peer
 
 AHEAD_NS_MAX = 24 * 3600 * 1_000_000_000
-"""An incarnation is a time of day: clocks that differ by more than a day are a fault."""
+"""An incarnation is a time of day: a SETUP without a proof may be ahead of the clock by a day."""
 ALIVE_NS = 1_000_000_000
 PEERS_MAX = 4096
 EVENTS_A_SECOND, EVENTS_MAX = 64, 256
@@ -80,7 +82,8 @@ class Peers:
             return self._refuse(setup, rec.Code.SETUP_REFUSED, unknown)
         known, now_ns = self.by_id.get(setup.source), self._ctx.clock_ns()
         host = host_of(runtime, setup.address_words)
-        if setup.incarnation > self._ctx.wall_ns() + AHEAD_NS_MAX:
+        proven = runtime.sealed is not None and runtime.sealed.mode == lay.MODE_REQUIRED
+        if not proven and setup.incarnation > self._ctx.wall_ns() + AHEAD_NS_MAX:
             return self._refuse(setup, rec.Code.SETUP_REFUSED, _conflict(setup, known))
         if known is not None and setup.incarnation != known.incarnation:
             alive = self._alive_ns(known)

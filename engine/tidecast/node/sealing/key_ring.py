@@ -20,6 +20,8 @@ from tidecast.native.crypto.libcrypto import find_libcrypto
 from tidecast.node.context import NodeContext
 from tidecast.node.live.peers import Peers
 from tidecast.node.live.transports import TransportRuntime
+from tidecast.node.sealing.epochs import EpochChoice, Times
+from tidecast.node.sealing.service_clock import ServiceClock
 from tidecast.node.sealing.transport_keys import SealedTransport
 from tidecast.node.sealing.wire_keys import FILE_NAME, WireKeys, load_wire_keys
 from tidecast.protocol.sealing.receiver import FORGED_PACKET
@@ -38,7 +40,10 @@ class WireKeyRing:
         self._keys = WireKeys()
         self._seen: tuple[int, int, int] | None = None
         self._sealed: dict[str, SealedTransport] = {}
+        self._choices: dict[str, EpochChoice] = {}
         self._in_use: dict[str, tuple[tuple[int, ...], int]] = {}
+        self.service_clock = ServiceClock()
+        """Epochs begin and end by it, once the link has asked."""
         self._reported_s: dict[tuple[str, int, str], float] = {}
         self._next_s = 0.0
         self._boot = 0
@@ -47,7 +52,7 @@ class WireKeyRing:
     def open(self, config: TransportConfig) -> SealedTransport | None:
         """Keys for a transport that is about to start; None: it is not sealed.
 
-        Raises ConfigError with the remedy: no libcrypto, or `required` without an active epoch.
+        Raises ConfigError with the remedy: no libcrypto, or `required` without an epoch.
         """
         if config.secure == "off":
             return None
@@ -65,11 +70,13 @@ class WireKeyRing:
             self._boot = secrets.randbits(64) if self._ctx.seed is None else self._ctx.random_id(62)
         made = SealedTransport(config, self._ctx.id, self._boot, library)
         self._sealed[config.name] = made
+        self._choices[config.name] = EpochChoice(required=config.secure == "required")
         self._put_to_use(config.name)
         if config.secure == "required" and not made.active:
             raise ConfigError(
-                f"{at}: {self._path} has no active epoch of this transport: `tidecast wire keys "
-                f"new {config.name}` makes one, for all nodes of the transport"
+                f"{at}: {self._path} has no epoch of this transport: `tidecast wire keys "
+                f"new {config.name}` makes one, for all nodes of the transport; for engines of a "
+                f"control service `tidecast api POST /transports/{config.name}/keys/rotate` does"
             )
         return made
 
@@ -125,18 +132,14 @@ class WireKeyRing:
                 self._missing(name, 0, 0, "", str(problem))
 
     def _put_to_use(self, name: str) -> None:
-        sealed, now_ns = self._sealed[name], self._ctx.wall_ns()
-        accepted = self._keys.accepted(name, now_ns)
-        try:
-            active = self._keys.active(name, now_ns).epoch
-        except NotFound as problem:
-            active = 0
-            self._missing(name, 0, 0, "", str(problem))
-        epochs = tuple(each.epoch for each in accepted)
-        last = self._in_use.get(name, ((), 0))[1]
-        if last in epochs:  # a clock that was set back begins no older epoch, and ends none
-            active = max(active, last)
-        use = (epochs, active)
+        sealed, now_ns = self._sealed[name], self._ctx.clock_ns()
+        times = Times(now_ns, self._ctx.wall_ns(), self.service_clock.now_ns(now_ns))
+        epochs = self._keys.transports.get(name, [])
+        accepted, active = self._choices[name].choose(epochs, times, sealed.heard())
+        if not active:
+            problem = f"transport {name}: {FILE_NAME} has no epoch that is active"
+            self._missing(name, 0, 0, "", problem)
+        use = (tuple(each.epoch for each in accepted), active)
         if use == self._in_use.get(name):
             return
         before, self._in_use[name] = self._in_use.get(name), use

@@ -110,6 +110,15 @@ class SealedTransport:
         """Epochs whose packets are taken."""
         return tuple(self._epochs.roots)
 
+    def heard(self) -> dict[int, int]:
+        """By epoch: the monotonic time of the newest authentic packet whose sender uses it now."""
+        found: dict[int, int] = {}
+        for side in (self.sender, self.receiver):
+            senders = side.opener.senders[side.opener.senders["epoch"] > 0]
+            for epoch, at_ns in zip(senders["epoch"], senders["heard_ns"], strict=True):
+                found[int(epoch)] = max(found.get(int(epoch), 0), int(at_ns))
+        return found
+
     def serve(self, agents: Agents) -> None:
         """The agents are there: give them their keys."""
         self._agents = agents

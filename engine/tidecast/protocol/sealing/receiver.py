@@ -62,6 +62,7 @@ OPENED_SENDER = np.dtype(
         ("lane", np.int64),
         ("pair", np.int64),
         ("heard_ns", np.int64),
+        ("epoch", np.int64),  # of the newest packet that was authentic; 0: none yet
     ]
 )
 OPEN_KEY = np.dtype(
@@ -215,6 +216,7 @@ def open_packet(state, buffer, at, n, out, out_at, now_ns):
         state.windows[i, channel], state.highest[i, channel], number
     )
     sender.heard_ns = now_ns
+    sender.epoch = key.epoch
     copy(out, out_at, buffer, at, _HEADER)
     store_u8(out, out_at + wire.VERSION_AT, wire.VERSION)
     return length
@@ -378,7 +380,7 @@ class ReceiverKeys:
         i = int(np.flatnonzero(state.senders["source"] == 0)[0])
         place = int(np.flatnonzero(state.places[source] < 0)[0])
         state.windows[i], state.highest[i] = 0, 0
-        state.senders[i] = (source, boot, lane, pair, now_ns)
+        state.senders[i] = (source, boot, lane, pair, now_ns, 0)
         state.places[source, place] = i
         return i
 
