@@ -61,9 +61,6 @@ class Pair:
 
     def crash(self, node: SimulatedNode) -> SimulatedNode:
         """kill -9 of an engine, and its next start."""
-        for topic in node.engine.durable.topics.values():
-            for log in topic.logs:
-                log._close_active()
         again = self.net.restart(node)
         if node is self.a:
             self.a = again

@@ -102,8 +102,7 @@ class Platform:
         os.close(self.node.context._alive)
         for topic in self.durable.topics.values():
             for log in topic.logs:  # what the kernel does for a process that is gone
-                log._close_active()
-                os.close(int(log.state.w[2]))
+                log.abandon()
         if noticed:
             self.lose_engine()
 

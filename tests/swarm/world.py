@@ -472,8 +472,7 @@ class World:
         engine.context.set_started(False)
         for topic in engine.durable.topics.values():
             for log in topic.logs:  # what the kernel does for a process that is gone
-                log._close_active()
-                os.close(int(log.state.w[2]))
+                log.abandon()
         os.close(engine.context._alive)
         for runtime in engine.runtimes.values():
             self.net.switch.members.remove(runtime)

@@ -32,8 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 def power_off(log: QueueLog, disk: Disk, share: float | None = 0.0) -> None:
     """The process is gone, and then the power."""
-    log._close_active()
-    os.close(int(log.state.w[2]))
+    log.abandon()
     disk.lose_power(share)
 
 
@@ -188,7 +187,7 @@ def test_the_next_engine_stores_what_the_one_before_could_not(disk: Disk) -> Non
     with pytest.raises(StorageError):
         log.sync()
     assert (disk.root / unsynced_name(0)).exists()
-    log._close_active()
+    log.abandon()
     log = opened(disk.root, fsync="batch")
     assert log.durable_token == 50
     assert not (disk.root / unsynced_name(0)).exists()
@@ -201,7 +200,7 @@ def test_a_start_whose_sync_fails_stores_all_again(disk: Disk) -> None:
     log = opened(disk.root, fsync="batch")
     for n in range(50):
         put(log, payload(n))
-    log._close_active()
+    log.abandon()
     disk.failing = once()  # type: ignore[assignment]
     log = opened(disk.root, fsync="batch")
     assert (log.durable_token, log.suspect) == (50, False)
@@ -297,7 +296,7 @@ def test_a_start_that_cuts_a_tail_off_takes_no_second_sync_for_a_success(
     log = opened(disk.root, fsync="batch")
     for n in range(50):
         put(log, payload(n))
-    log._close_active()
+    log.abandon()
     path = disk.root / segment_name(0)
     with path.open("ab") as file:
         file.write(b"torn")

@@ -528,10 +528,15 @@ class QueueLog:
             if self._w[log_state.L_FD] >= 0 and self.fsync != "none" and not self.suspect:
                 if sync_active(self.state.words) < 0:  # another sync would succeed: the next
                     self._doubt()  # engine has to know
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close its files as they are, as the kernel does for a process that died. Idempotent."""
+        with self._lock:
             self._close_active()
-        if self._w[log_state.L_DIRECTORY_FD] >= 0:
-            os.close(int(self._w[log_state.L_DIRECTORY_FD]))
-            self._w[log_state.L_DIRECTORY_FD] = -1
+            if self._w[log_state.L_DIRECTORY_FD] >= 0:
+                os.close(int(self._w[log_state.L_DIRECTORY_FD]))
+                self._w[log_state.L_DIRECTORY_FD] = -1
 
     def __enter__(self) -> QueueLog:
         return self

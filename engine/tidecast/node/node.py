@@ -197,6 +197,7 @@ class Node:
         """Stop the agents and forget everything, without a goodbye (simulations)."""
         self.context.set_started(False)
         self._dispose()
+        self.durable.abandon()
 
     def _all_sent(self) -> bool:
         with self.lock:

@@ -170,6 +170,12 @@ class Durable:
         self.topics.clear()
         self.leases.give_back(held)
 
+    def abandon(self) -> None:
+        """Close all logs as they are: no thread works on them any more (simulations)."""
+        for topic in self.topics.values():
+            for log in topic.logs:
+                log.abandon()
+
     def work(self, now_ns: int | None = None) -> int:
         """One cycle of an inline archiver."""
         return self.registry.runtime.work(now_ns) if self.registry.active else 0
