@@ -7,6 +7,7 @@ receiving never block the loop.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
@@ -49,7 +50,7 @@ from tidecast.client.requests.wire import Return
 from tidecast.client.typed.aio import TypedOpening
 from tidecast.client.typed.core import MessagesCore, TopicCore, TypedMessage, check_invalid
 from tidecast.client.typed.options import ConsumeOptions, Invalid, InvalidLive, SubscribeOptions
-from tidecast.client.waiting import Deadline, LoopPace
+from tidecast.client.waiting import Deadline, LoopPace, LoopSpin
 from tidecast.errors import Closed, TidecastError
 from tidecast.events import Event
 
@@ -158,6 +159,10 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
         "batches close closed drain images lag messages next open pattern poll run "
         "run_compiled stats subscriber_id"
     )
+
+    @functools.cached_property
+    def _spin(self) -> LoopSpin:
+        return LoopSpin()
 
     async def open(self) -> Self:
         """Subscribe now; ``async with`` and ``await`` do it too. Granted when this returns."""
@@ -281,6 +286,14 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
 
     async def _wait_batch(self, limit: int, deadline: Deadline) -> Batch | None:
         """The next batch; None when the time is over, or closed or drained."""
+        looks = 0 if self.inline else self._spin.looks()
+        if looks:
+            await asyncio.sleep(0)
+            for _ in range(looks):
+                if (batch := self.step(limit)) is not None:
+                    self._spin.looked(found=True)
+                    return batch
+            self._spin.looked(found=False)
         return await self._drive(self.batch_flow(limit, deadline))
 
 
@@ -509,6 +522,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         self.driver = LoopDriver(lambda: self.bell)
         self._opening: dict[str, asyncio.Lock] = {}
         self._pumps: dict[Requester, asyncio.Task[None]] = {}
+        self._spin = LoopSpin()
         super().__init__(link, name, topic_codecs, Publisher, Subscription, Consumer, Records)
         self.topics, self.subscriptions = Topics(self), Subscriptions(self)
 
@@ -571,8 +585,25 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
                 requester.begin_flow(payload, key, headers, given, timeout)
             )
         if not pending.done:
+            await self._look_for_reply(requester, pending)
+        if not pending.done:
             await self._await_reply(requester, pending, timeout, deadline)
         return pending.reply()
+
+    async def _look_for_reply(self, requester: Requester, pending: Pending) -> None:
+        """Look for a reply that comes soon, once other tasks had their turn."""
+        looks = 0 if self.link.inline or requester in self._pumps else self._spin.looks()
+        if not looks:
+            return
+        try:
+            await asyncio.sleep(0)
+        except BaseException:
+            requester.forget(pending)
+            raise
+        while looks and not pending.done:
+            requester.pump()
+            looks -= 1
+        self._spin.looked(found=pending.done)
 
     async def _await_reply(
         self, requester: Requester, pending: Pending, within_s: float | None, deadline: Deadline

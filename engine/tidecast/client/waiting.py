@@ -27,6 +27,7 @@ _SPINS = 32
 _SLEEP_MIN_S, _SLEEP_MAX_S = 20e-6, 1e-3
 _INLINE_SPIN_S, _FILL_MIN_S = 1e-3, 50e-6
 _TURN_S, _BURST_S, _BURST_MAX = 2e-3, 0.5e-3, 16
+_LOOKS, _LEFT_OUT_MAX = 50, 63
 _FLUSH_MIN_S, _FLUSH_MAX_S, _FLUSH_DEFAULT_S = 200e-6, 10e-3, 1e-3
 
 
@@ -173,6 +174,31 @@ class LoopPace:
             now = self._turned = time.monotonic()
         self._looked = now
         return self._burst
+
+
+class LoopSpin:
+    """Whether an event loop looks on for some 40 us before it sleeps: waking takes longer.
+
+    It does as long as that pays. After looks in vain it leaves out one wait, then 3, up to 63: a
+    loop that waits for long is held for less than 1 us a wait.
+    """
+
+    __slots__ = ("_left_out", "_to_leave")
+
+    def __init__(self) -> None:
+        self._left_out = self._to_leave = 0
+
+    def looks(self) -> int:
+        """How often to look before this wait; 0: not at all."""
+        if self._to_leave:
+            self._to_leave -= 1
+            return 0
+        return _LOOKS
+
+    def looked(self, *, found: bool) -> None:
+        """Note whether it paid."""
+        self._left_out = 0 if found else min(2 * self._left_out + 1, _LEFT_OUT_MAX)
+        self._to_leave = self._left_out
 
 
 class LoopWaker:
