@@ -70,6 +70,7 @@ export function topic(name: string, index: number) {
     nak_retry_us: 200,
     receiver_timeout_s: 5,
     close_linger_s: 5,
+    storage: name === STORED ? STORAGE : "local",
     queues: durable ? 8 : 1,
     fsync: "interval",
     fsync_interval_ms: 50,
@@ -330,6 +331,25 @@ const slow = (nowMs: number) => ({
   },
 });
 
+const STORED = "orders.audit";
+const STORAGE = "kafka://10.1.0.40:9092/audit";
+
+/** The live row of a topic; the storage of one is away. */
+function storedLive(name: string, base: number, seconds: number) {
+  const row = topicLive(name, base, seconds);
+  if (name !== STORED) return row;
+  const alpha = {
+    storage: STORAGE,
+    state: "waiting",
+    detail: "no broker answers",
+    since: iso(START_MS - 240_000),
+    waiting_records: "12345",
+    records: "184302",
+    failures: "7",
+  };
+  return { ...row, storages: { alpha } };
+}
+
 /** A topic that adapters keep: the system of one is away. */
 const attached = (nowMs: number) => ({
   ...topicLive("feed.kafka", 0, 0),
@@ -363,7 +383,7 @@ const attached = (nowMs: number) => ({
 /** The data of a live channel at a moment; undefined when there is none of that name. */
 export function channelData(channel: string, nowMs: number): object | undefined {
   const seconds = (nowMs - START_MS) / 1000;
-  const rows = ACTIVE.map(([name, base]) => topicLive(name, base, seconds));
+  const rows = ACTIVE.map(([name, base]) => storedLive(name, base, seconds));
   const all = totals(rows);
   const ratio = all.packets_resent! / Math.max(1, all.packets_out!);
   if (channel === "overview") {

@@ -48,7 +48,7 @@ const server = setupServer(
 
 beforeAll(() => {
   server.listen({ onUnhandledRequest: "error" });
-  for (const channel of "overview topics reliability subscriptions nodes flow keys topic:md.us.equities topic:feed.kafka".split(
+  for (const channel of "overview topics reliability subscriptions nodes flow keys topic:md.us.equities topic:orders.audit topic:feed.kafka".split(
     " ",
   )) {
     const data = channelData(channel, START_MS);
@@ -215,6 +215,19 @@ describe("what a page says", () => {
     expect(cells("alpha").slice(3)).toEqual(["0", "0", "0", "0", "0"]);
     expect(cells("beta").slice(1)).toEqual(["kafka", "open", "6", "184,302", "740", "2", "1"]);
     expect(screen.queryByRole("alert")).toBeNull();
+  });
+
+  it("of a topic's storage on Kafka: why it waits, and how much is not there yet", async () => {
+    await open("/topics/orders.audit");
+    const card = await screen.findByRole("region", { name: "Storage" }, { timeout: 8_000 });
+    const cells = within(within(card).getByRole("row", { name: /^alpha/ }))
+      .getAllByRole("cell")
+      .map((cell) => cell.textContent);
+    expect(cells[1]).toBe("kafka://10.1.0.40:9092/audit");
+    expect(cells[2]).toMatch(/^waitingsince 20\d\d-/);
+    expect(cells.slice(3)).toEqual(["12,345", "184,302", "7"]);
+    expect(within(card).getByRole("note").textContent).toBe("waiting: no broker answers");
+    expect(screen.getAllByText("storage waiting")).toHaveLength(1);
   });
 
   it("of a topic that is no resource: nothing before the first live frame says what it is", async () => {

@@ -155,6 +155,29 @@ def test_a_topic_has_the_state_of_its_adapter_on_each_node() -> None:
     assert (read.lag, read.errors, read.reconnects) == (70, 2, 1)
 
 
+def test_a_topic_has_the_state_of_its_storage_at_the_node_that_keeps_it() -> None:
+    waits = {
+        "topic": "orders",
+        "storage": "kafka://127.0.0.1:9092/orders",
+        "state": "waiting",
+        "detail": "no broker answers",
+        "since_ns": 10**18,
+        "waiting_records": 2**53 + 1,
+        "records": 5,
+        "failures": 3,
+    }
+    world = build(
+        [Source("a", None, _sample(1) | {"storages": [waits]}), Source("b", None, _sample(1))]
+    )
+    found = TopicDetail.model_validate(topic(world, Facts(), "orders")).topic
+    assert found is not None
+    [(node, storage)] = found.storages.items()
+    assert (node, storage.state, storage.detail) == ("a", "waiting", "no broker answers")
+    assert storage.since is not None
+    assert storage.since.isoformat() == "2001-09-09T01:46:40+00:00"
+    assert (storage.waiting_records, storage.records, storage.failures) == (2**53 + 1, 5, 3)
+
+
 def test_refusals_of_a_key_are_the_sum_of_what_engines_say() -> None:
     def of(at_s: int, **counts: int) -> dict[str, Any]:
         return _sample(at_s) | {"counters": {"key": [ABOUT | {"name": "shop"} | counts]}}

@@ -26,6 +26,7 @@ from tests.support.kafka_storage import (
     texts,
     url,
 )
+from tests.support.patience import Patience
 
 from tidecast.config.kafka import storage_source
 from tidecast.config.topology import topology_from
@@ -124,6 +125,12 @@ def test_no_ack_and_no_delivery_before_kafka_answers(
             rows = samples(node, Times())["queues"]
             assert [row["state"] for row in rows] == ["full", "full"]
             assert "it closed the connection" in rows[0]["reason"]
+            [state] = samples(node, Times())["storages"]
+            assert (state["topic"], state["storage"]) == ("orders", url(fake))
+            assert (state["state"], state["waiting_records"]) == ("waiting", 10)
+            assert "it closed the connection" in state["detail"]
+            assert abs(time.time_ns() - state["since_ns"]) < 60 * 10**9
+            assert (state["records"], state["failures"] > 0) == (1, True)
             assert publisher.durable_position == 0
             assert sum(log_of(client, q).synced_token for q in (0, 1)) > 1
             assert sum(log_of(client, q).durable_token for q in (0, 1)) == 1
@@ -132,7 +139,14 @@ def test_no_ack_and_no_delivery_before_kafka_answers(
                 fake.faults.clear()
             publisher.wait_durable(timeout=30.0)
             next_event(client, StorageBack)
-            assert len(consumer.fetch(100, max_wait=30.0)) == 10
+            found: list[Any] = []
+            patience = Patience(30.0)
+            while len(found) < 10 and not patience.over():  # two queues, one after the other
+                found += consumer.fetch(100, max_wait=1.0)
+            assert len(found) == 10
+            [state] = samples(node, Times())["storages"]
+            assert (state["state"], state["detail"], state["since_ns"]) == ("open", "", 0)
+            assert (state["waiting_records"], state["records"]) == (0, 11)
         eventually(lambda: count_of(client, C.STORAGE_WAITS) == 0, "the gauge")
         assert count_of(client, C.STORE_FAILURES) > 0
     check_once_and_in_order(stored(fake), texts(11))

@@ -101,6 +101,20 @@ class AdapterLive(View):
     lag: Int64 = Field(0, description="Records of its system that were not read yet")
 
 
+class StorageLive(View):
+    """The storage of a durable topic beside its log: Kafka. Totals are since its engine started."""
+
+    storage: str = Field(description="As in the topic's settings")
+    state: Literal["open", "waiting"] = Field(
+        description="`waiting`: it takes nothing, and publishers get no acks"
+    )
+    detail: str = Field("", description="Why it waits")
+    since: datetime | None = Field(None, description="Since when it waits")
+    waiting_records: Int64 = Field(0, description="Records in the log that it does not have yet")
+    records: Int64 = Field(0, description="Records that it has taken")
+    failures: Int64 = Field(0, description="Failures to store records; tried again")
+
+
 class TopicLive(View):
     """A topic over all nodes."""
 
@@ -120,6 +134,9 @@ class TopicLive(View):
     paused: bool = False
     adapters: dict[str, AdapterLive] = Field(
         {}, description="By node: adapters that keep its queues. Such a topic is no resource"
+    )
+    storages: dict[str, StorageLive] = Field(
+        {}, description="By node that keeps the topic: its storage, if it has one beside its log"
     )
 
 

@@ -150,6 +150,7 @@ def _add_node(world: World, source: Source) -> None:
     for row in sample.get("queues", ()):
         _add_queue(world, node, row, queues.get(row["name"]), seconds)
     _add_adapters(world, node, sample)
+    _add_storages(world, node, sample)
     world.kafka_groups |= kafka.live_groups(node, sample, source.before, seconds)
     world.kafka_clients |= kafka.live_clients(node, sample, source.before, seconds)
     for name in KAFKA_TOTALS:
@@ -256,6 +257,16 @@ def _add_adapters(world: World, node: str, sample: Json) -> None:
         topic = world.topic(each["topic"])
         topic["nodes"].append(node)
         topic.setdefault("adapters", {})[node] = shown
+
+
+def _add_storages(world: World, node: str, sample: Json) -> None:
+    """The storages of topics that a node keeps."""
+    for each in sample.get("storages", ()):
+        shown = {name: each[name] for name in ("storage", "state", "detail")}
+        shown |= {name: str(each[name]) for name in ("waiting_records", "records", "failures")}
+        if each["since_ns"]:
+            shown["since"] = datetime.fromtimestamp(each["since_ns"] / 1e9, UTC).isoformat()
+        world.topic(each["topic"]).setdefault("storages", {})[node] = shown
 
 
 def _add_key(world: World, old: Json | None, row: Json, seconds: float) -> None:

@@ -67,7 +67,7 @@ _COUNTS = ("delivered", "settled", "redelivered", "naks", "timeouts", "dead")
 
 
 def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
-    """``queues``, ``durable_subscriptions`` and ``adapters`` of a node, now."""
+    """``queues``, ``durable_subscriptions``, ``adapters`` and ``storages`` of a node, now."""
     now_ns = time.time_ns() if at_ns is None else at_ns
     subs = node.consumers
     with subs.lock:
@@ -91,6 +91,7 @@ def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
         "queues_left_out": max(0, len(queues) - len(shown)),
         "durable_subscriptions": subscriptions,
         "adapters": subs.attached.states(),
+        "storages": node.durable.storing.states(),
     }
 
 

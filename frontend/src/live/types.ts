@@ -28,6 +28,7 @@ export type MessagesLive = Schemas["MessagesLive"];
 type RecorderLive = Schemas["RecorderLive"];
 export type Rates = Schemas["Rates"];
 export type AdapterLive = Schemas["AdapterLive"];
+export type StorageLive = Schemas["StorageLive"];
 export type TopicLive = Schemas["TopicLive"];
 export type Slow = Schemas["Slow"];
 export type PublicationLive = Schemas["PublicationLive"];

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidecast import events
 from tidecast.config.topology import TopicConfig
@@ -79,6 +79,8 @@ class Storing:
         self._open: dict[DurableTopic, _Open] = {}
         self._waiting: dict[DurableTopic, int] = {}
         """Topics whose storage waits, and when that was reported last."""
+        self._since_ns: dict[DurableTopic, int] = {}
+        """Since when they wait, ns since 1970."""
 
     def open(self, topic: DurableTopic) -> None:
         """Open a topic's storage, if it has one. Raises ConfigError."""
@@ -108,6 +110,7 @@ class Storing:
         with self._lock:
             found = self._open.pop(topic, None)
             self._waiting.pop(topic, None)
+            self._since_ns.pop(topic, None)
         if found is None:
             return
         found.storage.close()
@@ -120,6 +123,30 @@ class Storing:
         found = self._open.get(topic)
         if found is not None:
             found.spool.wake()
+
+    def states(self) -> list[dict[str, Any]]:
+        """The storages: topic, storage, state, detail and since_ns of those that wait; counts.
+
+        ``waiting_records``: that are in the logs and not in the storage yet.
+        """
+        with self._lock:
+            found = [(topic, self._since_ns.get(topic, 0)) for topic in self._open]
+        return [self._state(topic, since_ns) for topic, since_ns in found]
+
+    def _state(self, topic: DurableTopic, since_ns: int) -> dict[str, Any]:
+        name, rows = topic.config.name, self._registry.rows
+        known = [rows[name, q] for q in range(len(topic.logs)) if (name, q) in rows]
+        counts = self._registry.ctx.counters.values[known]
+        return {
+            "topic": name,
+            "storage": topic.config.storage,
+            "state": "waiting" if topic.storage_waits else "open",
+            "detail": topic.storage_waits,
+            "since_ns": since_ns,
+            "waiting_records": sum(log.next_token - log.stored_token for log in topic.logs),
+            "records": int(counts[:, C.STORED_RECORDS].sum()),
+            "failures": int(counts[:, C.STORE_FAILURES].sum()),
+        }
 
     # --- taking over ------------------------------------------------------------------------------
 
@@ -206,6 +233,7 @@ class Storing:
             if before is not None and not final and now_ns < before + REPORT_NS:
                 return
             self._waiting[topic] = now_ns
+            self._since_ns.setdefault(topic, ctx.wall_ns())
         name = topic.config.name
         _log.warning("topic %s: its storage takes nothing: %s", name, detail)
         event = events.StorageWaits(topic=name, detail=detail, final=final)
@@ -222,6 +250,7 @@ class Storing:
         """See `Reports`."""
         topic.set_storage_waits("")
         with self._lock:
+            self._since_ns.pop(topic, None)
             if self._waiting.pop(topic, None) is None:
                 return
         self._registry.ctx.conductor.post(lambda: self._stand_down(topic))

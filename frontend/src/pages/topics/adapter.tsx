@@ -1,9 +1,9 @@
 import { exact } from "@/lib/format";
-import { dateTime, useZone } from "@/lib/time";
 import type { AdapterLive, TopicLive } from "@/live/types";
 import { Badge, StateBadge } from "@/ui/badge";
 import { Card } from "@/ui/card";
 import { type Column, Table } from "@/ui/table";
+import { OpenState, WaitingNotes } from "./open-state";
 
 export const isAttached = (live: TopicLive | null | undefined) =>
   Object.keys(live?.adapters ?? {}).length > 0;
@@ -47,7 +47,6 @@ interface Row extends AdapterLive {
 
 /** The adapters of a topic, one for each engine that has it. */
 export function AdaptersCard({ live }: { live: TopicLive | null | undefined }) {
-  const zone = useZone();
   const rows = Object.entries(live?.adapters ?? {}).map(([node, one]) => ({ ...one, node }));
   const columns: Column<Row>[] = [
     { id: "node", head: "Node", cell: (row) => row.node },
@@ -55,15 +54,7 @@ export function AdaptersCard({ live }: { live: TopicLive | null | undefined }) {
     {
       id: "state",
       head: "State",
-      cell: (row) =>
-        row.state === "waiting" ? (
-          <span className="flex flex-wrap items-center gap-1.5">
-            <StateBadge state="warn">waiting</StateBadge>
-            {row.since && <span className="num text-xs">since {dateTime(row.since, zone)}</span>}
-          </span>
-        ) : (
-          <StateBadge state="good">open</StateBadge>
-        ),
+      cell: (row) => <OpenState {...row} />,
     },
     { id: "queues", head: "Queues", right: true, cell: (row) => exact(row.queues) },
     { id: "records", wide: true, head: "Records", right: true, cell: (row) => exact(row.records) },
@@ -79,13 +70,7 @@ export function AdaptersCard({ live }: { live: TopicLive | null | undefined }) {
         rows={rows.sort((a, b) => a.node.localeCompare(b.node))}
         rowKey={(row) => row.node}
       />
-      {rows
-        .filter((row) => row.state === "waiting")
-        .map((row) => (
-          <p key={row.node} role="note" className="px-3.5 py-2 text-sm text-warn">
-            waiting: {row.detail}
-          </p>
-        ))}
+      <WaitingNotes rows={rows} />
     </Card>
   );
 }

@@ -26,6 +26,7 @@ import { AdapterBadges, AdaptersCard, isAttached } from "./adapter";
 import { CapacityCard } from "./capacity";
 import { Danger } from "./danger";
 import { RateCard } from "./rate-card";
+import { StorageBadge, StorageCard } from "./storage";
 import { SyncBadge } from "./sync-badge";
 import { ThrottleBadge } from "./throttle";
 
@@ -152,6 +153,7 @@ function Badges({ topic, live }: { topic: Topic; live: TopicDetail | undefined }
       {topic.status.paused && <StateBadge state="paused">paused</StateBadge>}
       <SyncBadge drift={topic.status.drift} since={topic.metadata.updated_at} />
       {live?.topic && live.topic.throttle !== "none" && <ThrottleBadge live={live.topic} />}
+      <StorageBadge live={live?.topic} />
       {Object.entries(topic.metadata.labels).map(([key, value]) => (
         <Label key={key} name={key} value={value} />
       ))}
@@ -300,6 +302,7 @@ function LiveTab({
         queues={topic.spec.mode === "durable" ? (topic.spec.queues ?? 1) : 0}
       />
       {topic.spec.mode === "durable" && <QueuesCard queues={Object.values(live?.queues ?? {})} />}
+      {(topic.spec.storage ?? "local") !== "local" && <StorageCard live={shown} />}
       <Card title="Publications" flush>
         {publications.length === 0 ? (
           <Empty

@@ -19,6 +19,7 @@ import { type Column, parseSort, sortText } from "@/ui/table";
 import { VirtualTable } from "@/ui/virtual-table";
 import { AdapterBadge, isAttached } from "./adapter";
 import { activeIn, LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
+import { StorageBadge } from "./storage";
 import { SyncBadge } from "./sync-badge";
 import { ThrottleBadge } from "./throttle";
 
@@ -39,6 +40,7 @@ const COLUMNS: Column<TopicRow>[] = [
         <span className="truncate font-medium font-mono text-xs">{name}</span>
         {topic?.spec.mode === "durable" && <Badge tone="info">durable</Badge>}
         <AdapterBadge live={live} />
+        <StorageBadge live={live} />
         {topic?.status.paused && <Badge tone="warn">paused</Badge>}
         {topic?.status.drift && <SyncBadge drift since={topic.metadata.updated_at} />}
       </span>
