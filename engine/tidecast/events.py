@@ -81,7 +81,11 @@ class ReceiverJoined(Event, frozen=True):
 
 
 class ReceiverTimeout(Event, frozen=True):
-    """A receiver held the publication back, or was silent, too long and was dropped."""
+    """A receiver was dropped.
+
+    ``reason``: ``stuck`` (it held the publication back too long), ``silent``, or ``removed`` (its
+    node is quarantined, is no peer of this transport any more, or has moved).
+    """
 
     topic: str
     session: int
@@ -98,6 +102,29 @@ class SubscriberEvicted(Event, frozen=True):
     session: int
     subscription_id: int
     behind_packets: int
+
+
+class PeerSilent(Event, frozen=True):
+    """A discovered peer of a unicast transport is not heard: it is down, or cut off.
+
+    Its engine sends a beacon each second, also when it publishes nothing. ``silence_s``: since it
+    was heard, or since it is a peer if it was never heard. ``address``: where this engine sends.
+    """
+
+    transport: str
+    node: str
+    node_id: int
+    address: str
+    silence_s: float
+
+
+class PeerHeard(Event, frozen=True):
+    """A discovered peer that was silent is heard again."""
+
+    transport: str
+    node: str
+    node_id: int
+    address: str
 
 
 class StaleIncarnation(Event, frozen=True):
@@ -729,6 +756,7 @@ class KafkaThrottled(Event, frozen=True):
 
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
+    | PeerSilent | PeerHeard
     | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | ForeignPlatform
     | SetupNotUnderstood | TopicConflict
     | WireKeyActive | WireKeyMissing | WireForgery

@@ -17,23 +17,24 @@ class FakeLink:
     """Registers as a node and answers commands as configured."""
 
     def __init__(
-        self, control: Running, node: str, *, node_id: int = 77, ssl: tls.SSLContext | None = None
+        self,
+        control: Running,
+        node: str,
+        *,
+        node_id: int = 77,
+        ssl: tls.SSLContext | None = None,
+        **hello: Any,
     ) -> None:
+        """``hello``: more fields of it, or others."""
         url = control.url.replace("http", "ws", 1) + "/api/v1/engine"
         headers = {"Authorization": f"Bearer {control.enrol()}"}
         self._block = connect(url, additional_headers=headers, ssl=ssl, max_size=None)
         self.socket = self._block.__enter__()
-        self.send(
-            type="hello",
-            protocol=1,
-            levels=[1, 2],
-            node=node,
-            node_id=node_id,
-            incarnation=1,
-            version="0",
-            host="h",
-            applied_version=0,
-        )
+        said = {
+            "protocol": 1, "levels": [1, 2], "node": node, "node_id": node_id, "incarnation": 1,
+            "version": "0", "host": "h", "applied_version": 0,
+        }  # fmt: skip
+        self.send(type="hello", **(said | hello))
         self.welcome = self.until("welcome")
 
     def send(self, **message: Any) -> None:

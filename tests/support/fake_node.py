@@ -177,6 +177,9 @@ class FakeNode:
     def images(self) -> list[dict[str, Any]]:
         return []
 
+    def discovered(self) -> list[dict[str, Any]]:
+        return []
+
     def receivers(self) -> list[dict[str, Any]]:
         return []
 

@@ -14,7 +14,7 @@ from tidecast_control.auth.models import SEEDED
 from tidecast_control.faults.service import is_over
 from tidecast_control.kit import repository
 from tidecast_control.kit.models import ResourceRow, utc_now
-from tidecast_control.nodes import levels
+from tidecast_control.nodes import levels, peers
 from tidecast_control.nodes import repository as nodes_repository
 from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.traffic import service as traffic
@@ -55,6 +55,7 @@ def message(
         "quarantined": _quarantined(session),
         "level": levels.level_of(session),
         "drained": _drained(session, node),
+        "peers": peers.of_node(session, node),
         "ended": [
             [change.old["topic"], change.name]
             for change in changes

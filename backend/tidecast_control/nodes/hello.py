@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from tidecast.config.topology import NODE_ID_MAX
+from tidecast.config.check import unicast_problem
+from tidecast.config.topology import NODE_ID_MAX, TRANSPORTS_MAX
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.kit.schemas import NAME_PATTERN
 
@@ -21,7 +22,10 @@ SOFTWARE_MAX, HOST_MAX = 50, 200
 
 @dataclass(frozen=True)
 class Hello:
-    """An engine's hello. ``fetch``: it only asks for the transports."""
+    """An engine's hello. ``fetch``: it only asks for the transports.
+
+    ``addresses``: where other nodes reach its unicast transports, by transport: host and port.
+    """
 
     node: str
     node_id: int
@@ -32,6 +36,7 @@ class Hello:
     protocol: Any
     levels: Any
     fetch: bool
+    addresses: dict[str, dict[str, Any]]
 
 
 def read_hello(text: str) -> Hello:
@@ -56,7 +61,31 @@ def read_hello(text: str) -> Hello:
         protocol=said.get("protocol"),
         levels=said.get("levels"),
         fetch=fetch,
+        addresses={} if fetch else _addresses(said),
     )
+
+
+def _addresses(said: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The addresses of a hello; engines of before name none. Raises `invalid_request`."""
+    given = said.get("addresses", {})
+    if not isinstance(given, dict) or len(given) > TRANSPORTS_MAX:
+        raise ProblemError(
+            "invalid_request",
+            f"addresses: allowed is an object of at most {TRANSPORTS_MAX} entries",
+        )
+    found: dict[str, dict[str, Any]] = {}
+    for name, each in given.items():
+        at = f"addresses.{name[:64]!r}"
+        if re.fullmatch(NAME_PATTERN, name) is None or len(name) > NAME_MAX:
+            raise ProblemError("invalid_request", f"{at}: allowed is the name of a transport")
+        if not isinstance(each, dict):
+            raise ProblemError("invalid_request", f"{at}: allowed is an object of host and port")
+        host, port = each.get("host"), each.get("port")
+        problem = unicast_problem(host, port)
+        if problem:
+            raise ProblemError("invalid_request", f"{at}.{problem}")
+        found[name] = {"host": host, "port": port}
+    return found
 
 
 def number(said: Mapping[str, Any], name: str, low: int, high: int) -> int:

@@ -116,7 +116,7 @@ def _note_hello(state: NodeStateRow, hello: Hello, address: str) -> None:
     state.connected, state.address = True, address
     state.node_id, state.incarnation = hello.node_id, hello.incarnation
     state.software, state.host = hello.version, hello.host
-    state.applied_version = hello.applied_version
+    state.applied_version, state.addresses = hello.applied_version, hello.addresses
     state.connected_at = state.seen_at = utc_now()
 
 

@@ -109,6 +109,9 @@ def status(session: Session) -> Cluster:
                 refused=each.refused,
                 blocks=target > row.level and name in blocked,
                 drained=bool(specs.get(name, {}).get("drained")),
+                addresses={
+                    key: f"{at['host']}:{at['port']}" for key, at in sorted(each.addresses.items())
+                },
             )
             for name, each in repository.states(session).items()
         ],

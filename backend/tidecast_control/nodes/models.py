@@ -17,6 +17,7 @@ class NodeStateRow(SQLModel, table=True):
 
     ``credential_next``: of the one that it is to use from now on. ``level``: that it writes;
     ``level_min``, ``level_max``: that it reads; ``refused``: why it was not let in last.
+    ``addresses``: where other nodes reach its unicast transports, by transport: host and port.
     """
 
     __tablename__ = "node_states"
@@ -38,6 +39,9 @@ class NodeStateRow(SQLModel, table=True):
     level_min: int = 1
     level_max: int = 1
     refused: str = ""
+    addresses: dict[str, Any] = Field(
+        default_factory=dict, sa_column=Column(JSONB, nullable=False, server_default="{}")
+    )
     connected_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     seen_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 

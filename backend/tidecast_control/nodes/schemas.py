@@ -130,6 +130,9 @@ class ClusterEngine(View):
     refused: str = Field(description="Why its link was refused last; empty: it was not")
     blocks: bool = Field(description="It holds the next level back")
     drained: bool = Field(description="It hands its leased topics over, and takes none")
+    addresses: dict[str, str] = Field(
+        {}, description="Where other nodes reach it, by unicast transport: host:port"
+    )
 
 
 class Cluster(View):

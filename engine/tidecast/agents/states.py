@@ -80,6 +80,7 @@ def receiver_state(
         index=np.zeros(image_table.IMAGES_MAX, dtype=np.int64),
         sessions=session_table(),
         wanted=np.zeros(1024, dtype=np.int64),
+        heard=np.zeros(image_table.NODES, dtype=np.int64),
         quarantine=np.zeros(1024, dtype=np.int64),
         setups=np.zeros((image_table.SETUPS_KEPT_MAX, CONTROL_BYTES_MAX), dtype=np.uint8),
         rx0=rx[0],

@@ -42,6 +42,20 @@ class KafkaApi(Protocol):
         """See `Link.administer`. Raises NotFound without an endpoint."""
 
 
+class PeerAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A node to which a unicast transport sends: ``host`` is an IPv4 address."""
+
+    node: str
+    node_id: int
+    host: str
+    port: int
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"{self.host}:{self.port}"
+
+
 class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
     """The messages that live publications held unsent when their engine stopped.
 
@@ -122,6 +136,9 @@ class NodeApi(Protocol):
 
     def take_events(self, client_id: int) -> list[Event]:
         """See `Link`."""
+
+    def discovered(self) -> list[dict[str, Any]]:
+        """One mapping a peer of a unicast transport that the control service named."""
 
     def set_events_hook(self, hook: Callable[[int], None] | None) -> None:
         """Call ``hook(client id)``, from any thread, when `take_events` has something for it."""

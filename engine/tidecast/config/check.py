@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import ipaddress
 import re
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +17,9 @@ from msgspec import inspect
 
 from tidecast.errors import ConfigError
 
+PORT_MAX = 65_533
+"""Of a transport: it uses the next two ports, too."""
+_THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
 PROBLEMS_SHOWN_MAX = 20
 PROBLEMS_MAX = 500
 VALUE_SHOWN_MAX = 60
@@ -217,6 +221,25 @@ def _allowed_text(kind: inspect.StrType) -> str:
     if kind.pattern is not None:
         return f"text that matches {kind.pattern}"
     return f"at most {kind.max_length} characters" if kind.max_length is not None else "text"
+
+
+def unicast_problem(host: Any, port: Any) -> str:
+    """Why no packet can be sent there; "" when it can. ``host``: a dotted IPv4 address."""
+    if type(port) is not int or not 1 <= port <= PORT_MAX:
+        return f"port: {shown(port)}: allowed 1..{PORT_MAX}"
+    try:
+        address = ipaddress.IPv4Address(host if isinstance(host, str) else "")
+    except ValueError:
+        return f"host: {shown(host)}: allowed an IPv4 address (10.0.0.5)"
+    if address.is_multicast or address.is_reserved or address in _THIS_NETWORK:
+        return f"host: {shown(host)}: allowed the IPv4 address of one host, not {_kind(address)}"
+    return ""
+
+
+def _kind(address: ipaddress.IPv4Address) -> str:
+    if address.is_multicast:
+        return "a group"
+    return "every address of a host" if address.is_unspecified else "a reserved address"
 
 
 def owner_problems(at: str, topic: Any, only_here: bool, node: str) -> list[str]:

@@ -21,7 +21,14 @@ import msgspec
 from msgspec import Meta
 
 from tidecast.access import ClientKey
-from tidecast.config.check import build, owner_problems, raise_problems, shown
+from tidecast.config.check import (
+    PORT_MAX,
+    build,
+    owner_problems,
+    raise_problems,
+    shown,
+    unicast_problem,
+)
 from tidecast.config.internal import PREFIXES, is_internal, served_topic
 from tidecast.config.kafka import (
     LOCAL,
@@ -57,6 +64,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _INTERFACE = re.compile(r"[^\s/]{1,15}")
 _PEER = re.compile(r"([^\s:]+):(\d{1,5})")
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}")
+_ADVERTISE = re.compile(r"([A-Za-z0-9_.-]{1,253})(:(\d{1,5}))?")
 
 LIVE_TOPIC_FIELDS = frozenset(
     ("rate_packets_per_s", "rate_bytes_per_s", "linger_us", "labels", "description", "queues",
@@ -82,6 +90,25 @@ RingBytes = Annotated[int, Meta(ge=16 * 1024, le=RING_BYTES_MAX)]
 Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
+class NodeAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where this node opens a udp-unicast transport, and where other nodes reach it.
+
+    Settings that are left out are those of the transport. ``advertise``: ``host`` or ``host:port``
+    that a control service names to others, where it is not the bound one; ``none``: not at all.
+    """
+
+    transport: str
+    bind: str = ""
+    port: Annotated[int, Meta(ge=1, le=PORT_MAX)] | None = None
+    advertise: Annotated[str, Meta(max_length=260)] = ""
+
+    @property
+    def advertised(self) -> tuple[str, int | None]:
+        """Host and port of ``advertise``; a port of None: the bound one."""
+        host, _, port = self.advertise.partition(":")
+        return host, int(port) if port else None
+
+
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """This node. ``id`` 0 and ``name`` "" are derived from host name and data directory."""
 
@@ -99,6 +126,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leases: LeaseConfig = LeaseConfig()
     drained: bool = False
     """It hands its leased topics over and takes none. The control service writes it."""
+    addresses: Annotated[list[NodeAddress], Meta(max_length=TRANSPORTS_MAX)] = []
+    """Of udp-unicast transports: where this node differs from the platform."""
+
+    def address_of(self, transport: str) -> NodeAddress:
+        """Where this node differs for a transport."""
+        found = (each for each in self.addresses if each.transport == transport)
+        return next(found, NodeAddress(transport=transport))
 
 
 class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,7 +143,7 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     platform: PlatformId = ""
     """Nodes of another one are refused. Drawn when a platform first starts; "": hears all."""
     group: str = "239.255.84.67"
-    port: Annotated[int, Meta(ge=1, le=65_533)] = 7400
+    port: Annotated[int, Meta(ge=1, le=PORT_MAX)] = 7400
     interface: str = "127.0.0.1"
     ttl: Annotated[int, Meta(ge=0, le=255)] | None = None
     peers: Annotated[list[str], Meta(max_length=PEERS_MAX)] = []
@@ -155,6 +189,15 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     def bind_host(self) -> str:
         """Where udp-unicast binds: as told, else the interface (a name or an IPv4 address)."""
         return self.bind or self.interface
+
+    def on(self, node: NodeConfig) -> TransportConfig:
+        """As this node opens it."""
+        if self.kind != "udp-unicast":
+            return self
+        where = node.address_of(self.name)
+        return msgspec.structs.replace(
+            self, bind=where.bind or self.bind, port=where.port or self.port
+        )
 
     @property
     def peer_addresses(self) -> list[tuple[str, int]]:
@@ -417,6 +460,29 @@ def _check_node(node: NodeConfig, problems: list[str]) -> None:
         problems.append(f"node.name: {shown(node.name)}: allowed 1..64 of A-Z a-z 0-9 _ . -")
     if node.id and node.id in node.quarantined:
         problems.append(f"node.quarantined: {node.id}: is this node itself")
+    named = [each.transport for each in node.addresses]
+    for i, where in enumerate(node.addresses):
+        at = f"node.addresses[{i}]"
+        if where.transport in named[:i]:
+            problems.append(f"{at}.transport: {shown(where.transport)}: named twice")
+        if where.bind and _HOST.fullmatch(where.bind) is None:
+            problems.append(
+                f"{at}.bind: {shown(where.bind)}: allowed a host name or an IPv4 address"
+            )
+        problem = _advertise_problem(where)
+        if problem:
+            problems.append(f"{at}.advertise: {shown(where.advertise)}: {problem}")
+
+
+def _advertise_problem(where: NodeAddress) -> str:
+    found = _ADVERTISE.fullmatch(where.advertise)
+    if not where.advertise or where.advertise == "none":
+        return ""
+    if found is None:
+        return "allowed host, host:port, or none"
+    host, port = found.group(1), int(found.group(3) or 1)
+    is_name = re.fullmatch(r"[\d.]+", host) is None
+    return unicast_problem("10.0.0.1" if is_name else host, port)
 
 
 def _check_transports(transports: list[TransportConfig], problems: list[str]) -> None:

@@ -7,16 +7,10 @@ from tidecast.config.topology import DURABLE_FIELDS, Topology, unused_settings
 
 def topology_warnings(topology: Topology) -> list[str]:
     """As problems are named: the field, then the rest."""
-    unused = [
+    return [
         f"topics[{i}].{field}: {text}: set `mode: durable` for {topic.name}, or leave it out"
         for i, topic in enumerate(topology.topics)
         for field, text in unused_settings(
             topic.mode, {name: getattr(topic, name) for name in DURABLE_FIELDS}
         )
-    ]
-    return unused + [
-        f"transports[{i}].peers: none: {each.name} sends to nobody, and only receives: name the "
-        "other engines as host:port if this one publishes"
-        for i, each in enumerate(topology.transports)
-        if each.sends_to_nobody
     ]

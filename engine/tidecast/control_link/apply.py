@@ -18,6 +18,7 @@ from tidecast.config.topology import (
     TransportConfig,
     topology_from,
 )
+from tidecast.control_link.peers import Peers, checked, load_peers, save_peers
 from tidecast.control_link.traffic import Traffic
 from tidecast.control_link.wire_keys import keep_wire_keys
 from tidecast.errors import ConfigError, TidecastError
@@ -75,6 +76,8 @@ class Applier:
         self._pending: dict[str, int] = {}
         """Generations that are wanted and not in effect."""
         self._timer: threading.Timer | None = None
+        self._peers_kept: Peers = {}
+        self._unannounced: dict[str, str] = {}
         self._wanted: dict[str, dict[str, Any]] = {}
         """Durable subscriptions that the service has, by name."""
         node.durable.registry.on_queues.append(self._queues_here)
@@ -104,6 +107,7 @@ class Applier:
         self._level(int(message.get("level", self._node.topology.level)))
         self._drain(desired=bool(message.get("drained", self._node.topology.node.drained)))
         self._quarantine(list(message.get("quarantined", [])))
+        self._peers(message.get("peers"))
         self._faults(message["faults"])
         self._generators(message["traffic"])
         self._subscriptions(message.get("subscriptions", {}), message.get("ended", []))
@@ -323,6 +327,38 @@ class Applier:
         for transport, faults in node.get_faults().items():
             if faults.any:
                 node.set_faults(transport, faults)
+
+    def restore_peers(self) -> None:
+        """Send to the peers of the last start until the service names them."""
+        try:
+            self._peers_kept = load_peers(self._node.data_dir)
+        except ConfigError as problem:
+            self._outcome.errors["peers"] = str(problem)
+        self._node.set_peers(self._peers_kept)
+
+    def announced(self, problems: dict[str, str]) -> None:
+        """The address of some transports cannot be announced, or not to all: by transport."""
+        self._unannounced = problems
+
+    def _peers(self, raw: Any) -> None:
+        """Send to these nodes from now on; a service of before names none, and changes none."""
+        errors = self._outcome.errors
+        for ref in [ref for ref in errors if ref == "peers" or ref.startswith("peers/")]:
+            del errors[ref]
+        errors |= {f"peers/{name}": text for name, text in self._unannounced.items()}
+        if raw is None:
+            return
+        try:
+            peers = checked(raw)
+            problems = self._node.set_peers(peers)
+            errors |= {f"peers/{name}": text for name, text in problems.items()}
+            sound = {name: each for name, each in peers.items() if name not in problems}
+            kept = {**self._peers_kept, **sound}
+            if kept != self._peers_kept:
+                save_peers(self._node.data_dir, kept)
+                self._peers_kept = kept
+        except ConfigError as problem:
+            errors["peers"] = str(problem)
 
     def _drain(self, *, desired: bool) -> None:
         """Hand leased topics over, or take a share again; also after a start without the service.

@@ -30,6 +30,7 @@ from tidecast.config.store import TopologyStore
 from tidecast.control_link.apply import Applier
 from tidecast.control_link.commands import Commands
 from tidecast.control_link.leases import LinkLeases
+from tidecast.control_link.peers import announced
 from tidecast.disk import write_atomically
 from tidecast.errors import AuthError, ConfigError, TidecastError
 from tidecast.telemetry.queues import Times
@@ -176,6 +177,8 @@ class ControlLink:
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
+        if self.state.credential:
+            self._applier.restore_peers()
         self._thread.start()
 
     def stop(self) -> None:
@@ -258,14 +261,16 @@ class ControlLink:
                 self._socket = connection
             try:
                 self._known = False
-                self._send(self._hello(self.state.version if credential else 0))
+                self._send(self._hello(connection, self.state.version if credential else 0))
                 while not self._stopping.is_set():
                     self._step(connection)
             finally:
                 with self._lock:
                     self._socket = None
 
-    def _hello(self, applied_version: int) -> dict[str, Any]:
+    def _hello(self, connection: ClientConnection, applied_version: int) -> dict[str, Any]:
+        addresses, problems = announced(self.node, str(connection.socket.getsockname()[0]))
+        self._applier.announced(problems)
         return {
             "type": "hello",
             **hello_levels(),
@@ -275,6 +280,7 @@ class ControlLink:
             "version": VERSION,
             "host": socket.gethostname(),
             "applied_version": applied_version,
+            "addresses": addresses,
         }
 
     def _step(self, connection: ClientConnection) -> None:

@@ -396,10 +396,13 @@ class _Connection:
         return rights.shown(self.access, body.action, found)
 
     def overview(self, _: frames.Overview) -> frames.OverviewResult:
-        """The publications, images and receivers of the node."""
+        """The publications, images, receivers and discovered peers of the node."""
         node = self.node
         return frames.OverviewResult(
-            publications=node.publications(), images=node.images(), receivers=node.receivers()
+            publications=node.publications(),
+            images=node.images(),
+            receivers=node.receivers(),
+            peers=node.discovered(),
         )
 
     def unknown(self, body: frames.Body) -> None:

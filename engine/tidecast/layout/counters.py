@@ -221,6 +221,10 @@ class Counter(IntEnum):
     """Packets held back: no key to seal them was ready."""
     INVALID_AREA = 74
     """SETUP packets whose area of further fields is malformed, or has one that must be known."""
+    BEACONS_SENT = 75
+    """HEARTBEAT packets of no publication, one a second to the discovered peers of a transport."""
+    BEACONS_RECEIVED = 76
+    """Those of other nodes."""
 
 
 GAUGES = frozenset(
@@ -408,6 +412,10 @@ class NodeCounter(IntEnum):
     """Publishers on other nodes that had to wait for memory for their ring."""
     FOREIGN_PLATFORM = 10
     """SETUPs of nodes of another platform on this group and port: see `ForeignPlatform`."""
+    PEERS_REFUSED = 11
+    """Lists of peers from the control service that were refused: an address, or too many."""
+    PEERS_SILENT = 12
+    """Times that a discovered peer was not heard any more: see `PeerSilent`."""
 
 
 @unique

@@ -47,6 +47,8 @@ CHANNEL_PORT_OFFSET = (1, 0, 2)
 """UDP port of a channel = the transport's port + this."""
 
 RECEIVER_ALL = 0
+TOPIC_NONE = 0
+"""HEARTBEAT: of no publication. It shows a unicast peer that its sender reaches it."""
 EPOCH_MAX = (1 << 32) - 1
 MESSAGE_SEQ_MAX = 1 << 62
 

@@ -100,6 +100,8 @@ class Code(IntEnum):
     WIRE_FORGERY = 47
     WIRE_KEY = 48
     RING_STRANDED = 49
+    PEERS_CHANGED = 50
+    PEER_UNHEARD = 51
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -156,6 +158,8 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.FOREIGN_ADDRESS: (ALERT, "packets from a foreign address refused", ("source", "type")),
     Code.SETUP_REFUSED: (ALERT, "SETUP of a living node refused", ("source", "incarnation")),
     Code.WIRE_FORGERY: (ALERT, "packet that is not authentic refused", ("source", "plain")),
+    Code.PEERS_CHANGED: (LOW, "discovered peers changed", ("peers", "new", "moved", "left")),
+    Code.PEER_UNHEARD: (ALERT, "discovered peer is not heard", ("transport", "silence_ms")),
     Code.WIRE_KEY: (LOW, "packets are sealed under a new epoch", ()),
     Code.PUBLICATION_CUT: (ALERT, "ended with messages unsent", ("packets", "messages", "bytes")),
     Code.SUBSCRIPTION_DAMAGED: (ALERT, "file of a subscription damaged", ()),

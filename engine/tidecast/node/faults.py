@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tidecast.config.topology import NODE_ID_MAX, FaultSettings
 from tidecast.errors import ConfigError
 from tidecast.layout import recorder as rec
 from tidecast.node.context import NodeContext
-from tidecast.node.live.transports import TransportRuntime
+from tidecast.node.live.transports import TransportRuntime, node_bits
 from tidecast.transport.faults import apply_faults
 
 
@@ -45,7 +43,7 @@ class Faults:
                     seed=faults.seed,
                 )
             )
-            _set_refused(runtime, [*self._ctx.topology.node.quarantined, *cut])
+            runtime.refuse([*self._ctx.topology.node.quarantined, *cut])
             self._of[config.name] = faults
             self._ctx.note(
                 rec.ALERT,
@@ -80,29 +78,13 @@ class Faults:
         return {name: self._of.get(name, FaultSettings()) for name in self._ctx.runtimes}
 
 
-def _bits(node_ids: list[int]) -> np.ndarray:
-    bits = np.zeros(1024, dtype=np.uint64)
-    for each in node_ids:
-        bits[each >> 6] |= np.uint64(1 << (each & 63))
-    return bits.view(np.int64)
-
-
 def set_quarantine(runtime: TransportRuntime, node_ids: list[int]) -> None:
-    """Refuse all packets of these nodes."""
-    bits = _bits(node_ids)
+    """Refuse all packets of these nodes; their receivers hold no publication back."""
+    bits = node_bits(node_ids)
 
     def put() -> None:
         runtime.rx_state.quarantine[:] = bits
 
     runtime.on_receiver(put)
-    _set_refused(runtime, node_ids)
-
-
-def _set_refused(runtime: TransportRuntime, node_ids: list[int]) -> None:
-    """Refuse NAK and STATUS of these nodes: those in quarantine and those cut off by faults."""
-    bits = _bits(node_ids)
-
-    def put() -> None:
-        runtime.tx_state.refused[:] = bits
-
-    runtime.on_sender(put)
+    runtime.refuse(node_ids)
+    runtime.drop_receivers(node_ids)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.api.node import LeftBehind
+from tidecast.api.node import LeftBehind, PeerAddress
 from tidecast.buffers.counters import CountersFile
 from tidecast.config.internal import is_internal
 from tidecast.config.topology import FaultSettings, NodeConfig, TopicConfig, Topology
@@ -49,6 +49,7 @@ from tidecast.node.live.publications import Publications
 from tidecast.node.live.receiver_tables import SessionTables
 from tidecast.node.live.sessions import Sessions
 from tidecast.node.live.subscriptions import Subscriptions
+from tidecast.node.live.targets import Targets
 from tidecast.node.live.topics import Topics
 from tidecast.node.live.transports import Memory, TransportRuntime
 from tidecast.node.sealing.key_ring import WireKeyRing
@@ -101,6 +102,7 @@ class Node:
         self._faults = Faults(ctx)
         self.peers = Peers(ctx, self._faults.name_seen)
         self.wire_keys = WireKeyRing(ctx, self.peers)
+        self._targets = Targets(ctx, self.peers.report)
         self._publications = Publications(ctx)
         self._images = Images(ctx, SessionTables(ctx.images_by_id))
         self.durable = Durable(ctx, self._publications, self._images, lease_store, storages)
@@ -152,6 +154,7 @@ class Node:
         for index, config in enumerate(ctx.topology.transports):
             if config.kind == "ipc":
                 continue
+            config = config.on(ctx.topology.node)  # noqa: PLW2901
             sealed = self.wire_keys.open(config)
             self.runtimes[config.name] = TransportRuntime(
                 config, index, (ctx.id, ctx.name), ctx.incarnation, names=ctx.names,
@@ -235,6 +238,7 @@ class Node:
             attempt(self._images.check, image, now)
         attempt(self.sessions.try_refused, now)
         attempt(self.wire_keys.tick, now)
+        attempt(self._targets.tick, now)
         attempt(self.durable.tick, now)
         attempt(self._topics.forget_internal)
 
@@ -454,6 +458,16 @@ class Node:
     def get_faults(self) -> dict[str, FaultSettings]:
         """Fault injection by transport."""
         return self._faults.by_transport()
+
+    def set_peers(self, peers: Mapping[str, Sequence[PeerAddress]]) -> dict[str, str]:
+        """Send to these nodes, by unicast transport without a list of its own. Problems by name."""
+        with self.lock:
+            return self._targets.set(peers) if self.context.started else {}
+
+    def discovered(self) -> list[dict[str, Any]]:
+        """One mapping a peer that `set_peers` named: its address, and when it was heard."""
+        with self.lock:
+            return self._targets.rows()
 
     def stats(self) -> dict[str, Any]:
         """Counters of every entity that has one, by kind and name."""

@@ -57,6 +57,7 @@ def sample(node: Node, at_ns: int, times: Times | None = None) -> dict[str, Any]
         "publications": publications,
         "images": node.images(),
         "receivers": node.receivers(),
+        "peers": node.discovered(),
         "subscriptions": subscriptions,
         **durable_samples(node, times if times is not None else Times(), at_ns),
         "clients": len(clients),

@@ -166,6 +166,11 @@ def _host_and_port(address: bytes) -> tuple[str, int]:
     return socket.inet_ntoa(address[4:8]), int.from_bytes(address[2:4], "big")
 
 
+def target_at(host: str, port: int) -> list[bytes]:
+    """The addresses of each channel of a node. ``host``: a dotted IPv4 address."""
+    return [sockaddr(host, port + CHANNEL_PORT_OFFSET[c]) for c in range(CHANNELS)]
+
+
 def check_packet_fits(sockets: TransportSockets, name: str, packet_bytes: int, extra: int) -> None:
     """Raise ConfigError unless a packet that is longer by ``extra`` bytes passes in one piece."""
     mtu = path_mtu(sockets)
@@ -202,9 +207,5 @@ def open_unicast(
             address = socket.gethostbyname(host)
         except OSError as problem:
             raise ConfigError(f"transport {name}: peers: {peer}: cannot resolve") from problem
-        targets.append(
-            tuple(
-                sockaddr(address, int(peer_port) + CHANNEL_PORT_OFFSET[c]) for c in range(CHANNELS)
-            )
-        )
+        targets.append(tuple(target_at(address, int(peer_port))))
     return TransportSockets(opened[0], tuple(opened[1:]), tuple(targets))

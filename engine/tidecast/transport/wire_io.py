@@ -276,10 +276,11 @@ def _seal_run(tx, memory, at, stride, packets):
 
 @inlined
 def send_run_to_all(tx, channel, memory, at, stride, packets, padded):
-    """`send_run` to every target; the first one decides how many packets count as sent.
+    """`send_run` to every target; the first that takes some decides how many count as sent.
 
-    What another target's socket refuses is lost for it and repaired by its NAK. A sealed transport
-    seals the run once for all; without a key nothing is sent, and the result is ``-ENOKEY``.
+    What another target refuses is lost for it and repaired by its NAK; a target that is not
+    routable holds up no other. A sealed transport seals the run once for all; without a key nothing
+    is sent, and the result is ``-ENOKEY``.
     """
     if tx.io[IO_TARGETS] == 0:
         return packets  # nobody to send to: peers may be added later
@@ -291,8 +292,12 @@ def send_run_to_all(tx, channel, memory, at, stride, packets, padded):
             return -sys.ENOKEY
         memory, at, stride, extra = tx.sealed, 0, stride + SEAL_BYTES, SEAL_BYTES
     sent = send_run(tx, 0, channel, memory, at, stride, packets, padded, extra)
+    first = 0
+    while sent < 0 and first + 1 < tx.io[IO_TARGETS]:
+        first += 1
+        sent = send_run(tx, first, channel, memory, at, stride, packets, padded, extra)
     if sent > 0:
-        for target in range(1, tx.io[IO_TARGETS]):
+        for target in range(first + 1, tx.io[IO_TARGETS]):
             send_run(tx, target, channel, memory, at, stride, sent, padded, extra)
     return sent
 

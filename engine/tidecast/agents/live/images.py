@@ -82,6 +82,8 @@ IMAGE = np.dtype(
 )
 
 SETUPS_KEPT_MAX = 64
+NODES = 1 << 16
+"""Ids of 16 bits, as packets have them."""
 RECEIVER = Kind(
     "Receiver",
     [
@@ -90,6 +92,7 @@ RECEIVER = Kind(
         ("index", np.int64, ()),  # images in use
         ("sessions", np.int64, (2,)),  # session -> image, or SESSION_*
         ("wanted", np.int64, ()),  # a bit a topic somebody here reads
+        ("heard", np.int64, ()),  # by node id: when a packet of it came last; 0: never
         ("quarantine", np.int64, ()),  # a bit a node that is refused
         ("setups", np.uint8, (CONTROL_BYTES_MAX,)),  # SETUP packets for the conductor
         ("rx0", RECEIVE_IO, ()),

@@ -110,9 +110,15 @@ SENDER = Kind(
 )
 """All that a sender owns."""
 
+HEARD_NEVER_NS = -(1 << 62)
+"""``heard_ns`` of a receiver that is to be dropped: its node is no peer any more, or has moved."""
+REMOVED = 2
+"""Why a receiver was dropped: 0 silent, 1 stuck."""
+
 M_COUNT, M_BUSY, M_CURSOR, M_NODE, M_ROW, M_INCARNATION, M_POLL_SKIP = 0, 1, 2, 3, 4, 5, 6
 M_RATE_PACKETS, M_RATE_BYTES, M_SENDER_BELL, M_NAMES, M_FOREIGN_NS = 7, 8, 9, 10, 11
-M_RAN_NS = 12
+M_RAN_NS, M_BEACON_NS = 12, 13
+"""M_BEACON_NS: when the next beacon is due; 0: the transport has no discovered peers."""
 MISC_FIELDS = 32
 
 

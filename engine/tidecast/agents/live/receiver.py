@@ -249,6 +249,10 @@ def on_packet(S, buffer, at, n, name, now_ns):
     if (S.quarantine[source >> 6] >> (source & 63)) & 1 != 0:
         S.counters[row, C.QUARANTINED] += 1
         return
+    S.heard[source] = now_ns
+    if kind == wire.HEARTBEAT and load_u16(buffer, at + wire.TOPIC_AT) == wire.TOPIC_NONE:
+        S.counters[row, C.BEACONS_RECEIVED] += 1
+        return
     session = load_u32(buffer, at + wire.SESSION_AT)
     length = load_u16(buffer, at + wire.LENGTH_AT)
     i = _lookup(S, session)

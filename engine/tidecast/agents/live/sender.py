@@ -25,16 +25,19 @@ from tidecast.agents.live.opening import (
     take_learned,
 )
 from tidecast.agents.live.publications import (
+    M_BEACON_NS,
     M_BUSY,
     M_COUNT,
     M_CURSOR,
     M_FOREIGN_NS,
+    M_INCARNATION,
     M_NAMES,
     M_NODE,
     M_POLL_SKIP,
     M_RAN_NS,
     M_ROW,
     NAMES_KEPT_MAX,
+    REMOVED,
     RESENDS_MAX,
 )
 from tidecast.agents.live.remote_acks import acked_up_to, on_ack, published, put_producer
@@ -97,6 +100,7 @@ from tidecast.transport.wire_io import (
 SETUP_INTERVAL_NS = 1_000_000_000
 SETUP_EAGER_NS = 2_000_000
 SETUP_THROTTLE_NS = 500_000
+BEACON_INTERVAL_NS = 1_000_000_000
 JOIN_GRACE_NS = 5_000_000
 CHECK_INTERVAL_NS = 100_000_000
 CLOSE_LINGER_NS = 5_000_000_000
@@ -141,6 +145,18 @@ def _send_heartbeat(S, pub, flags, now_ns):
     )  # fmt: skip
     send_run_to_all(S.tx, pub.channel, S.packet, 0, n, 1, False)
     S.counters[pub.row, C.HEARTBEATS_SENT] += 1
+
+
+@inlined
+def _send_beacon(S, now_ns):
+    """Show the discovered peers that they are reached: without it an idle node were silent."""
+    n = put_packet_header(
+        S.packet, wire.HEARTBEAT, 0, wire.CHANNEL_ORDINARY, S.misc[M_INCARNATION] & 0x7FFFFFFF | 1,
+        wire.TOPIC_NONE, wire.PACKET_HEADER_BYTES, S.misc[M_NODE], 0, now_ns,
+    )  # fmt: skip
+    send_run_to_all(S.tx, wire.CHANNEL_ORDINARY, S.packet, 0, n, 1, False)
+    S.counters[S.misc[M_ROW], C.BEACONS_SENT] += 1
+    S.misc[M_BEACON_NS] = now_ns + BEACON_INTERVAL_NS
 
 
 @inlined
@@ -199,7 +215,7 @@ def _check_receivers(S, p, pub, ring, now_ns):
             continue
         changed = True
         S.counters[pub.row, C.RECEIVER_TIMEOUTS] += 1
-        session, why = pub.session, int(stuck)
+        session, why = pub.session, REMOVED if r.heard_ns < 0 else int(stuck)
         emit(S.events, S.attention, E_RECEIVER_TIMEOUT, session, r.id, r.node, why)
         note(
             S, rec.ALERT, now_ns, rec.Code.RECEIVER_TIMEOUT, session, r.id, r.node, r.consumed, why
@@ -338,6 +354,9 @@ def _on_status(S, p, pub, now_ns, buffer, at, name):
     r = S.receivers[p, i]
     if r.id != 0 and not _is_at(r, name):
         _foreign(S, pub, wire.STATUS, node, name, now_ns)
+        return
+    if r.id != 0 and r.heard_ns < 0:  # it is about to be dropped: this came from where it was
+        counted(S, pub, C.QUARANTINED, 1)
         return
     if flags & wire.FLAG_LEAVE:
         if r.id != 0:
@@ -596,6 +615,8 @@ def send_cycle(S, now_ns):
         else:
             S.pubs[p].quiet = 0
         k += 1
+    if S.misc[M_BEACON_NS] != 0 and now_ns >= S.misc[M_BEACON_NS]:
+        _send_beacon(S, now_ns)
     idle = S.misc[M_COUNT] - S.misc[M_BUSY]
     for _ in range(min(idle, IDLE_SCAN_MAX)):
         busy = S.misc[M_BUSY]

@@ -157,6 +157,7 @@ class OverviewResult(msgspec.Struct, frozen=True, kw_only=True):
     publications: list[dict[str, Any]]
     images: list[dict[str, Any]]
     receivers: list[dict[str, Any]]
+    peers: list[dict[str, Any]] = []
 
 
 class SetFaults(Body, frozen=True, kw_only=True):

@@ -154,13 +154,15 @@ class Publications:
 
     def _check_peers(self, publication: Publication, transport: TransportConfig) -> None:
         """Notify a publisher whose transport has no peer."""
-        if transport.sends_to_nobody:
+        runtime = publication.runtime
+        if runtime is not None and runtime.sends_to_nobody:
             event = events.PublisherUnheard(
                 topic=publication.topic.name,
                 session=publication.session,
                 transport=transport.name,
                 mend=f"transport {transport.name} has no peers: only this engine gets what is "
-                f"published; name the others in its peers: [other-host:{transport.port}]",
+                f"published; name the others in its peers: [other-host:{transport.port}], or "
+                "connect all engines to one control service",
             )
             self._ctx.notify(publication.client, event)
 

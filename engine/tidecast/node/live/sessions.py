@@ -51,6 +51,10 @@ def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]
     return setups
 
 
+RECEIVER_DROPPED = ("silent", "stuck", "removed")
+"""Reasons of `ReceiverTimeout`, by the number that the sender gives."""
+
+
 class Seals(Protocol):
     """The reports on packets at sealed transports."""
 
@@ -163,7 +167,7 @@ class Sessions:
                     receiver=receiver,
                     node_id=peer,
                     node=name,
-                    reason="stuck" if last else "silent",
+                    reason=RECEIVER_DROPPED[last],
                 )
             self._ctx.notify(publication.client, event)
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from tidecast.agents.run import (
 )
 from tidecast.agents.runner import AgentRunner
 from tidecast.agents.states import SCRATCH_BYTES, receiver_state, sender_state
+from tidecast.api.node import PeerAddress
 from tidecast.buffers.counters import CountersFile
 from tidecast.config.topology import TransportConfig
 from tidecast.layout import counters as counters_layout
@@ -43,8 +44,10 @@ from tidecast.transport import wire_io
 from tidecast.transport.sockets import (
     TransportSockets,
     check_packet_fits,
+    interface_address,
     open_multicast,
     open_unicast,
+    target_at,
 )
 
 T = TypeVar("T")
@@ -97,6 +100,14 @@ def note_name(names: dict[int, str], node_id: int, name: str) -> None:
     names[node_id] = name
 
 
+def node_bits(node_ids: Iterable[int]) -> np.ndarray:
+    """A bit a node id, as kernels look them up."""
+    bits = np.zeros(1024, dtype=np.uint64)
+    for each in node_ids:
+        bits[each >> 6] |= np.uint64(1 << (each & 63))
+    return bits.view(np.int64)
+
+
 def host_of(runtime: TransportRuntime, words: tuple[int, int]) -> int:
     """The host part of an address that a packet came from: IPv4, or a simulated host's number."""
     if runtime.config.kind == "memory":
@@ -136,6 +147,9 @@ class TransportRuntime:
         self.sender_bell = 2 * index
         self.bells, self._on_events, self.memory, self._names = bells, on_events, memory, names
         self.sockets: TransportSockets | None = None
+        self._refused: frozenset[int] = frozenset()
+        self._departed: frozenset[int] = frozenset()
+        """Nodes that were peers: we send them nothing, so they hold nothing back."""
         self._scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
         self._rx_scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
         self._wake_fd = -1
@@ -184,7 +198,7 @@ class TransportRuntime:
         else:
             self.sockets = open_unicast(
                 name=c.name,
-                bind=c.bind_host,
+                bind=c.bind or interface_address(c.interface, f"transport {c.name}: "),
                 port=c.port,
                 peers=c.peers,
                 buffer_bytes=c.socket_buffer_bytes,
@@ -262,10 +276,79 @@ class TransportRuntime:
     def _take_handles(self) -> None:
         self._handles = (self.tx_state.words, self.rx_state.words, self._scratch)
 
+    @property
+    def sends_to_nobody(self) -> bool:
+        """A unicast transport without a peer, for now."""
+        return self.config.kind == "udp-unicast" and not int(
+            self.tx_state.tx.io[wire_io.IO_TARGETS]
+        )
+
+    def bound_address(self) -> tuple[str, int]:
+        """Host and port at which a unicast transport receives; 0.0.0.0 is every address."""
+        assert self.sockets is not None
+        host, _ = self.sockets.send.getsockname()
+        return str(host), self.config.port
+
+    def heard_ns(self, node_id: int) -> int:
+        """When a packet of a node came last, by the agents' clock; 0: never."""
+        return int(self.rx_state.heard[node_id])
+
+    def set_peers(
+        self,
+        peers: Sequence[PeerAddress],
+        *,
+        left: frozenset[int],
+        moved: Mapping[int, tuple[str, int]],
+    ) -> None:
+        """Send to these nodes alone from now on; every address was checked.
+
+        ``left``: nodes that were peers. Their NAK, STATUS and ACK are refused until they are peers
+        again, and their receivers hold no publication back any more; nor do those of ``moved``
+        nodes at the address of before.
+        """
+        targets = [target_at(each.host, each.port) for each in peers]
+        self._departed = (self._departed | left) - {each.node_id for each in peers}
+
+        def put() -> None:
+            self.set_targets(targets)
+            self._put_refused()
+            self._drop_receivers(left, moved)
+            self.tx_state.misc[publication_table.M_BEACON_NS] = 1 if targets else 0
+
+        self.on_sender(put)
+
+    def refuse(self, node_ids: Sequence[int]) -> None:
+        """Refuse NAK, STATUS and ACK of these nodes."""
+        self._refused = frozenset(node_ids)
+        self.on_sender(self._put_refused)
+
+    def drop_receivers(self, node_ids: Sequence[int]) -> None:
+        """Receivers of these nodes hold no publication back any more."""
+        self.on_sender(lambda: self._drop_receivers(frozenset(node_ids), {}))
+
+    def _put_refused(self) -> None:
+        self.tx_state.refused[:] = node_bits(self._refused | self._departed)
+
+    def _drop_receivers(self, left: frozenset[int], moved: Mapping[int, tuple[str, int]]) -> None:
+        """Mark them, in the sender's thread; its kernel drops them at its next look."""
+        state, at = self.tx_state, {node: target_at(*old) for node, old in moved.items()}
+        if not (left or at):
+            return
+        for p in state.index[: int(state.misc[publication_table.M_COUNT])].tolist():
+            rows = state.receivers[p]
+            gone = (rows["id"] != 0) & np.isin(rows["node"], list(left))
+            for node, addresses in at.items():
+                old = np.isin(rows["address_a"], [struct.unpack("<q", a[:8])[0] for a in addresses])
+                gone |= (rows["id"] != 0) & (rows["node"] == node) & old
+            if gone.any():
+                rows["heard_ns"][gone] = publication_table.HEARD_NEVER_NS
+                state.pubs["check_ns"][p] = 0
+
     def set_targets(self, targets: list[list[bytes]]) -> None:
-        """Replace the addresses to send to (in-memory network: membership changed)."""
+        """Replace the addresses to send to. In the sender's thread, between two duty cycles."""
         if not hasattr(self, "tx_state"):
             return
+        assert all(len(t) == CHANNELS and all(len(a) == 16 for a in t) for t in targets)
         tx = self.tx_state.tx
         flat = np.frombuffer(b"".join(b"".join(t) for t in targets), dtype=np.uint8)
         if flat.size > tx.addresses.size:

@@ -1,0 +1,166 @@
+"""The nodes that unicast transports send to, as a control service names them, and which are heard.
+
+A transport with a list of peers of its own keeps to it. Each other one gets all of its list at
+once, by a command in its sender's thread; a list that is not sound changes nothing. Beacons tell a
+node that publishes nothing from one that is not reached. Called with the node's lock held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidecast import events
+from tidecast.api.node import PeerAddress
+from tidecast.config.check import shown, unicast_problem
+from tidecast.config.topology import NODE_ID_MAX, PEERS_MAX
+from tidecast.layout import recorder as rec
+from tidecast.layout.counters import NodeCounter
+from tidecast.node.context import NodeContext
+from tidecast.node.live.transports import TransportRuntime
+
+SILENT_S = 10.0
+"""Ten beacons: a peer that is not heard for so long is reported."""
+LOOK_S = 1.0
+
+
+@dataclass(slots=True)
+class Target:
+    """A peer of a transport. ``silent``: that was reported.
+
+    ``quiet_s``: since when it is not heard, or is a peer, by the time in which the node has run.
+    """
+
+    peer: PeerAddress
+    quiet_s: float
+    heard_ns: int = 0
+    silent: bool = False
+
+
+class Targets:
+    """See module. ``report``: takes events about other nodes, at a bounded rate."""
+
+    def __init__(self, ctx: NodeContext, report: Callable[[events.Event], None]) -> None:
+        self._ctx, self._report = ctx, report
+        self._of: dict[str, dict[int, Target]] = {}
+        self._next_look_s = 0.0
+
+    def set(self, wanted: Mapping[str, Sequence[PeerAddress]]) -> dict[str, str]:
+        """Send to these peers from now on, by transport; the problems, by transport."""
+        problems = {}
+        for name, peers in wanted.items():
+            runtime = self._ctx.runtimes.get(name)
+            if runtime is None or runtime.config.kind != "udp-unicast" or runtime.config.peers:
+                continue
+            others = [each for each in peers if each.node_id != self._ctx.id]
+            problem = _problem(others)
+            if problem:
+                problems[name] = problem
+                self._ctx.count(NodeCounter.PEERS_REFUSED)
+            else:
+                self._put(runtime, others)
+        return problems
+
+    def _put(self, runtime: TransportRuntime, peers: list[PeerAddress]) -> None:
+        known = self._of.setdefault(runtime.config.name, {})
+        wanted = {each.node_id: each for each in peers}
+        if wanted == {node_id: target.peer for node_id, target in known.items()}:
+            return
+        left = frozenset(known.keys() - wanted.keys())
+        moved = {
+            node_id: (known[node_id].peer.host, known[node_id].peer.port)
+            for node_id in known.keys() & wanted.keys()
+            if known[node_id].peer.where != wanted[node_id].where
+        }
+        runtime.set_peers(peers, left=left, moved=moved)
+        new = wanted.keys() - known.keys()
+        for node_id in left:
+            del known[node_id]
+        for node_id, peer in wanted.items():
+            if node_id in new or node_id in moved:
+                heard_ns = runtime.heard_ns(node_id)
+                known[node_id] = Target(peer, self._ctx.ran_s, heard_ns)
+            else:
+                known[node_id].peer = peer
+        self._ctx.note(
+            rec.LOW,
+            rec.Code.PEERS_CHANGED,
+            runtime.index,
+            len(peers),
+            len(new),
+            len(moved),
+            len(left),
+        )
+
+    def tick(self, now_s: float) -> None:
+        """Report peers that fell silent, and those that are heard again."""
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_S
+        for name, known in self._of.items():
+            runtime = self._ctx.runtimes.get(name)
+            if runtime is None:  # the node has stopped
+                continue
+            for target in known.values():
+                self._look(runtime, target)
+
+    def _look(self, runtime: TransportRuntime, target: Target) -> None:
+        peer, name = target.peer, runtime.config.name
+        heard_ns, ran_s = runtime.heard_ns(peer.node_id), self._ctx.ran_s
+        if heard_ns != target.heard_ns:
+            target.heard_ns, target.quiet_s = heard_ns, ran_s
+        silence_s = ran_s - target.quiet_s
+        if (silence_s >= SILENT_S) == target.silent:
+            return
+        target.silent = not target.silent
+        about: dict[str, Any] = {
+            "transport": name, "node": peer.node, "node_id": peer.node_id, "address": peer.where,
+        }  # fmt: skip
+        if not target.silent:
+            self._report(events.PeerHeard(**about))
+            return
+        self._ctx.count(NodeCounter.PEERS_SILENT)
+        millis = int(silence_s * 1000)
+        self._ctx.note(rec.ALERT, rec.Code.PEER_UNHEARD, peer.node_id, runtime.index, millis)
+        self._report(events.PeerSilent(**about, silence_s=round(silence_s, 1)))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One mapping a peer. ``heard_age_s`` None: it was never heard."""
+        now_ns, found = self._ctx.clock_ns(), []
+        for name, known in self._of.items():
+            runtime = self._ctx.runtimes.get(name)
+            if runtime is None:  # the node has stopped
+                continue
+            for target in known.values():
+                heard_ns = runtime.heard_ns(target.peer.node_id)
+                age_s = max(now_ns - heard_ns, 0) / 1e9 if heard_ns else None
+                found.append(
+                    {
+                        "transport": name,
+                        "node": target.peer.node,
+                        "node_id": target.peer.node_id,
+                        "address": target.peer.where,
+                        "heard_age_s": None if age_s is None else round(age_s, 3),
+                        "silent": target.silent,
+                    }
+                )
+        return found
+
+
+def _problem(peers: Sequence[PeerAddress]) -> str:
+    """Why a list is not taken; "" when it is sound. Kernels get its length and addresses."""
+    if len(peers) > PEERS_MAX:
+        return f"peers: {len(peers)} of them: allowed 0..{PEERS_MAX}; those of before stay"
+    taken: dict[int | str, str] = {}
+    for each in peers:
+        if not 1 <= each.node_id <= NODE_ID_MAX:
+            return f"peers: {shown(each.node)}: node_id: {each.node_id}: allowed 1..{NODE_ID_MAX}"
+        problem = unicast_problem(each.host, each.port)
+        if problem:
+            return f"peers: {shown(each.node)}: {problem}"
+        for key in (each.node_id, each.where):
+            if key in taken:
+                return f"peers: {shown(each.node)}: {key}: node {shown(taken[key])} has the same"
+            taken[key] = each.node
+    return ""
