@@ -146,6 +146,8 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
         "UNREPORTED_NS",
         ("STATUS behind progress that is not reported yet; at once behind 1/8 of the ring"),
     ),
+    ("agents.live.sender", "BEACON_INTERVAL_NS", "a beacon goes to the discovered peers"),
+    ("node.live.targets", "SILENT_S", "a discovered peer that is silent so long is reported"),
     ("agents.live.sender", "CHECK_INTERVAL_NS", "the sender looks for silent and stuck receivers"),
     ("topic", "receiver_timeout_s", "a receiver that is silent or stuck so long is dropped"),
     ("node", "image_timeout_s", "a publication that is silent so long has timed out"),

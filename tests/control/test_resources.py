@@ -53,15 +53,6 @@ def test_an_id_that_another_topic_is_given_is_refused_with_a_free_one(api: TestC
     put(api, "topics/d", {"wire_id": number + 2})
 
 
-def test_a_transport_without_peers_is_warned_of(api: TestClient) -> None:
-    spec = {"kind": "udp-unicast", "port": 7600}
-    plan = api.put("/api/v1/transports/far?dry_run=true", json={"spec": spec}).json()
-    [warning] = plan["warnings"]
-    assert warning.startswith("peers: none: far sends to nobody, and only receives: name the other")
-    told = {"spec": {**spec, "peers": ["10.0.0.6:7600"]}}
-    assert not api.put("/api/v1/transports/far?dry_run=true", json=told).json()["warnings"]
-
-
 def test_preconditions(api: TestClient) -> None:
     path = "/api/v1/topics/a"
     only_new = {"If-None-Match": "*"}

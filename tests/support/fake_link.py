@@ -31,9 +31,15 @@ class FakeLink:
         self._block = connect(url, additional_headers=headers, ssl=ssl, max_size=None)
         self.socket = self._block.__enter__()
         said = {
-            "protocol": 1, "levels": [1, 2], "node": node, "node_id": node_id, "incarnation": 1,
-            "version": "0", "host": "h", "applied_version": 0,
-        }  # fmt: skip
+            "protocol": 1,
+            "levels": [1, 2],
+            "node": node,
+            "node_id": node_id,
+            "incarnation": 1,
+            "version": "0",
+            "host": "h",
+            "applied_version": 0,
+        }
         self.send(type="hello", **(said | hello))
         self.welcome = self.until("welcome")
 

@@ -53,15 +53,20 @@ class Hosts:
             name="t", receiver_timeout_s=TIMEOUT_S, history_bytes=1 << 16, on_full="error"
         )
         about = NodeConfig(
-            id=node_id, name=f"n{node_id}", image_timeout_s=TIMEOUT_S,
+            id=node_id,
+            name=f"n{node_id}",
+            image_timeout_s=TIMEOUT_S,
             addresses=settings.pop("addresses", []),
-        )  # fmt: skip
+        )
         topology = Topology(node=about, transports=[lan], topics=[topic], **settings)
         made = Node(
-            topology_from(topology), self.directory / f"{node_id}-{len(self.nodes)}", inline=True,
-            connect=connect_to, clock_ns=lambda: self.now_ns,
+            topology_from(topology),
+            self.directory / f"{node_id}-{len(self.nodes)}",
+            inline=True,
+            connect=connect_to,
+            clock_ns=lambda: self.now_ns,
             incarnation=BEGAN_NS + len(self.nodes),
-        )  # fmt: skip
+        )
         made.start()
         self.nodes.append(made)
         return made
@@ -402,8 +407,12 @@ def test_a_wrong_address_of_a_node_is_named(field: str, value: Any, allowed: str
 
 def test_a_unicast_transport_binds_to_an_interface_by_name(tmp_path: Path) -> None:
     lan = {"name": "lan", "kind": "udp-unicast", "port": free_port(), "interface": "lo"}
-    node = Node(topology_from({"transports": [lan], "node": {"id": 1, "name": "n"}}),
-                tmp_path / "d", inline=True, connect=connect_to)  # fmt: skip
+    node = Node(
+        topology_from({"transports": [lan], "node": {"id": 1, "name": "n"}}),
+        tmp_path / "d",
+        inline=True,
+        connect=connect_to,
+    )
     node.start()
     try:
         assert node.runtimes["lan"].bound_address()[0] == "127.0.0.1"

@@ -112,7 +112,7 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.IMAGE_ADDED: (LOW, "image added", ("topic", "join_seq", "slots", "source")),
     Code.IMAGE_REMOVED: (LOW, "image removed", ("contiguous", "reason")),
     Code.RECEIVER_JOINED: (LOW, "receiver joined", ("receiver", "node", "consumed")),
-    Code.RECEIVER_TIMEOUT: (ALERT, "receiver dropped", ("receiver", "node", "consumed", "stuck")),
+    Code.RECEIVER_TIMEOUT: (ALERT, "receiver dropped", ("receiver", "node", "consumed", "why")),
     Code.NAK_SENT: (HIGH, "NAK sent", ("first", "ranges", "packets")),
     Code.NAK_RECEIVED: (HIGH, "NAK received", ("receiver", "ranges", "packets")),
     Code.RESENT: (HIGH, "resent", ("first", "packets", "bytes")),

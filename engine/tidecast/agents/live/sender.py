@@ -150,11 +150,11 @@ def _send_heartbeat(S, pub, flags, now_ns):
 @inlined
 def _send_beacon(S, now_ns):
     """Show the discovered peers that they are reached: without it an idle node were silent."""
-    n = put_packet_header(
-        S.packet, wire.HEARTBEAT, 0, wire.CHANNEL_ORDINARY, S.misc[M_INCARNATION] & 0x7FFFFFFF | 1,
-        wire.TOPIC_NONE, wire.PACKET_HEADER_BYTES, S.misc[M_NODE], 0, now_ns,
-    )  # fmt: skip
-    send_run_to_all(S.tx, wire.CHANNEL_ORDINARY, S.packet, 0, n, 1, False)
+    session, length = S.misc[M_INCARNATION] & 0x7FFFFFFF | 1, wire.PACKET_HEADER_BYTES
+    kind, channel, topic = wire.HEARTBEAT, wire.CHANNEL_ORDINARY, wire.TOPIC_NONE
+    node = S.misc[M_NODE]
+    n = put_packet_header(S.packet, kind, 0, channel, session, topic, length, node, 0, now_ns)
+    send_run_to_all(S.tx, channel, S.packet, 0, n, 1, False)
     S.counters[S.misc[M_ROW], C.BEACONS_SENT] += 1
     S.misc[M_BEACON_NS] = now_ns + BEACON_INTERVAL_NS
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidecast import events
 from tidecast.api.node import PeerAddress
@@ -36,6 +36,15 @@ class Target:
     quiet_s: float
     heard_ns: int = 0
     silent: bool = False
+
+
+class _About(NamedTuple):
+    """The fields of both events about a peer."""
+
+    transport: str
+    node: str
+    node_id: int
+    address: str
 
 
 class Targets:
@@ -114,16 +123,14 @@ class Targets:
         if (silence_s >= SILENT_S) == target.silent:
             return
         target.silent = not target.silent
-        about: dict[str, Any] = {
-            "transport": name, "node": peer.node, "node_id": peer.node_id, "address": peer.where,
-        }  # fmt: skip
+        about = _About(name, peer.node, peer.node_id, peer.where)
         if not target.silent:
-            self._report(events.PeerHeard(**about))
+            self._report(events.PeerHeard(**about._asdict()))
             return
         self._ctx.count(NodeCounter.PEERS_SILENT)
         millis = int(silence_s * 1000)
         self._ctx.note(rec.ALERT, rec.Code.PEER_UNHEARD, peer.node_id, runtime.index, millis)
-        self._report(events.PeerSilent(**about, silence_s=round(silence_s, 1)))
+        self._report(events.PeerSilent(**about._asdict(), silence_s=round(silence_s, 1)))
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping a peer. ``heard_age_s`` None: it was never heard."""
