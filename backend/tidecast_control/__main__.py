@@ -84,6 +84,12 @@ def run(settings: Settings, *, local_token: bool) -> None:
     default=None,
     help="Make an example topic on the first run.",
 )
+@click.option(
+    "--forget-secrets",
+    is_flag=True,
+    default=None,
+    help="Give up secrets in the database that no key of secrets.key opens.",
+)
 @click.option("--local-token", is_flag=True, help="Write an enrolment token for engines here.")
 @click.option(
     "--topology",

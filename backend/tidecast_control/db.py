@@ -17,6 +17,7 @@ from sqlmodel import Session
 
 from tidecast.errors import ConfigError
 from tidecast_control.statements import Statements
+from tidecast_control.vault import Vault
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 ENCODING, CONNECT_S = "UTF8", 5
@@ -35,8 +36,10 @@ def psycopg_url(url: str) -> str:
 class Database:
     """Sessions on one Postgres."""
 
-    def __init__(self, url: str, pool_size: int = 16) -> None:
+    def __init__(self, url: str, pool_size: int = 16, vault: Vault | None = None) -> None:
+        """``vault``: None: for programs that neither read nor write secrets."""
         self.url = psycopg_url(url)
+        self.vault = vault
         self.world: Callable[[], Any] = lambda: None
         """The newest telemetry, for statuses: see `live.seen`."""
         self.reported: Callable[[str], Any] = lambda _node: None
@@ -65,6 +68,7 @@ class Database:
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             session.info["world"] = self.world
             session.info["reported"] = self.reported
+            session.info["vault"] = self.vault
             yield session
         self.statements.recent.clear()  # it may have changed users, sessions or keys
 

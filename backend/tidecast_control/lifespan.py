@@ -14,7 +14,8 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
-from tidecast_control import first_run
+from tidecast_control import first_run, vault
+from tidecast_control.alerts import secrets as webhooks
 from tidecast_control.alerts.evaluate import Evaluator
 from tidecast_control.alerts.webhooks import WebhookSender
 from tidecast_control.audit import service as audit
@@ -63,7 +64,8 @@ def lifespan_of(
                 url = postgres.url
             else:
                 url = settings.database_url.get_secret_value()
-            db = Database(url, settings.pool_size)
+            key_file = settings.secrets_key_file or settings.data_dir / vault.FILE_NAME
+            db = Database(url, settings.pool_size, vault.load_vault(key_file))
             stack.callback(db.close)
             stack.push_async_callback(db.statements.close)
             secrets = await run_in_threadpool(_prepare, db, settings, local_token)
@@ -114,6 +116,8 @@ def _prepare(db: Database, settings: Settings, local_token: str | None) -> first
     db.check()
     db.migrate()
     with db.begin() as session:
+        wire_keys.reseal(session, forget=settings.forget_secrets)
+        webhooks.reseal(session, forget=settings.forget_secrets)
         nodes.all_down(session)
         levels.ensure(session)
         if local_token is not None:

@@ -69,6 +69,12 @@ class Settings(BaseSettings):
     audit_days: float = Field(400.0, ge=1, le=10_000)
     wire_keys_hours: float = Field(24.0, ge=0, le=10_000)
     """Secrets of sealed transports are rotated at this age; 0: by hand, and when a node is out."""
+    secrets_key_file: Path | None = None
+    """Keys that seal the secrets in the database; None: `secrets.key` in the data directory."""
+
+    forget_secrets: bool = False
+    """At the start, replace or delete secrets in the database that none of the keys opens."""
+
     example_topic: bool = False
     spark_master: str = Field("local[*]", pattern=r"^[A-Za-z0-9_.:/,*\[\]-]{1,500}$")
     """Where pipelines run."""

@@ -32,6 +32,7 @@ from tidecast_control.live.feed import Feed
 from tidecast_control.live.world import World
 from tidecast_control.nodes import repository as nodes
 from tidecast_control.supervisor import Turn
+from tidecast_control.vault import vault_of
 
 PENDING_MAX, DELIVERIES_MAX = 10_000, 10_000
 CONNECT_S = 20.0
@@ -309,7 +310,7 @@ def _queue(done: Round, rule: AlertRuleSpec, row: AlertRow) -> None:
         return
     url = secrets.reveal(done.session, row.rule, rule.webhook)
     if url is None:
-        row.delivery = "failed: the URL is lost, give it again"
+        row.delivery = secrets.LOST
         return
     if alerts.deliveries(done.session) >= DELIVERIES_MAX:
         row.delivery = f"dropped: {DELIVERIES_MAX} calls of webhooks wait already"
@@ -317,13 +318,16 @@ def _queue(done: Round, rule: AlertRuleSpec, row: AlertRow) -> None:
         return
     done.queued += 1
     row.delivery = "queued"
+    call, vault = str(uuid.uuid4()), vault_of(done.session)
+    secret = secrets.reveal(done.session, row.rule, rule.webhook_secret) or ""
     done.session.add(
         DeliveryRow(
-            id=str(uuid.uuid4()),
+            id=call,
             alert=row.id,
-            url=url,
+            target=rule.webhook,
+            url=vault.seal(url, secrets.call_place(call, "url")),
             body=json.dumps(_body(row)),
-            secret=secrets.reveal(done.session, row.rule, rule.webhook_secret) or "",
+            secret=vault.seal(secret, secrets.call_place(call, "secret")),
             created_at=utc_now(),
             next_at=done.now,
         )

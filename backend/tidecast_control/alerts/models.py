@@ -75,7 +75,10 @@ class DeliveryRow(SQLModel, table=True):
 
     id: str = Field(primary_key=True, max_length=36)
     alert: str = Field(max_length=36)
+    target: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
+    """The URL, masked as in the rule: calls to one URL come in order."""
     url: str = Field(sa_column=Column(Text, nullable=False))
+    """Sealed by the service's vault, as `secret` is."""
     secret: str = Field(default="", sa_column=Column(Text, nullable=False))
     body: str = Field(sa_column=Column(Text, nullable=False))
     attempts: int = 0

@@ -79,11 +79,11 @@ def forget_secrets(session: Session) -> None:
 
 
 def claim(session: Session, now: datetime, until: datetime, limit: int) -> list[DeliveryRow]:
-    """Calls that are due, the oldest of each URL: they come in order. Nobody else takes them."""
+    """Calls that are due, the oldest to each target: they come in order. Nobody else takes them."""
     oldest = (
         select(col(DeliveryRow.id))
-        .ext(distinct_on(col(DeliveryRow.url)))
-        .order_by(col(DeliveryRow.url), col(DeliveryRow.created_at), col(DeliveryRow.id))
+        .ext(distinct_on(col(DeliveryRow.target)))
+        .order_by(col(DeliveryRow.target), col(DeliveryRow.created_at), col(DeliveryRow.id))
     )
     query = (
         select(DeliveryRow)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from sqlalchemy import delete
-from sqlmodel import Session, col
+from sqlmodel import Session, col, select
 
-from tidecast_control.alerts.models import WebhookSecretRow
+from tidecast_control.alerts.models import AlertRow, DeliveryRow, WebhookSecretRow
 from tidecast_control.alerts.schemas import AlertRuleSpec
 from tidecast_control.alerts.webhook_address import is_masked, masked
 from tidecast_control.kit.problems import invalid
+from tidecast_control.vault import Unopened, vault_of
 
 FIELDS = ("webhook", "webhook_secret")
+LOST = "failed: the URL is lost, give it again"
 
 
 def seal(session: Session, rule: str, spec: AlertRuleSpec, *, store: bool) -> AlertRuleSpec:
@@ -27,7 +29,8 @@ def seal(session: Session, rule: str, spec: AlertRuleSpec, *, store: bool) -> Al
         if not is_masked(value):
             shown[field] = masked(value)
             if store:
-                session.merge(WebhookSecretRow(rule=rule, masked=shown[field], value=value))
+                sealed = vault_of(session).seal(value, _place(rule, shown[field]))
+                session.merge(WebhookSecretRow(rule=rule, masked=shown[field], value=sealed))
         elif reveal(session, rule, value) is None:
             raise invalid(f"/spec/{field}", "it is masked, and none is stored", "the whole value")
         else:
@@ -43,4 +46,42 @@ def reveal(session: Session, rule: str, shown: str) -> str | None:
     if not shown:
         return ""
     row = session.get(WebhookSecretRow, (rule, shown))
-    return row.value if row is not None else None
+    return None if row is None else vault_of(session).open(row.value, _place(rule, shown))
+
+
+def reseal(session: Session, *, forget: bool) -> None:
+    """Seal with the vault's first key what is not, also calls that wait. Raises Unopened.
+
+    ``forget``: what cannot be opened is deleted. Its rule then says that the URL is lost.
+    """
+    vault = vault_of(session)
+    for row in session.exec(select(WebhookSecretRow)).all():
+        try:
+            row.value = vault.renew(row.value, _place(row.rule, row.masked))
+            session.add(row)
+        except Unopened:
+            if not forget:
+                raise
+            session.delete(row)
+    for call in session.exec(select(DeliveryRow)).all():
+        try:
+            call.url = vault.renew(call.url, call_place(call.id, "url"))
+            call.secret = vault.renew(call.secret, call_place(call.id, "secret"))
+            session.add(call)
+        except Unopened:
+            if not forget:
+                raise
+            session.delete(call)
+            alert = session.get(AlertRow, call.alert)
+            if alert is not None:
+                alert.delivery = LOST
+                session.add(alert)
+
+
+def call_place(call: str, field: str) -> str:
+    """The place of a field of a call that waits, for the vault."""
+    return f"webhook_deliveries/{call}/{field}"
+
+
+def _place(rule: str, shown: str) -> str:
+    return f"webhook_secrets/{rule}/{shown}"

@@ -26,7 +26,7 @@ from fastapi.concurrency import run_in_threadpool
 
 import tidecast
 from tidecast_control.addresses import AddressPolicy
-from tidecast_control.alerts import repository
+from tidecast_control.alerts import repository, secrets
 from tidecast_control.alerts.models import AlertRow, DeliveryRow
 from tidecast_control.alerts.webhook_address import key_of
 from tidecast_control.db import Database
@@ -189,8 +189,16 @@ class WebhookSender:
             return repository.claim(session, now, now + timedelta(seconds=CLAIM_S), limit)
 
     async def _deliver(self, row: DeliveryRow) -> None:
-        headers = signed(row.secret, row.id, self._now(), row.body)
-        answer = await self._caller.post(row.url, headers, row.body)
+        vault = self._db.vault
+        assert vault is not None, "the service has one"
+        headers = signed(
+            vault.open(row.secret, secrets.call_place(row.id, "secret")),
+            row.id,
+            self._now(),
+            row.body,
+        )
+        url = vault.open(row.url, secrets.call_place(row.id, "url"))
+        answer = await self._caller.post(url, headers, row.body)
         await run_in_threadpool(self._note, row, answer)
 
     def _note(self, row: DeliveryRow, answer: Answer) -> None:

@@ -27,6 +27,11 @@ def living(session: Session, now: datetime) -> list[WireEpochRow]:
     return list(session.exec(query.order_by(WireEpochRow.transport, col(WireEpochRow.epoch))))
 
 
+def all_(session: Session) -> list[WireEpochRow]:
+    """Of all transports, also those that have ended."""
+    return list(session.exec(select(WireEpochRow)))
+
+
 def forget_ended(session: Session, now: datetime) -> None:
     """Delete the secrets that are over: what they sealed cannot be read from then on."""
     session.execute(delete(WireEpochRow).where(col(WireEpochRow.retire_at) <= now))

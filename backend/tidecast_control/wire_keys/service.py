@@ -20,6 +20,7 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
 from tidecast_control.kit.schemas import Plan
+from tidecast_control.vault import Unopened, vault_of
 from tidecast_control.wire_keys import repository
 from tidecast_control.wire_keys.models import WireEpochRow
 from tidecast_control.wire_keys.schemas import WireEpoch, WireKeyState
@@ -112,12 +113,34 @@ def for_engines(session: Session) -> dict[str, list[dict[str, Any]]]:
         found.setdefault(row.transport, []).append(
             {
                 "epoch": row.epoch,
-                "secret_hex": row.secret,
+                "secret_hex": vault_of(session).open(row.secret, _place(row.transport, row.epoch)),
                 "activate_at_ns": _ns(row.activate_at),
                 "retire_at_ns": _ns(row.retire_at) if row.retire_at else 0,
             }
         )
     return found
+
+
+def reseal(session: Session, *, forget: bool) -> None:
+    """Seal with the vault's first key what is not. Raises `vault.Unopened`.
+
+    ``forget``: a transport with a secret that cannot be opened gets a new one, used at once.
+    """
+    lost: dict[str, None] = {}
+    for row in repository.all_(session):
+        try:
+            row.secret = vault_of(session).renew(row.secret, _place(row.transport, row.epoch))
+        except Unopened:
+            if not forget:
+                raise
+            lost[row.transport] = None
+        session.add(row)
+    for name in lost:
+        _next(session, name, repository.epochs(session, name, lock=True), at_once=True)
+
+
+def _place(transport: str, epoch: int) -> str:
+    return f"wire_epochs/{transport}/{epoch}"
 
 
 def _next(session: Session, name: str, rows: list[WireEpochRow], *, at_once: bool) -> None:
@@ -131,11 +154,12 @@ def _next(session: Session, name: str, rows: list[WireEpochRow], *, at_once: boo
     if active is not None:
         active.retire_at = activate_at + timedelta(seconds=RETIRE_S)
         session.add(active)
+    epoch = max((row.epoch for row in rows), default=0) + 1
     session.add(
         WireEpochRow(
             transport=name,
-            epoch=max((row.epoch for row in rows), default=0) + 1,
-            secret=secrets.token_hex(SECRET_BYTES),
+            epoch=epoch,
+            secret=vault_of(session).seal(secrets.token_hex(SECRET_BYTES), _place(name, epoch)),
             created_at=now,
             activate_at=activate_at,
         )
