@@ -86,6 +86,7 @@ README_FIGURES = (
     ("ipc", "msgs_per_s", "messages/s"),
     ("ipc", "rtt_p50_us", "round trip p50, us"),
     ("request", "rtt_p50_us", "request and reply p50, us"),
+    ("request", "asyncio_rtt_p50_us", "request and reply p50 with asyncio, us"),
     ("python", "ipc_two_one_msgs_per_s", "messages/s, one by one, ipc"),
     ("python", "udp_batch_array_msgs_per_s", "messages/s, batches of arrays, UDP"),
     ("python", "ipc_two_batch_list_msgs_per_s", "messages/s, batches of lists, ipc"),
@@ -95,8 +96,10 @@ README_FIGURES = (
     ("loss-5", "at_1_percent_rtt_p999_us", "round trip p99.9 at 1 % loss, us"),
     ("durable", "publish_batched_msgs_per_s", "messages/s, published in batches and acked"),
     ("consume", "batches_msgs_per_s", "messages/s, consumed in batches and acked"),
+    ("consume", "single_msgs_per_s", "messages/s, consumed one by one and acked"),
 )
 PEER_NAMES = {
+    "asyncio_rtt_p50_us": "rtt_p50_us",
     "ipc_two_one_msgs_per_s": "msgs_per_s",
     "ipc_two_batch_list_msgs_per_s": "msgs_per_s",
     "ipc_two_batch_array_msgs_per_s": "msgs_per_s",
@@ -105,6 +108,7 @@ PEER_NAMES = {
     "at_1_percent_rtt_p999_us": "rtt_p999_us",
     "publish_batched_msgs_per_s": "msgs_per_s",
     "batches_msgs_per_s": "msgs_per_s",
+    "single_msgs_per_s": "msgs_per_s",
 }
 HEAD_FIGURES = (
     "msgs_per_s",
