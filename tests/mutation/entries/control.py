@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.entry import Mutation
 
+_CONTROL = "backend/tidecast_control/"
 _KIT = "backend/tidecast_control/kit/"
 _API = "backend/tidecast_control/api/"
 _AUTH = "backend/tidecast_control/auth/"
@@ -21,6 +22,7 @@ _IDENTITIES = "tests/control/test_identities.py::"
 _REQUESTS = "tests/control/test_requests.py::"
 _LINK = "tests/control/test_link.py::"
 _FEED = "tests/control/test_feed.py::"
+_VAULT = "tests/control/test_vault.py::"
 
 MUTATIONS = (
     Mutation(
@@ -403,5 +405,29 @@ MUTATIONS = (
         "    if _fits(state, before):",
         (_IDENTITIES + "test_a_rotation_that_ends_between_two_looks_dismisses_nobody",),
         "A rotation that ends while the service looks dismisses its engine.",
+    ),
+    Mutation(
+        "vault-place-ignored",
+        _CONTROL + "vault.py",
+        "encrypt(nonce, secret.encode(), place.encode())",
+        'encrypt(nonce, secret.encode(), b"")',
+        (_VAULT + "test_a_secret_opens_at_its_place_alone",),
+        "A sealed secret opens in another row.",
+    ),
+    Mutation(
+        "vault-older-key-seals-on",
+        _CONTROL + "vault.py",
+        'return text if text.startswith(f"{_PREFIX}{self._first}:")',
+        "return text if text.startswith(_PREFIX)",
+        (_VAULT + "test_a_new_key_on_top_seals_all_anew",),
+        "A key that was replaced must be kept for ever.",
+    ),
+    Mutation(
+        "vault-webhook-call-readable",
+        _CONTROL + "alerts/evaluate.py",
+        'url=vault.seal(url, secrets.call_place(call, "url"))',
+        "url=url",
+        (_VAULT + "test_no_secret_is_in_the_database",),
+        "A dump of the database has the URLs of webhooks whose calls wait.",
     ),
 )
