@@ -153,6 +153,7 @@ def test_a_topic_has_the_state_of_its_adapter_on_each_node() -> None:
     assert waiting.since.isoformat() == "2001-09-09T01:46:40+00:00"
     assert (read.state, read.since, read.queues) == ("open", None, 3)
     assert (read.lag, read.errors, read.reconnects) == (70, 2, 1)
+    assert measured("waiting", world).values == {"feed": 1.0}
 
 
 def test_a_topic_has_the_state_of_its_storage_at_the_node_that_keeps_it() -> None:
@@ -176,6 +177,11 @@ def test_a_topic_has_the_state_of_its_storage_at_the_node_that_keeps_it() -> Non
     assert storage.since is not None
     assert storage.since.isoformat() == "2001-09-09T01:46:40+00:00"
     assert (storage.waiting_records, storage.records, storage.failures) == (2**53 + 1, 5, 3)
+    waiting = measured("waiting", world)
+    assert (waiting.values, waiting.sources) == ({"orders": 1.0}, {"orders": {"a"}})
+    opened = waits | {"state": "open", "detail": "", "since_ns": 0}
+    back = build([Source("a", None, _sample(1) | {"storages": [opened]})])
+    assert measured("waiting", back).values == {"orders": 0.0}
 
 
 def test_refusals_of_a_key_are_the_sum_of_what_engines_say() -> None:

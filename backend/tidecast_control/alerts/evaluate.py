@@ -76,6 +76,12 @@ def measured(metric: str, world: World) -> Measured:
         for node, rate in world.forged.items():
             made.add(node, rate, {node})
         return made
+    if metric == "waiting":
+        for name, row in world.topics.items():
+            for kind in ("storages", "adapters"):
+                for node, one in row.get(kind, {}).items():
+                    made.add(name, float(one["state"] == "waiting"), {node})
+        return made
     if metric in ("lag_messages", "lag_s"):
         for name, row in world.subscriptions.items():
             if row.get(metric) is not None:

@@ -33,6 +33,7 @@ Metric = Literal[
     "node_down",
     "drift",
     "forged_packets_per_s",
+    "waiting",
 ]
 Webhook = Annotated[str, Field(max_length=2000), AfterValidator(checked_address)]
 WebhookSecret = Annotated[str, Field(max_length=200), AfterValidator(checked_secret)]

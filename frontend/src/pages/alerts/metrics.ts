@@ -2,8 +2,8 @@ import type { Schemas } from "@/api/client";
 
 export type Metric = Schemas["AlertRuleSpec"]["metric"];
 
-/** Of a node: it is so, or it is not. */
-export const isState = (metric: Metric) => metric === "node_down" || metric === "drift";
+/** It is so, or it is not. */
+export const isState = (metric: Metric) => ["node_down", "drift", "waiting"].includes(metric);
 
 export const METRICS: Record<Metric, { name: string; unit: string; start: number }> = {
   lag_s: { name: "Lag in time", unit: "seconds", start: 10 },
@@ -19,4 +19,5 @@ export const METRICS: Record<Metric, { name: string; unit: string; start: number
   node_down: { name: "Node down", unit: "1 = down", start: 0 },
   drift: { name: "Out of sync", unit: "1 = out of sync", start: 0 },
   forged_packets_per_s: { name: "Forged packets", unit: "packets/s", start: 0 },
+  waiting: { name: "Storage or adapter waiting", unit: "1 = waiting", start: 0 },
 };
