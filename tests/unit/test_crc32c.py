@@ -39,3 +39,12 @@ def test_the_tables_agree_with_the_instruction() -> None:
         for n in range(60):
             one, other = both(data, at, n)
             assert one == other
+
+
+@pytest.mark.parametrize("stripes", [3 * 256, 3 * 4096])
+def test_stripes_are_joined_at_every_length_around_them(stripes: int) -> None:
+    data = np.random.default_rng(2).integers(0, 256, 45_000).astype(np.uint8)
+    for at in (0, 3):
+        for n in (k * stripes + d for k in (1, 2, 3) for d in (-9, -1, 0, 1, 8, 700)):
+            one, other = both(data, at, n)
+            assert one == other, (at, n)

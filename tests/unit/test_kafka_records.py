@@ -8,6 +8,7 @@ from typing import Any
 
 import cramjam
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from tests.support.kafka import Header, Record, batch, batch_of, record, varint
 
 from tidecast.kafka import record_kernels
 from tidecast.kafka.codes import Code, Refused
-from tidecast.kafka.records import Decoder, Encoder
+from tidecast.kafka.records import Decoder, Encoder, NoRoom
 from tidecast.layout import segment as seg
 from tidecast.log import batch as log_batch
 from tidecast.log.building import BatchBuilder, record_table, records
@@ -46,7 +47,9 @@ def taken(raw: bytes) -> Any:
 def back(found: Any, **options: Any) -> bytes:
     """The batches of the log as record batches."""
     given = {"limit": 1 << 40, "bytes_max": 1 << 30, "epoch": 0} | options
-    return Encoder().encode(found.buffer, found.n_bytes, **given)[0]
+    out = np.empty(1 << 25, dtype=np.uint8)
+    part = Encoder().encode(found.buffer, found.n_bytes, out, **given)
+    return out[: part.n_bytes].tobytes()
 
 
 def in_log(found: Any) -> list[tuple[bytes | None, bytes, Any, int, int]]:
@@ -274,7 +277,24 @@ def test_encoding_stops_at_the_limit_and_after_the_first_batch() -> None:
     assert len(list(only)) == first
     (only,) = list(MemoryRecords(back(found, limit=first)))
     assert len(list(only)) == first
-    assert Encoder().encode(found.buffer, found.n_bytes, limit=0, bytes_max=9, epoch=0) == (b"", -1)
+    out = np.zeros(64, dtype=np.uint8)
+    nothing = Encoder().encode(found.buffer, found.n_bytes, out, limit=0, bytes_max=9, epoch=0)
+    assert nothing == (0, 0, -1)
+
+
+def test_encoding_stops_where_the_room_ends() -> None:
+    found = taken(batch_of(*[bytes(60_000)] * 9))
+    starts = _starts(found)
+    options: dict[str, Any] = {"limit": 1 << 40, "bytes_max": 1 << 30, "epoch": 0}
+    with pytest.raises(NoRoom) as problem:
+        Encoder().encode(found.buffer, found.n_bytes, np.zeros(100, dtype=np.uint8), **options)
+    out = np.full(problem.value.need + 64, 7, dtype=np.uint8)
+    room = out[: problem.value.need]
+    part = Encoder().encode(found.buffer, found.n_bytes, room, **options)
+    assert part.used == starts[part.used // starts[1]]
+    assert part.used < found.n_bytes
+    assert list(MemoryRecords(room[: part.n_bytes].tobytes()))
+    assert set(out[problem.value.need :].tolist()) == {7}
 
 
 def _starts(found: Any) -> list[int]:

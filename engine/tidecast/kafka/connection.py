@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from tidecast.access import EVERYTHING, Access, printable
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from tidecast.config.kafka import KafkaConfig
     from tidecast.kafka.counters import Counters
     from tidecast.kafka.produce import Producing
-    from tidecast.kafka.serving import Budget, Client
+    from tidecast.kafka.serving import Budget, Buffers, Client
     from tidecast.node.node import Node
 
 LOGIN_BYTES_MAX = 64 << 10
@@ -44,6 +46,10 @@ LOGIN_S = 10.0
 """A client that has yet to log in is silent for so long at most."""
 SEND_S = 60.0
 """A client that does not read an answer for so long, too: it holds room that others wait for."""
+JOINED_BYTES_MAX = 16 << 10
+"""Shorter pieces of an answer are joined; longer ones are sent from where they are."""
+WRITE_BYTES = 1 << 20
+"""Handed to the transport at a time: it copies the rest of what the socket does not take."""
 _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 _NUMBERS = itertools.count(1)
@@ -60,6 +66,7 @@ class Acceptor(Protocol):
     counters: Counters
     producing: Producing
     answers: Budget
+    buffers: Buffers
     requests: Budget
 
     @property
@@ -100,6 +107,8 @@ class Connection:
         self._asked, self._answered = asyncio.Event(), asyncio.Event()
         self._bytes = self._held = self._shared = 0
         self._readers: dict[tuple[str, int], LogReader] = {}
+        self._lent: list[np.ndarray] = []
+        writer.transport.set_write_buffer_limits(high=0)  # `drain`: all of it is in the socket
         host, port = (writer.get_extra_info("sockname") or ("", 0))[:2]
         self.local: tuple[str, int] = (str(host), int(port))
         """The address at which the client has reached us."""
@@ -272,21 +281,48 @@ class Connection:
             n, shared, turn = self._turns[0]
             pieces = await turn()
             if pieces is not None:
-                # `writelines` of Python 3.12 and 3.13 keeps the bytes of a lost connection and
-                # waits for its socket for ever (gh-136234); it never pauses, either (gh-127655).
-                self._writer.write(b"".join(pieces))
                 async with asyncio.timeout(SEND_S):
-                    await self._writer.drain()
-            self.hold_less(0)
+                    await self._send(pieces)
+            self._end_answer()
             self._turns.popleft()
             self._bytes -= n
             self._shared -= shared
             self.endpoint.requests.give(shared)
             self._answered.set()
 
+    async def _send(self, pieces: Pieces) -> None:
+        # `writelines` of Python 3.12 and 3.13 keeps the bytes of a lost connection and waits for
+        # its socket for ever (gh-136234); it never pauses, either (gh-127655).
+        writer, joined = self._writer, bytearray()
+        for piece in pieces:
+            if len(piece) <= JOINED_BYTES_MAX:
+                joined += piece
+                continue
+            if joined:
+                writer.write(joined)
+                joined = bytearray()
+            for at in range(0, len(piece), WRITE_BYTES):
+                writer.write(piece[at : at + WRITE_BYTES])
+                await writer.drain()
+        if joined:
+            writer.write(joined)
+        await writer.drain()
+
+    def _end_answer(self) -> None:
+        """The answer is sent, or made again."""
+        self.hold_less(0)
+        while self._lent:
+            self.endpoint.buffers.give(self._lent.pop())
+
+    def lend(self, n: int) -> np.ndarray:
+        """A buffer of ``n`` bytes at least for the answer; taken back when that is sent."""
+        found = self.endpoint.buffers.take(n)
+        self._lent.append(found)
+        return found
+
     async def hold(self, n: int) -> None:
         """Have room for an answer of ``n`` bytes, of what all connections share."""
-        self.hold_less(0)
+        self._end_answer()
         await self.endpoint.answers.take(n)
         self._held = n
 

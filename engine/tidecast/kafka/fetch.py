@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.kafka.codes import Code
-from tidecast.kafka.records import encoder
+from tidecast.kafka.records import NoRoom, Part, block_of_thread, encoder
 from tidecast.kafka.wire import Struct
 from tidecast.layout import segment as seg
 from tidecast.log.queue_log import LogReader, QueueLog
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 FETCH_BYTES_MAX = 16 << 20
 """Of one answer, but for its first batch, which is whole whatever its size."""
 WAIT_S_MAX = 60.0
-UNREPORTED_S = 0.01
-"""Topics that are never synced are looked at so often: nobody reports what is written there."""
+SLACK_BYTES = 512 << 10
+"""Room for the last batches of an answer, which begin within its bytes and end behind."""
 BLOCK_BYTES = 1 << 20
 THREADS = 4
 LATEST, EARLIEST = -1, -2
@@ -90,15 +91,9 @@ class Fetching:
                 if failed or size >= max(body["min_bytes"], 0) or left_s <= 0:
                     self._endpoint.counters.count("bytes_fetched", size)
                     return {"responses": responses}
-                if self._unreported(topics):
-                    left_s = min(left_s, UNREPORTED_S)
                 await asyncio.wait((waiter,), timeout=left_s)
             finally:
                 self._endpoint.unwatch(topics, waiter)
-
-    def _unreported(self, topics: set[str]) -> bool:
-        found = self._endpoint.node.durable.topics
-        return any(name in found and found[name].config.fsync == "none" for name in topics)
 
     async def _once(
         self, connection: Client, body: Struct, bytes_max: int
@@ -113,6 +108,7 @@ class Fetching:
         ready = [each for each in wanted if each.log is not None and self._has_more(each)]
         size = 0
         if ready:
+            bytes_max = min(bytes_max, sum(each.bytes_max for each in ready))
             await connection.hold(bytes_max)
             loop = asyncio.get_running_loop()
             size = await loop.run_in_executor(
@@ -155,7 +151,7 @@ class Fetching:
 
     def _read_all(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
         """In a thread: fill in the records of partitions until the answer is long enough."""
-        size = 0
+        size, space = 0, Space(connection.lend, bytes_max + SLACK_BYTES)
         for each in ready:
             if size >= bytes_max:
                 break
@@ -163,7 +159,7 @@ class Fetching:
             reader = connection.reader_of(each.log)
             room = min(each.bytes_max, bytes_max - size)
             try:
-                records = _read(reader, each, room)
+                records = _read(reader, each, room, space)
             except NotFound:
                 each.row["error_code"] = Code.OFFSET_OUT_OF_RANGE
             except (CorruptLog, StorageError, ValueError):
@@ -256,8 +252,11 @@ def _epoch_problem(asked: Struct, epoch: int) -> Code:
 
 
 def _block(reader: LogReader, token: int, room: int) -> tuple[np.ndarray, int]:
-    """Whole batches from the one with ``token`` on. Raises as `LogReader.read_block`."""
-    buffer = np.empty(min(max(room, 64 << 10), BLOCK_BYTES), dtype=np.uint8)
+    """Whole batches from the one with ``token`` on. Raises as `LogReader.read_block`.
+
+    They are in a buffer of this thread, until the next call.
+    """
+    buffer = block_of_thread(BLOCK_BYTES)[: max(room, 64 << 10)]
     try:
         return buffer, reader.read_block(token, buffer)
     except ValueError:  # one batch is longer
@@ -265,22 +264,57 @@ def _block(reader: LogReader, token: int, room: int) -> tuple[np.ndarray, int]:
         return buffer, reader.read_block(token, buffer)
 
 
-def _read(reader: LogReader, each: _Wanted, bytes_max: int) -> bytes | memoryview:
+class Space:
+    """Where the records of an answer go, partition behind partition."""
+
+    def __init__(self, lend: Callable[[int], np.ndarray], n: int) -> None:
+        self._lend, self._buffer, self._at = lend, lend(n), 0
+
+    @property
+    def rest(self) -> np.ndarray:
+        """The room that is left."""
+        return self._buffer[self._at :]
+
+    def renew(self, n: int) -> None:
+        """Continue in another buffer, with room for ``n`` bytes."""
+        self._buffer, self._at = self._lend(n), 0
+
+    def take(self, n: int) -> memoryview:
+        """The first ``n`` bytes of the rest are used now."""
+        data: Any = self._buffer
+        begun, self._at = self._at, self._at + n
+        return memoryview(data)[begun : self._at]
+
+
+def _read(reader: LogReader, each: _Wanted, bytes_max: int, space: Space) -> memoryview:
     """Record batches of a queue below its high watermark, some ``bytes_max`` of them."""
-    parts: list[bytes] = []
     size, token, limit = 0, each.offset, each.row["high_watermark"]
-    while token < limit and size < bytes_max:
+    while token < limit and bytes_max - size > bytes_max >> 3:  # a last eighth is not worth a read
         block, n = _block(reader, token, bytes_max - size)
         if n == 0:
             break
-        part, behind = encoder().encode(
-            block, n, limit=limit, bytes_max=bytes_max - size, epoch=each.epoch
-        )
-        if not part:
+        part = _encode(block, n, space, size, limit, bytes_max - size, each.epoch)
+        if part.used < n:
+            reader.give_back(n - part.used, part.behind if part.used else token)
+        if part.used == 0:
             break
-        parts.append(part)
-        size, token = size + len(part), behind
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        size, token = size + part.n_bytes, part.behind
+    return space.take(size)
+
+
+def _encode(
+    block: np.ndarray, n: int, space: Space, size: int, limit: int, bytes_max: int, epoch: int
+) -> Part:
+    """Encode batches behind ``size`` bytes of ``space``; the first of a partition always fits."""
+    try:
+        return encoder().encode(
+            block, n, space.rest[size:], limit=limit, bytes_max=bytes_max, epoch=epoch
+        )
+    except NoRoom as problem:
+        if size > 0:
+            return Part(0, 0, -1)
+        space.renew(problem.need)
+    return encoder().encode(block, n, space.rest, limit=limit, bytes_max=bytes_max, epoch=epoch)
 
 
 def first_since(log: QueueLog, at_ms: int) -> tuple[int, int]:

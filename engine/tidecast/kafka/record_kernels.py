@@ -48,9 +48,10 @@ S_BYTES, S_RECORDS, S_TIME_MAX = 0, 1, 2
 """Results of `scan_records`: bytes that the records take in the log, batch headers included."""
 SCAN_WORDS = 4
 
-E_LIMIT, E_BYTES_MAX, E_EPOCH, E_NEXT, E_NEED = 0, 1, 2, 3, 4
+E_LIMIT, E_BYTES_MAX, E_EPOCH, E_NEXT, E_NEED, E_USED = 0, 1, 2, 3, 4, 5
 """In: tokens from here on are not shown; bytes after which no batch is begun; epoch of the leader.
-Out: token behind what was written; bytes that the next batch takes at most."""
+Out: token behind what was written; bytes that the next batch takes at most; bytes of the log that
+were written."""
 ENCODE_WORDS = 8
 
 BATCH_BYTES = 61
@@ -689,7 +690,7 @@ def encode_batches(data, n, w, rows, out, h):
     BAD_BATCH when the first is no batch, or a record of it has headers that do not add up.
     """
     at, to = 0, 0
-    w[E_NEED] = 0
+    w[E_NEED] = w[E_USED] = 0
     while at < n:
         token = load_i64(data, at + seg.BATCH_BASE_TOKEN_AT)
         if token >= w[E_LIMIT] or (to > 0 and to >= w[E_BYTES_MAX]):
@@ -705,6 +706,7 @@ def encode_batches(data, n, w, rows, out, h):
         to = behind
         w[E_NEXT] = token + count
         at += length
+        w[E_USED] = at
     return to
 
 

@@ -169,6 +169,22 @@ class Decoder:
         return Taken(out, n, head.records, *owner)
 
 
+class Part(NamedTuple):
+    """Batches of the log as record batches: their bytes, those in the log, the token behind."""
+
+    n_bytes: int
+    used: int
+    behind: int
+
+
+class NoRoom(Exception):
+    """Not even the first batch fits. ``need``: the bytes that it takes at most."""
+
+    def __init__(self, need: int) -> None:
+        super().__init__(f"a record batch takes up to {need} bytes")
+        self.need = need
+
+
 class Encoder:
     """Writes batches of the log as record batches. Not for several threads at once."""
 
@@ -176,15 +192,14 @@ class Encoder:
         self._rows = np.zeros((seg.BATCH_RECORDS_MAX, record_kernels.RECORD_FIELDS), dtype=np.int64)
         self._words = np.zeros(record_kernels.ENCODE_WORDS, dtype=np.int64)
         self._scratch = np.zeros(16, dtype=np.int64)
-        self._out = np.empty(1 << 20, dtype=np.uint8)
 
     def encode(
-        self, block: np.ndarray, n: int, *, limit: int, bytes_max: int, epoch: int
-    ) -> tuple[bytes, int]:
-        """The batches ``block[:n]`` below token ``limit``, and the token behind the last.
+        self, block: np.ndarray, n: int, out: np.ndarray, *, limit: int, bytes_max: int, epoch: int
+    ) -> Part:
+        """Write the batches ``block[:n]`` below token ``limit`` to the beginning of ``out``.
 
-        No batch begins beyond ``bytes_max``, but the first is always among them. Raises ValueError
-        for bytes that are no batch.
+        No batch begins beyond ``bytes_max``, but the first is always among them; those for which
+        there is no room are left. Raises NoRoom; ValueError for bytes that are no batch.
         """
         words = self._words
         (
@@ -192,16 +207,13 @@ class Encoder:
             words[record_kernels.E_BYTES_MAX],
             words[record_kernels.E_EPOCH],
         ) = limit, bytes_max, epoch
-        while True:
-            size = int(
-                record_kernels.encode_batches(block, n, words, self._rows, self._out, self._scratch)
-            )
-            if size != record_kernels.NO_ROOM:
-                break
-            self._out = np.empty(int(words[record_kernels.E_NEED]), dtype=np.uint8)
+        size = int(record_kernels.encode_batches(block, n, words, self._rows, out, self._scratch))
+        if size == record_kernels.NO_ROOM:
+            raise NoRoom(int(words[record_kernels.E_NEED]))
         if size < 0:
             raise ValueError("a batch of the log whose records do not add up")
-        return self._out[:size].tobytes(), int(words[record_kernels.E_NEXT]) if size else -1
+        behind = int(words[record_kernels.E_NEXT]) if size else -1
+        return Part(size, int(words[record_kernels.E_USED]), behind)
 
 
 class _Local(threading.local):
@@ -212,6 +224,14 @@ class _Local(threading.local):
         """Made when the thread first needs it."""
         return Encoder()
 
+    _block = np.empty(0, dtype=np.uint8)
+
+    def block(self, n: int) -> np.ndarray:
+        """A buffer of ``n`` bytes at least."""
+        if self._block.size < n:
+            self._block = np.empty(n, dtype=np.uint8)
+        return self._block
+
 
 _local = _Local()
 
@@ -219,6 +239,11 @@ _local = _Local()
 def encoder() -> Encoder:
     """The encoder of this thread."""
     return _local.encoder
+
+
+def block_of_thread(n: int) -> np.ndarray:
+    """A buffer of ``n`` bytes at least for what this thread reads from a log."""
+    return _local.block(n)
 
 
 def warm_up() -> None:
@@ -229,5 +254,6 @@ def warm_up() -> None:
     crc = int(record_kernels.checksum(data, 21, data.size - 21))
     sound = head[:17] + crc.to_bytes(4, "big") + head[21:] + body
     taken = Decoder().take(memoryview(sound), 0)
-    Encoder().encode(taken.buffer, taken.n_bytes, limit=1, bytes_max=1, epoch=0)
+    out = np.empty(4096, dtype=np.uint8)
+    Encoder().encode(taken.buffer, taken.n_bytes, out, limit=1, bytes_max=1, epoch=0)
     Selector(Wanted(0, 1)).select(np.zeros(64, dtype=np.uint8), 0, -1)

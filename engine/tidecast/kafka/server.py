@@ -35,7 +35,7 @@ from tidecast.kafka.produce import Producing
 from tidecast.kafka.records import BATCH_BYTES_MAX
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
-from tidecast.kafka.serving import Budget, Client, Request
+from tidecast.kafka.serving import Budget, Buffers, Client, Request
 from tidecast.kafka.wire import BadRequest, Struct
 from tidecast.layout.counters import KafkaCounter, KeyCounter
 from tidecast.node.access.rights import Denials
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX = 64 << 20
 """Of all answers with records that are being made or sent."""
+IDLE_BYTES_MAX = 16 << 20
+"""Of buffers for answers that wait to be used again."""
 DECODED_BYTES_MAX = 256 << 20
 """Of all batches that wait for the archiver; beyond it no request is read."""
 READ_AHEAD_BYTES = 1 << 16
@@ -97,6 +99,7 @@ class KafkaEndpoint:
         self.fetching = Fetching(self)
         self.groups = GroupService(self, self.fetching, node.data_dir / "kafka" / "groups", config)
         self.answers = Budget(ANSWER_BYTES_MAX, lambda: self.throttled("answers"))
+        self.buffers = Buffers(IDLE_BYTES_MAX)
         self.requests = Budget(config.all_requests_bytes_max, lambda: self.throttled("requests"))
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
@@ -160,6 +163,7 @@ class KafkaEndpoint:
         self.groups.offsets.load()
         self._appends.start()
         self.node.durable.registry.on_synced.append(self._synced)
+        self.node.durable.registry.on_written.append(self._synced)
         self.node.durable.registry.on_deleted.append(self._deleted)
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
@@ -188,6 +192,7 @@ class KafkaEndpoint:
     def _release(self) -> None:
         if self._synced in self.node.durable.registry.on_synced:
             self.node.durable.registry.on_synced.remove(self._synced)
+            self.node.durable.registry.on_written.remove(self._synced)
             self.node.durable.registry.on_deleted.remove(self._deleted)
         self._administering.shutdown(wait=True, cancel_futures=True)
         self._appends.stop()
@@ -354,7 +359,15 @@ class KafkaEndpoint:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for topic in topics:
             self._watching.setdefault(topic, set()).add(waiter)
+            self._await_write(topic)
         return waiter
+
+    def _await_write(self, topic: str) -> None:
+        """A topic that is never synced reports the next write. Before its end is looked at."""
+        registry = self.node.durable.registry
+        found = registry.topics.get(topic)
+        if found is not None and found.config.fsync == "none":
+            registry.tables.await_write(found)
 
     def unwatch(self, topics: set[str], waiter: asyncio.Future[None]) -> None:
         """Nobody waits for it any more."""
@@ -367,7 +380,7 @@ class KafkaEndpoint:
                     del self._watching[topic]
 
     def _synced(self, topic: DurableTopic) -> None:
-        """In the thread that syncs."""
+        """In the thread that syncs, or in the archiver's."""
         self._wake(topic.config.name)
 
     def _wake(self, topic: str) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
 
 from tidecast.access import Access
 from tidecast.kafka.counters import Counters
@@ -47,6 +50,9 @@ class Client(Protocol):
     def hold_less(self, n: int) -> None:
         """The answer has only ``n`` bytes."""
 
+    def lend(self, n: int) -> np.ndarray:
+        """A buffer of ``n`` bytes at least for the answer; taken back when that is sent."""
+
     def reader_of(self, log: QueueLog) -> LogReader:
         """A reader of a queue's log, kept open."""
 
@@ -73,6 +79,32 @@ class Request(NamedTuple):
     connection: Client
     version: int
     body: Struct
+
+
+class Buffers:
+    """Buffers of answers, used again: their pages are there already. From any thread."""
+
+    def __init__(self, idle_bytes_max: int) -> None:
+        self._idle_bytes_max = idle_bytes_max
+        self._idle: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def take(self, n: int) -> np.ndarray:
+        """A buffer of ``n`` bytes at least, with any content."""
+        with self._lock:
+            fitting = [each for each in self._idle if n <= each.size <= 4 * n]
+            if fitting:
+                found = min(fitting, key=len)
+                self._idle = [each for each in self._idle if each is not found]
+                return found
+        return np.empty(n, dtype=np.uint8)
+
+    def give(self, buffer: np.ndarray) -> None:
+        """It is not in use any more. Those that were idle for the longest are freed."""
+        with self._lock:
+            self._idle.append(buffer)
+            while sum(each.size for each in self._idle) > self._idle_bytes_max:
+                self._idle.pop(0)
 
 
 class Budget:

@@ -612,10 +612,24 @@ class LogReader:
         """The segment in which the last read met damage."""
         return self.log.directory / segment_name(int(self.state.w[log_state.R_BAD_BASE]))
 
+    def give_back(self, n: int, token: int) -> None:
+        """The last ``n`` bytes of the last read, from ``token`` on, are read again next.
+
+        Without a search: they must be whole batches of what `read_block` has just filled.
+        """
+        w = self.state.w
+        w[log_state.R_TOKEN] = token
+        w[log_state.R_POSITION] -= n
+
     @property
     def need(self) -> int:
         """Bytes that the last read lacked room for."""
         return int(self.state.w[log_state.R_NEED])
+
+    @property
+    def searches(self) -> int:
+        """How often a read did not begin where the one before ended."""
+        return int(self.state.w[log_state.R_SEARCHES])
 
     @property
     def next_token(self) -> int:

@@ -20,6 +20,7 @@ from tidecast.agents.archiver.state import (
     E_DRAINED,
     E_ROLL,
     E_SYNC_FAILED,
+    E_WROTE,
     HELD_DISK,
     HELD_NOT,
     HELD_ROLL,
@@ -184,6 +185,8 @@ def _write_queues(A, topic, now_ns):
         _report_state(A, topic, 0)
     if wrote > 0 and topic.dirty_ns == 0 and topic.policy != SYNC_NONE:
         topic.dirty_ns = now_ns
+    if wrote > 0 and topic.awaited != 0 and topic.policy == SYNC_NONE:
+        topic.awaited = 1 - emit(A.events, A.attention, E_WROTE, topic.index)
     _move_on(A, topic)
 
 

@@ -75,6 +75,7 @@ TOPIC = np.dtype(
         ("suspect", np.int64),  # 1: a sync failed; nothing is appended until one succeeds
         ("owner", np.int64),  # epoch of the lease on its queues, written into every batch
         ("stored", np.int64),  # 1: a storage beside its logs has to have what is acked
+        ("awaited", np.int64),  # 1: report the next write (policy none), then 0
     ]
 )
 
@@ -110,9 +111,9 @@ M_TOPICS, M_SYNC, M_SYNCS, M_CYCLES = 0, 8, 16, 17
 MISC_FIELDS = 32
 SYNC_IDLE, SYNC_ASKED, SYNC_DONE = 0, 1, 2
 
-E_ROLL, E_GROW, E_DRAINED, E_DISK, E_DISK_OK, E_GAP, E_SYNC_FAILED = 40, 41, 42, 43, 44, 45, 46
+E_ROLL, E_GROW, E_DRAINED, E_DISK, E_DISK_OK, E_GAP, E_SYNC_FAILED, E_WROTE = range(40, 48)
 """Events: (queue), (queue, bytes), (source), (topic, queue, errno), (topic), (source, first,
-packets), (topic, errno)."""
+packets), (topic, errno), (topic)."""
 
 ARCHIVER = Kind(
     "Archiver",

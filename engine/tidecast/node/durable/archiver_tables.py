@@ -119,6 +119,17 @@ class ArchiverTables:
             },
         )
 
+    def await_write(self, topic: DurableTopic) -> None:
+        """Report the next write to a topic without syncs by `E_WROTE`, once. From any thread."""
+        self.state.topics[topic.slot]["awaited"] = 1
+
+    def take_awaited(self, topic: DurableTopic) -> bool:
+        """Is a write to the topic awaited? It was just written to, in the archiver's thread."""
+        record = self.state.topics[topic.slot]
+        found = bool(record["awaited"]) and int(record["policy"]) == ast.SYNC_NONE
+        record["awaited"] = 0
+        return found
+
     def set_queues(self, topic: DurableTopic, rows: list[int]) -> None:
         """Records for queues that have none yet, and the map that leads to all of them."""
         S, slot = self.state, topic.slot

@@ -386,6 +386,8 @@ def write_run(durable: SourceRegistry, topic: DurableTopic, run: Run, seq: int) 
         return None
     if token < 0:
         raise StorageError(f"{run.topic}/{run.queue}: the disk refuses", -token)
+    if durable.tables.take_awaited(topic):
+        durable.written(topic)
     return token
 
 

@@ -466,10 +466,17 @@ class Durable:
                 self._roll(number)
             elif kind == ast.E_GROW:
                 self.registry.tables.grow_buffer(number, row[2])
+            elif kind == ast.E_WROTE:
+                self._wrote(number)
             else:
                 later.append(row)
         if later:
             self.ctx.conductor.post(lambda: self._handle(later))
+
+    def _wrote(self, slot: int) -> None:
+        topic = self._topic_at(slot)
+        if topic is not None:
+            self.registry.written(topic)
 
     def _roll(self, number: int) -> None:
         queues, topics = self.registry.runtime.state.queues, self.registry.runtime.state.topics

@@ -73,6 +73,9 @@ class SourceRegistry:
         """Called with a durable topic's name when its logs are deleted: a new one has others."""
         self.on_synced: list[Callable[[DurableTopic], None]] = []
         """Called in the thread that syncs, when a queue of a topic is durable to a later token."""
+        self.on_written: list[Callable[[DurableTopic], None]] = []
+        """Called in the archiver's thread when a topic that is never synced, and whose next write
+        is awaited (`ArchiverTables.await_write`), was written to."""
         self.standing: dict[tuple[str, str], events.Event] = {}
         """Damages and pauses, by topic and mark: clients that connect later get them, too."""
         self.notified: list[events.Event] = []
@@ -87,6 +90,11 @@ class SourceRegistry:
         """By session."""
         self._runtime: ArchiverRuntime | None = None
         self._tables: archiver_tables.ArchiverTables | None = None
+
+    def written(self, topic: DurableTopic) -> None:
+        """An awaited write was made. In the archiver's thread."""
+        for callback in self.on_written:
+            callback(topic)
 
     @property
     def active(self) -> bool:
