@@ -475,6 +475,31 @@ def test_while_the_store_is_away_for_all_the_owner_goes_on(tmp_path: Path) -> No
         assert sorted(one.payloads()) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("back", [True, False])
+def test_an_owner_that_sleeps_while_the_store_is_away_goes_on(tmp_path: Path, back: bool) -> None:
+    """Its lease ran out before it could ask, or say that there is no answer."""
+    with cluster(tmp_path) as one:
+        a, b, store = one.node("a"), one.node("b"), Away()
+        for node in (a, b):
+            node.engine.durable.leases._store = store
+        one.until_kept(a)
+        publisher = b.connect().publisher("orders")
+        publisher.publish(b"1")
+        durable(one, publisher)
+        store.away = True
+        one.net.run(LEASE_S * 1e6)
+        one.net.nodes.remove(a)  # SIGSTOP: it does nothing any more
+        one.net.run(3 * LEASE_S * 1e6)
+        store.away = not back
+        one.net.nodes.append(a)
+        publisher.publish(b"2")
+        durable(one, publisher)
+        if not back:
+            assert one.keeper() is a
+            assert not told(a, QueuesLost)
+        assert sorted(one.payloads()) == [b"1", b"2"]
+
+
 def test_one_that_does_not_reach_the_store_acks_nothing_beside_the_next_owner(
     tmp_path: Path,
 ) -> None:

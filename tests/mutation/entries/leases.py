@@ -27,6 +27,14 @@ MUTATIONS = (
         "An owner appends after its lease has ended.",
     ),
     Mutation(
+        "lease-given-up-before-it-asks",
+        _KEEPER,
+        "            if entry.at is State.HELD and now_ns >= entry.until_ns:\n                head",
+        "            if False:\n                head",
+        (_KEEPERS + "test_an_owner_that_sleeps_while_the_store_is_away_goes_on",),
+        "A topic has no owner until the store is back.",
+    ),
+    Mutation(
         "lease-counted-from-answer",
         _KEEPER,
         "            entry.until_ns = sent_ns + self.terms.own_ns",

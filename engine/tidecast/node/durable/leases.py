@@ -304,6 +304,10 @@ class Leases:
         self._show_epochs()
         for number in range(ROUNDS_MAX):
             with self._lock:
+                overdue: list[Request] = [*keeper.overdue(self.ctx.clock_ns())]
+            for request, reply in self._ask_all(overdue):
+                self._take_answer(keeper, request, reply)
+            with self._lock:
                 requests, orders = keeper.poll(self.ctx.clock_ns())
             for order in orders:
                 self.ctx.conductor.post(self._job(order))

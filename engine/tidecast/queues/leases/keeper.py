@@ -249,6 +249,21 @@ class LeaseKeeper:
         orders, self._orders = self._orders, []
         return send, orders
 
+    def overdue(self, now_ns: int) -> list[Renew]:
+        """Requests for the queues that it owns by leases that ran out: to ask before `poll`.
+
+        Only for an owner that its log fences by epoch, as `unanswered`. It may have slept, or
+        waited for another answer. `poll` would give the queues up, and no node could take
+        them while the store is away. Of those that another node has, the answer is a refusal.
+        """
+        found = []
+        for entry in self._queues.values():
+            if entry.at is State.HELD and now_ns >= entry.until_ns:
+                head = (self._next(), entry.name, self.owner)
+                found.append(Renew(*head, self.terms.lease_ns, entry.epoch))
+                entry.asked, entry.asked_ns = found[-1], now_ns
+        return found
+
     def unanswered(self, request: Request, now_ns: int) -> None:
         """The store is away, so nobody else is granted anything there: keep what is held.
 
