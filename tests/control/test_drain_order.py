@@ -40,7 +40,7 @@ class Cluster:
             token = {**os.environ, "TIDECAST_ENROL_TOKEN": control.enrol()}
             arguments = ("engine", "--control", control.url)
             made.engine = lab.spawn(*arguments, platform=made, env=token)
-            assert "ready" in made.engine.line()
+            assert "ready" in made.engine.line("the engine is ready")
 
     def ask(self, path: str) -> Any:
         return self.control.api.get(path).json()
@@ -101,7 +101,9 @@ def test_keys_keep_their_order_while_nodes_are_drained(
             cluster.drain(name, False)
         for one in producers:
             one.tell("stop")
-        last = [int(one.line().removeprefix("durable ")) for one in producers]
+        last = [
+            int(one.line("the producer's last ack").removeprefix("durable ")) for one in producers
+        ]
         eventually(
             lambda: numbers_of(seen) >= all_of(last),
             "all are consumed",

@@ -39,7 +39,7 @@ class Owners:
         token = {**os.environ, "TIDECAST_ENROL_TOKEN": self.control.enrol()}
         arguments = ("engine", "--control", self.control.url)
         made.engine = self.lab.spawn(*arguments, platform=made, env=token)
-        assert "ready" in made.engine.line()
+        assert "ready" in made.engine.line("the engine is ready")
 
     def ask(self, path: str) -> Any:
         return self.control.api.get(path).json()
@@ -104,7 +104,9 @@ def test_owners_that_are_killed_lose_nothing_and_repeat_nothing(
             eventually(lambda b=before: more(b, 200), "acked by the next", timeout_s=120)
         for one in producers:
             one.tell("stop")
-        last = [int(one.line().removeprefix("durable ")) for one in producers]
+        last = [
+            int(one.line("the producer's last ack").removeprefix("durable ")) for one in producers
+        ]
         wanted = {(mark, n) for mark in range(2) for n in range(1, last[mark] + 1)}
         eventually(lambda: numbers_of(seen) >= wanted, "all are consumed", timeout_s=120)
         for engine in owners.engines.values():

@@ -24,6 +24,10 @@ PARTS = ("engine", "backend", "tests")
 _WARM_UP = "from tidecast.agents.warmup import warm_up; warm_up()"
 
 
+COMPILE_TIMEOUT_S = 400.0
+"""An engine with a cache of its own is ready after that."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Build:
     """Where a build's code is; None: that of the checkout."""
@@ -56,7 +60,8 @@ class Build:
 
     def start(self, lab: Lab, platform: Platform, *arguments: str, **environment: str) -> None:
         """See `begin`; ready when this returns."""
-        assert "ready" in self.begin(lab, platform, *arguments, **environment).line()
+        made = self.begin(lab, platform, *arguments, **environment)
+        assert "ready" in made.line("ready, after its kernels", COMPILE_TIMEOUT_S)
 
     def role(self, lab: Lab, name: str, url: str, *arguments: str, **environment: str) -> Child:
         """A client process of this build, see `tests.support.roles`."""

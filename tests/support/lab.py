@@ -66,7 +66,7 @@ class Platform:
     def start(self) -> Child:
         """An engine process of ours; ready when this returns."""
         self.engine = self.lab.spawn("engine", platform=self)
-        assert "ready" in self.engine.line()
+        assert "ready" in self.engine.line("the engine is ready")
         return self.engine
 
     def kill(self) -> None:
@@ -167,7 +167,7 @@ class Lab:
     def role(self, name: str, url: str, *arguments: str, **options: Any) -> Child:
         """A client process, see `tests.support.roles`; it has said "ready"."""
         made = self._child("role", "tests.support.roles", [name, url, *arguments], **options)
-        assert made.line() == "ready"
+        assert made.line(f"role {name} is ready") == "ready"
         return made
 
     def _child(self, kind: str, module: str, arguments: list[str], **options: Any) -> Child:

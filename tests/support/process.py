@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
 import subprocess
 from pathlib import Path
 from typing import IO, Any
 
-from tests.support.patience import wait_ended
+from tests.support.patience import Patience, wait_ended
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND_TIMEOUT_S = 60.0
+LINE_TIMEOUT_S = 100.0
+"""Of progress, see `Patience`: less than a test's limit, so the error names the line."""
+LOOK_S = 0.05
 
 Text = subprocess.CompletedProcess[str]
 
@@ -21,6 +26,8 @@ class Child:
 
     def __init__(self, pid: int, log: Path, stdin: IO[str] | None, stdout: IO[str] | None) -> None:
         self.pid, self.log, self.stdin, self.stdout = pid, log, stdin, stdout
+        self._said = b""
+        """Read from its standard output, behind the last line that was taken."""
 
     def signal(self, number: int) -> None:
         """Send a signal; nothing when it has ended."""
@@ -35,14 +42,27 @@ class Child:
         """It has not ended."""
         raise NotImplementedError
 
-    def line(self) -> str:
-        """The next line it says; fails with its log when it has ended."""
+    def line(self, what: str = "its next line", timeout_s: float = LINE_TIMEOUT_S) -> str:
+        """The next line it says; ``what`` it is, for the error.
+
+        Fails with its log when it has ended, or says nothing for seconds of progress.
+        """
         assert self.stdout is not None
-        line = self.stdout.readline()
-        if not line:
+        patience, fd = Patience(timeout_s), self.stdout.fileno()
+        while b"\n" not in self._said:
+            if select.select([fd], [], [], LOOK_S)[0]:
+                more = os.read(fd, 1 << 16)
+                if not more:
+                    break
+                self._said += more
+            elif patience.over():
+                log = self.log.read_text()
+                raise AssertionError(f"{what}: nothing for {timeout_s:g} s; its log:\n{log}")
+        if not self._said:
             code = self.wait(COMMAND_TIMEOUT_S)
-            raise AssertionError(f"it ended, code {code}:\n{self.log.read_text()}")
-        return line.strip()
+            raise AssertionError(f"{what}: it ended, code {code}:\n{self.log.read_text()}")
+        line, _, self._said = self._said.partition(b"\n")
+        return line.decode().strip()
 
     def tell(self, text: str) -> None:
         """A line to its standard input."""

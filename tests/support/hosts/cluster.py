@@ -68,7 +68,7 @@ class Host(Lab):
         self._asked = chosen, arguments, environment
         options = chosen.options(**{clock.VARIABLE: str(self._clock)}, **environment)
         self.node.engine = self.spawn("engine", *arguments, platform=self.node, **options)
-        assert "ready" in self.node.engine.line()
+        assert "ready" in self.node.engine.line(f"{self.name} is ready")
 
     def _child(self, kind: str, module: str, arguments: list[str], **options: Any) -> Child:
         if options.keys() <= {"env"}:

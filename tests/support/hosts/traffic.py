@@ -46,7 +46,10 @@ class Traffic:
         """All is published and durable; the last number of each producer."""
         for one in self.producers:
             one.tell("stop")
-        return [int(one.line().removeprefix("durable ")) for one in self.producers]
+        return [
+            int(one.line("the producer's last ack").removeprefix("durable "))
+            for one in self.producers
+        ]
 
 
 def begin(
