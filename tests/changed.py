@@ -161,6 +161,11 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         f"{SERVICE}nodes/levels.py",
     ),
     "tests/system/test_up.py": (*_COMMANDS, f"{SERVICE}server.py", f"{ENGINE}engine/"),
+    "tests/system/test_cold_cache.py": (
+        f"{ENGINE}agents/warmup.py",
+        f"{ENGINE}api/rpc.py",
+        f"{ENGINE}engine/admission.py",
+    ),
     "tests/unit/test_warmup.py": (
         f"{ENGINE}agents/warmup.py",
         f"{ENGINE}native/",

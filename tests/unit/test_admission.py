@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 from tests.project import ROOT
 from tests.support.fake_node import FakeNode
+from tests.support.hearing import LIMIT_S, HearingClock
 
+from tidecast.agents import warmup
+from tidecast.api import news
 from tidecast.api.frames import socket as frames
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import Link, PublicationOptions, SubscriptionOptions
@@ -65,6 +68,80 @@ def served(tmp_path: Path) -> Iterator[Served]:
     one = Served(tmp_path / "data")
     yield one
     one.server.stop()
+
+
+class SlowCompiler:
+    """The node's `create_topic` waits for ``done``; the engine has news about it."""
+
+    def __init__(self, served: Served, patch: pytest.MonkeyPatch) -> None:
+        self.done, self.begun = threading.Event(), threading.Semaphore(0)
+        self._create = served.node.create_topic
+        patch.setattr(served.node, "create_topic", self.create)
+        patch.setattr(warmup, "news", self.news)
+        patch.setattr(news, "NEWS_S", 0.05)
+        self.told = threading.Semaphore(0)
+
+    def create(self, topic: TopicConfig) -> None:
+        self.begun.release()
+        assert self.done.wait(60.0)
+        self._create(topic)
+
+    def news(self) -> str:
+        self.told.release()
+        return "it compiles kernels"
+
+
+def create(name: str) -> frames.Administer:
+    return frames.Administer(action="create_topic", arguments={"topic": name})
+
+
+def test_a_call_waits_while_the_engine_compiles(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = SlowCompiler(served, monkeypatch)
+    links = [SocketLink.connect(served.data_dir, f"c{n}") for n in range(admission.POOL_THREADS)]
+    clocks = [HearingClock(link._wire._calls) for link in links]
+    problems: list[BaseException] = []
+
+    def ask(link: SocketLink, n: int) -> None:
+        try:
+            link._wire.ask(create(f"t{n}"), LIMIT_S)
+        except BaseException as problem:  # noqa: BLE001
+            problems.append(problem)
+
+    threads = [threading.Thread(target=ask, args=(link, n)) for n, link in enumerate(links)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert compiler.begun.acquire(timeout=30.0)
+    late = SocketLink.connect(served.data_dir, "late")  # while all of the pool's threads wait
+    for clock in clocks:
+        clock.wait()
+    compiler.done.set()
+    for thread in threads:
+        thread.join(30.0)
+    assert problems == []
+    assert {t.name for t in served.node.topics()} >= {f"t{n}" for n in range(len(links))}
+    for each in (*links, late):
+        each.close()
+
+
+def test_a_client_that_knows_no_news_gets_none(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = SlowCompiler(served, monkeypatch)
+    sock = dial(served.data_dir)
+    sock.sendall(frames.frame(frames.Request(1, frames.Hello(name="old", attach=False))))
+    sock.sendall(frames.frame(frames.Request(2, create("t"))))
+    for _ in range(3):
+        assert compiler.told.acquire(timeout=30.0)
+    compiler.done.set()
+    answers = [frames.decode_from_engine(receive_frame(sock) or b"") for _ in range(2)]
+    assert [(type(each).__name__, getattr(each, "id", 0)) for each in answers] == [
+        ("Reply", 1),
+        ("Reply", 2),
+    ]
+    sock.close()
 
 
 @pytest.fixture

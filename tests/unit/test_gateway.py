@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, TOKEN, local, make_gateway, remote, until_event
+from tests.support.hearing import LIMIT_S, HearingClock
 from tests.support.proxy import Proxy
 from websockets.exceptions import (
     ConnectionClosed,
@@ -28,10 +29,13 @@ from websockets.typing import Origin
 
 import tidecast
 import tidecast.sync
+from tidecast.agents import warmup
+from tidecast.api import news
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import dial
 from tidecast.client.remote import frames as remote_frames
+from tidecast.client.remote import link as remote_link
 from tidecast.client.remote.arrivals import Arrivals, Subscribed
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
@@ -40,6 +44,7 @@ from tidecast.events import Gap, GatewayBack, GatewayLost
 from tidecast.gateway.server import TOKEN_NAME, Gateway, address_of, token_of
 from tidecast.gateway.session import RemoteSession
 from tidecast.layout import ring as ring_layout
+from tidecast.node.live import topics
 
 TOPICS = [
     {"name": "small", "transport": "ipc", "history_bytes": "64KiB"},
@@ -251,6 +256,38 @@ def goodbye(socket: Any) -> str:
                 return frame.reason
     except ConnectionClosed as problem:
         return str(problem)
+
+
+def test_a_call_waits_while_the_engine_behind_the_gateway_compiles(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def compile_slowly(**_: Any) -> None:
+        begun.set()
+        assert done.wait(60.0)
+
+    def reason() -> str:
+        return "it compiles kernels" if begun.is_set() else ""
+
+    monkeypatch.setattr(topics, "warm_up", compile_slowly)
+    monkeypatch.setattr(warmup, "news", reason)
+    monkeypatch.setattr(news, "NEWS_S", 0.05)
+    monkeypatch.setattr(remote_link, "REQUEST_TIMEOUT_S", LIMIT_S)
+    with remote(gateway.url) as far:
+        link: Any = far.link
+        clock = HearingClock(link._calls)
+        made: list[Any] = []
+        thread = threading.Thread(
+            target=lambda: made.append(far.topics.ensure("slow.orders", mode="durable"))
+        )
+        thread.start()
+        assert begun.wait(30.0)
+        clock.wait()
+        done.set()
+        thread.join(30.0)
+        assert [each.mode for each in made] == ["durable"]
+        far.topics.delete("slow.orders")
 
 
 OPEN = remote_frames.OpenPublication(id=1, number=1, topic="raw", options=PublicationOptions())

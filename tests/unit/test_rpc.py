@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.support.hearing import LIMIT_S, HearingClock
 
-from tidecast.api.frames.common import Reply, encode_result, failure_of
+from tidecast.api.frames.common import Reply, Working, encode_result, failure_of
 from tidecast.api.rpc import Calls
 from tidecast.errors import ConnectionLost, NotFound, StorageError, Timeout
 
@@ -40,6 +41,32 @@ def test_errors_travel_whole_and_nonsense_is_a_lost_connection() -> None:
         calls.ask(lambda n: calls.answer(reply(n, "text")), int, 30.0, "Stats")
     with pytest.raises(NotFound, match="x"):
         calls.ask(lambda n: calls.resolve(n, NotFound("x")), int, 30.0, "Stats")
+
+
+def test_a_question_waits_while_the_other_side_works_on_it() -> None:
+    calls, sent = Calls("the peer"), list[int]()
+    clock, asked = HearingClock(calls), threading.Event()
+
+    def work() -> None:
+        assert asked.wait(30.0)
+        for _ in range(8):  # much longer than the limit, and never silent for so long
+            calls.hear(Working(id=sent[0], reason="it compiles"))
+        calls.answer(reply(sent[0], 5))
+
+    def send(number: int) -> None:
+        sent.append(number)
+        asked.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert calls.ask(send, int, LIMIT_S, "Open") == 5
+    thread.join(30.0)
+    assert clock.now_s > 2 * LIMIT_S
+    calls.hear(Working(id=sent[0], reason="nobody waits"))
+    assert calls._news == {}
+    calls = Calls("the peer")
+    with pytest.raises(Timeout, match=r"did not answer Open within 0\.05 s: it compiles$"):
+        calls.ask(lambda n: calls.hear(Working(id=n, reason="it compiles")), int, 0.05, "Open")
 
 
 def test_what_a_late_answer_opened_is_closed() -> None:

@@ -90,6 +90,33 @@ def test_live_topics_wait_for_no_kernel_of_durable_ones(compiling: warmup._Compi
     assert set(compiling.missing(DURABLE)) == set(DURABLE) - set(LIVE)
 
 
+def test_who_waits_for_the_compiler_is_news(
+    compiling: warmup._Compiling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warmup, "_COMPILING", compiling)
+    compiling.begin(("log", "queues"), 0)
+    assert warmup.news() == "", "it compiles, and nobody waits"
+    seen: list[str] = []
+    waiting = threading.Thread(
+        target=compiling.wait, args=(("log", "queues"), lambda *_: seen.append("step"))
+    )
+    waiting.start()
+    while not warmup.news():
+        waiting.join(0.01)
+    assert warmup.news() == "it compiles kernels, 0 of 2 groups are done; it does so once a build"
+    compiling.compiled("log")
+    while "1 of 2" not in warmup.news():
+        waiting.join(0.01)
+    compiling.compiled("queues")
+    waiting.join(30)
+    assert warmup.news() == ""
+    compiling.begin(("puller",), 0)
+    compiling.ended(Child.made[-1], "no such type")  # type: ignore[arg-type]
+    with pytest.raises(TidecastError):
+        compiling.wait(("puller",), warmup._silent)
+    assert warmup.news() == ""
+
+
 def test_what_does_not_compile_is_an_error_and_is_tried_again(
     compiling: warmup._Compiling,
 ) -> None:

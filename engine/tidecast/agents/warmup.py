@@ -115,6 +115,8 @@ class _Compiling:
         self._cached: set[str] = set()
         self._children: list[_Child] = []
         self._problems: dict[str, str] = {}
+        self._waits: dict[int, tuple[int, int]] = {}
+        """By thread that waits: (kernels that are there, all that it waits for)."""
         self._process_id = os.getpid()
 
     def missing(self, names: Iterable[str]) -> list[str]:
@@ -143,15 +145,28 @@ class _Compiling:
                 left = [name for name in wanted if name not in self._cached]
                 failed = [name for name in left if name in self._problems]
                 if failed:
+                    self._waits.pop(threading.get_ident(), None)
                     raise TidecastError(
                         f"kernels {failed} do not compile: {self._problems[failed[0]]}"
                     )
+                if left:
+                    done = len(wanted) - len(left)
+                    self._waits[threading.get_ident()] = (done, len(wanted))
                 if len(left) != told:
                     told = len(left)
                     progress(left[0] if left else "", len(wanted) - told, len(wanted))
                 if not left:
+                    self._waits.pop(threading.get_ident(), None)
                     return
                 self._changed.wait(_LOOK_S)
+
+    def news(self) -> str:
+        """What a thread waits for that needs kernels; "": none waits."""
+        with self._changed:
+            if not self._waits:
+                return ""
+            done, of = min(self._waits.values())
+        return f"it compiles kernels, {done} of {of} groups are done; it does so once a build"
 
     def compiled(self, name: str) -> None:
         """A child reports one."""
@@ -195,6 +210,11 @@ def warm_up(progress: Progress | None = None, names: Iterable[str] = ALL) -> Non
     if not is_warm(names):
         _COMPILING.begin(names, 0)
         _COMPILING.wait(names, progress or _silent)
+
+
+def news() -> str:
+    """Why a call takes long: it waits for the compiler; "": none does."""
+    return _COMPILING.news()
 
 
 class Background:

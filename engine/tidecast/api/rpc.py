@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidecast.api.frames.common import Reply, error_of
+from tidecast.api.frames.common import Reply, Working, error_of
 from tidecast.errors import ConnectionLost, TidecastError, Timeout
 
 LATE_MAX = 1024
@@ -45,13 +46,15 @@ def result_of(reply: Reply, kind: Any, peer: str) -> Any:
 class Calls:
     """The questions of one connection that wait for answers. Safe for use from any thread."""
 
-    def __init__(self, peer: str) -> None:
-        """``peer``: who is asked, as messages name it."""
-        self._peer = peer
+    def __init__(self, peer: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """``peer``: who is asked, as messages name it. ``clock``: in seconds, for tests."""
+        self._peer, self._clock = peer, clock
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, _Question] = {}
         self._late: dict[int, _Question] = {}
+        self._news: dict[int, tuple[float, str]] = {}
+        """By question: when the other side reported that it works on it, and what takes long."""
 
     def begin(self, kind: Any, then: Then) -> int:
         """A question is about to be sent: its id. ``kind``: the type of its result.
@@ -73,6 +76,7 @@ class Calls:
     ) -> Any:
         """Ask and wait for the result; ``send`` sends the question of this id.
 
+        ``timeout_s``: since the question, or since the other side reported that it works on it.
         Raises what the other side raised, ConnectionLost, Timeout, and what ``send`` raises.
         """
         answer: Future[Any] = Future()
@@ -86,16 +90,22 @@ class Calls:
         number = self.begin(kind, answered)
         try:
             send(number)
-            return answer.result(timeout_s)
-        except FutureTimeout:
-            if self._give_up(number, undo):
-                raise Timeout(
-                    f"{self._peer} did not answer {name} within {timeout_s:g} s"
-                ) from None
-            return answer.result()  # it came this moment
+            asked_s = self._clock()
+            while True:
+                since_s, reason = self._news.get(number, (asked_s, ""))
+                left_s = since_s + timeout_s - self._clock()
+                if left_s > 0:
+                    with contextlib.suppress(FutureTimeout):
+                        return answer.result(left_s)
+                    continue  # news may have come
+                if not self._give_up(number, undo):
+                    return answer.result()  # it came this moment
+                said = f": {reason}" if reason else ""
+                raise Timeout(f"{self._peer} did not answer {name} within {timeout_s:g} s{said}")
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
+                self._news.pop(number, None)
 
     def ask_then(self, send: Callable[[int], None], kind: Any, then: Then) -> None:
         """Ask without waiting; a question that cannot be sent is answered with that error."""
@@ -129,6 +139,12 @@ class Calls:
         elif late is not None:
             with contextlib.suppress(TidecastError):
                 late.then(result_of(reply, late.kind, self._peer))
+
+    def hear(self, working: Working) -> None:
+        """A question takes long, and the other side works on it."""
+        with self._lock:
+            if working.id in self._waiting:
+                self._news[working.id] = (self._clock(), working.reason)
 
     def lose(self, problem: TidecastError) -> None:
         """The connection is lost: no answer comes any more."""

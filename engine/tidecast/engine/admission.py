@@ -24,10 +24,12 @@ from typing import Any
 import msgspec
 
 from tidecast.access import EVERYTHING, printable
+from tidecast.agents import warmup
 from tidecast.api import levels
 from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
 from tidecast.api.link import ConsumerGrant
+from tidecast.api.news import with_news
 from tidecast.api.node import NodeApi
 from tidecast.api.operations import Operation, Operations, nothing
 from tidecast.client.links.socket_session import short_path, socket_path
@@ -64,6 +66,7 @@ class AdmissionServer:
         self.path = socket_path(data_dir)
         self.token, self.guard = token, guard
         self.pool = ThreadPoolExecutor(POOL_THREADS, "tidecast-admission")
+        self.greeter = ThreadPoolExecutor(1, "tidecast-greeter")
         self.connections: set[_Connection] = set()
         self.by_client: dict[int, _Connection] = {}
         self._loop = asyncio.new_event_loop()
@@ -101,6 +104,7 @@ class AdmissionServer:
         self._thread.join(STOP_TIMEOUT_S)
         self._thread = None
         self.pool.shutdown(wait=True, cancel_futures=True)
+        self.greeter.shutdown(wait=True, cancel_futures=True)
         self._loop.close()
 
     async def _shut(self, reason: str) -> None:
@@ -172,6 +176,7 @@ class _Connection:
         assert task is not None
         self.task: asyncio.Task[Any] = task
         self._peer_pid = 0
+        self._hears_news = False
         self._watch = -1
 
     async def run(self) -> None:
@@ -249,9 +254,13 @@ class _Connection:
             raise AuthError("the engine wants a token, and this is not it: give token=...")
         reads = levels.range_of("socket", hello.protocol, hello.levels)
         level = levels.agreed("client", printable(hello.version), reads, "engine")
+        self._hears_news = hello.working
         node, doorbell = self.node, 0
         if hello.attach:
-            self.client_id = await self._in_pool(partial(node.attach, hello.name, outlives=True))
+            attach = partial(node.attach, hello.name, outlives=True)
+            # in a thread of its own: requests may wait for the compiler for minutes
+            loop = asyncio.get_running_loop()
+            self.client_id = await loop.run_in_executor(self.server.greeter, attach)
             self.server.by_client[self.client_id] = self
             doorbell = node.doorbell(self.client_id)
         return frames.Welcome(
@@ -286,7 +295,8 @@ class _Connection:
             operation.handler(self, request.body)
             return
         try:
-            result = await self._in_pool(self._perform, operation, request.body)
+            work = self._in_pool(self._perform, operation, request.body)
+            result = await with_news(work, warmup.news, partial(self._say_working, request.id))
             reply = common.Reply(id=request.id, result=common.encode_result(result))
         except TidecastError as problem:
             reply = common.Reply(id=request.id, failure=common.failure_of(problem))
@@ -300,6 +310,10 @@ class _Connection:
                 self._push_before_reply()
             self._send(reply)
             await self.writer.drain()
+
+    def _say_working(self, question: int, reason: str) -> None:
+        if question and self._hears_news:
+            self._send(common.Working(id=question, reason=reason))
 
     async def _in_pool(self, call: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()

@@ -345,7 +345,7 @@ class Gateway:
             reads = levels.range_of("gateway", hello.protocol, hello.levels)
             level = levels.agreed("client", printable(hello.version), reads, "gateway")
             session, resumed = await self._session_of(hello, self._shown[socket])
-            session.connect(socket)
+            session.connect(socket, hears_news=hello.working)
             self._count(GatewayCounter.RESUMED, resumed)
             done = False
             try:

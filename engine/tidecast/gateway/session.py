@@ -16,6 +16,7 @@ import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,7 +25,9 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
-from tidecast.api.frames.common import Frame, Reply, encode_result
+from tidecast.agents import warmup
+from tidecast.api.frames.common import Frame, Reply, Working, encode_result
+from tidecast.api.news import with_news
 from tidecast.api.operations import EVERY_TOPIC, Operation, Operations, nothing
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers import reader
@@ -286,6 +289,7 @@ class RemoteSession:
         self._posted = asyncio.Event()
         self._image = 0
         self._newest: ServerConnection | None = None
+        self._hears_news = False
         self.state = State.SERVED
 
     @property
@@ -293,9 +297,12 @@ class RemoteSession:
         """A client is there."""
         return self._socket is not None
 
-    def connect(self, socket: ServerConnection) -> None:
-        """A connection comes: an older one no longer counts, and is cut off by `serve`."""
-        self._newest = socket
+    def connect(self, socket: ServerConnection, *, hears_news: bool) -> None:
+        """A connection comes: an older one no longer counts, and is cut off by `serve`.
+
+        ``hears_news``: its client understands `Working`.
+        """
+        self._newest, self._hears_news = socket, hears_news
 
     def is_newest(self, socket: ServerConnection) -> bool:
         """No connection came after this one."""
@@ -486,7 +493,10 @@ class RemoteSession:
     async def _answer(self, operation: Operation, frame: Any) -> None:
         try:
             operation.allow(self, frame, self.need)
-            result = encode_result(await operation.handler(self, frame))
+            say = partial(self._say_working, frame.id)
+            result = encode_result(
+                await with_news(operation.handler(self, frame), warmup.news, say)
+            )
         except (BadFrame, ConnectionClosed):
             raise
         except Exception as problem:  # noqa: BLE001 - one request does not end the session
@@ -497,6 +507,10 @@ class RemoteSession:
             self.post(Reply(id=frame.id, result=result))
         if isinstance(frame, frames.OpenSubscription) and frame.number in self._subscriptions:
             self._subscriptions[frame.number].start()
+
+    def _say_working(self, question: int, reason: str) -> None:
+        if self._hears_news:
+            self.post(Working(id=question, reason=reason))
 
     async def refuse(self, frame: Any) -> None:
         """A frame that no operation serves. Raises BadFrame."""

@@ -46,6 +46,16 @@ class Reply(Frame, frozen=True, kw_only=True):
     failure: Failure | None = None
 
 
+class Working(Frame, frozen=True, kw_only=True):
+    """The question of this id is worked on, and what takes long. More may come, then the reply.
+
+    Only for those whose hello has ``working``: older clients know no such frame.
+    """
+
+    id: int
+    reason: str
+
+
 class Goodbye(Frame, frozen=True, kw_only=True):
     """The other side ends the connection, and why."""
 

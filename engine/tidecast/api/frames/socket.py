@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidecast.api.frames.common import HEAD, Goodbye, Reply, encoder
+from tidecast.api.frames.common import HEAD, Goodbye, Reply, Working, encoder
 from tidecast.api.levels import FIRST, UNSAID, protocol_of
 from tidecast.api.link import (
     ConsumerGrant,
@@ -48,6 +48,8 @@ class Hello(Body, frozen=True, kw_only=True):
     protocol: int = protocol_of("socket")
     levels: tuple[int, int] = UNSAID
     version: str = ""
+    working: bool = False
+    """The client understands `Working`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +221,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     events: list[AnyEvent]
 
 
-FromEngine = Reply | Events | Goodbye
+FromEngine = Reply | Working | Events | Goodbye
 
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _engine_decoder = msgspec.msgpack.Decoder(FromEngine)

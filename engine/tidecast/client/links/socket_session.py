@@ -21,7 +21,7 @@ import msgspec
 
 from tidecast.api import levels
 from tidecast.api.frames import socket as frames
-from tidecast.api.frames.common import HEAD, Goodbye, Reply
+from tidecast.api.frames.common import HEAD, Goodbye, Reply, Working
 from tidecast.api.frames.socket import Body, Hello, Request, Welcome
 from tidecast.api.rpc import Calls
 from tidecast.config.topology import FaultSettings, TopicConfig
@@ -112,6 +112,8 @@ class _Wire:
                 message = frames.decode_from_engine(content)
                 if isinstance(message, Reply):
                     self._calls.answer(message)
+                elif isinstance(message, Working):
+                    self._calls.hear(message)
                 elif isinstance(message, Goodbye):
                     reason = message.reason
                 elif (session := self._session()) is not None:
@@ -201,7 +203,9 @@ class EngineSession:
     def __init__(self, data_dir: Path, name: str, token: str | None, *, attach: bool) -> None:
         self.data_dir = data_dir
         reads = (levels.OURS.low, levels.OURS.high)
-        self._hello = Hello(name=name, token=token, attach=attach, version=VERSION, levels=reads)
+        self._hello = Hello(
+            name=name, token=token, attach=attach, version=VERSION, levels=reads, working=True
+        )
         self._pid = os.getpid()
         self._closed = False
         self._events: deque[Event] = deque()

@@ -38,6 +38,7 @@ def dial(
             key=key,
             version=VERSION,
             levels=(levels.OURS.low, levels.OURS.high),
+            working=True,
         )
         socket.send(frames.encode(hello))
         frame, _ = frames.from_gateway(socket.recv(CONNECT_TIMEOUT_S))

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
-from tidecast.api.frames.common import HEAD, Failure, Frame, Goodbye, Reply, encoder
+from tidecast.api.frames.common import HEAD, Failure, Frame, Goodbye, Reply, Working, encoder
 from tidecast.api.levels import FIRST, UNSAID, protocol_of
 from tidecast.api.link import (
     RESUME_MAX,
@@ -85,6 +85,8 @@ class Hello(Frame, frozen=True, kw_only=True):
     key: str = ""
     version: str = ""
     levels: tuple[int, int] = UNSAID
+    working: bool = False
+    """The client understands `Working`."""
 
 
 class OpenPublication(Frame, frozen=True, kw_only=True):
@@ -375,7 +377,7 @@ FromClient = (
 )  # fmt: skip
 FromGateway = (
     Welcome | Reply | Accepted | ImageOpened | ImageEnded | GapReported | Deliver | Ended
-    | EventsReported | Goodbye | Durable | Delivered | TakenBack | Sent
+    | EventsReported | Goodbye | Durable | Delivered | TakenBack | Sent | Working
 )  # fmt: skip
 
 _client_decoder = msgspec.msgpack.Decoder(FromClient)

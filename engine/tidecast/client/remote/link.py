@@ -25,7 +25,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from tidecast.api.frames.common import Failure, Frame, Goodbye, Reply, error_of
+from tidecast.api.frames.common import Failure, Frame, Goodbye, Reply, Working, error_of
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
@@ -350,6 +350,8 @@ class RemoteLink(Link):
             case Reply():
                 # Without the lock: who sends holds it, and may wait for the gateway to read.
                 self._calls.answer(frame)
+            case Working():
+                self._calls.hear(frame)
             case frames.Delivered() | frames.TakenBack():
                 self.consumers.received(frame, body)
             case frames.Sent():
