@@ -31,6 +31,7 @@ from tidecast.events import (
     ConsumerExpelled,
     DeliveryPaused,
     DiskBack,
+    ForeignPackets,
     PublisherWaits,
     QueuesLost,
     QueuesReleased,
@@ -109,6 +110,30 @@ def told(node: SimulatedNode, kind: type) -> list[Any]:
 
 def durable(one: Cluster, publisher: Any) -> None:
     assert one.net.run(60e6, until=lambda: publisher.durable_position >= publisher.position)
+
+
+def test_a_change_of_the_owner_is_no_alarm_at_publishers_of_other_nodes(tmp_path: Path) -> None:
+    """The next owner acks from another address, soon after the last ACK of the one before."""
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        b, c = one.node("b"), one.node("c")
+        client = c.connect()
+        publisher = client.publisher("orders", producer="q")
+        publisher.publish(b"0")
+        durable(one, publisher)
+        keepers = [a, b]
+        for n in range(1, 5):
+            publisher.publish(b"%d" % n)
+            moved(one, *keepers)
+            durable(one, publisher)
+            keepers.reverse()
+        events = []
+        while (event := client.take_event()) is not None:
+            events.append(event)
+        assert [each for each in events if isinstance(each, ForeignPackets)] == []
+        assert c.count("foreign_address") == 0
+        assert sorted(one.payloads()) == [b"%d" % n for n in range(5)]
 
 
 def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:

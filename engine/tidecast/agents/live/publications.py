@@ -68,6 +68,9 @@ PUBLICATION = np.dtype(
         ("owner_a", np.int64),  # 16 bytes: where its last ACK came from
         ("owner_b", np.int64),
         ("owner_ns", np.int64),  # and when
+        ("former_a", np.int64),  # 16 bytes: where the owner before was
+        ("former_b", np.int64),
+        ("claim_ns", np.int64),  # since when another address claims to be the next owner, 0: none
         ("joins", np.int64),  # receivers that may still join
         ("joins_ns", np.int64),  # when that was last increased
         ("credit", np.int64),  # packets that receivers without an entry may ask for again

@@ -113,6 +113,10 @@ PAUSE_NS_MIN = 100_000_000
 """An agent whose next cycle comes so late did not run: its process was stopped, or had no core."""
 OWNER_SILENT_NS = 1_000_000_000
 """An owner acks with each STATUS: after so long without, the topic may have another owner."""
+CROSSING_NS = 200_000_000
+"""After the first ACK of the next owner, ACKs of the one before may still be on their way."""
+CLAIM_NS_MAX = 10 * OWNER_SILENT_NS
+"""A claim that is older is forgotten: the next one is judged by itself."""
 _I_GAUGES = (int(C.HEAD), int(C.SENT), int(C.SLOWEST_CONSUMED), int(C.RTT_NS))
 
 
@@ -495,10 +499,33 @@ def _on_owner_ack(S, pub, now_ns, buffer, at, name):
     a, b = load_i64(name, 0), load_i64(name, 8)
     moved = pub.owner_a != a or pub.owner_b != b
     if moved and pub.owner_ns != 0 and now_ns - pub.owner_ns < OWNER_SILENT_NS:
-        _foreign(S, pub, wire.ACK, load_u16(buffer, at + wire.SOURCE_AT), name, now_ns)
+        if _is_change(pub, load_i64(buffer, at + wire.ACK_OWNER_AT), a, b, now_ns):
+            counted(S, pub, C.STALE_SESSION, 1)
+        else:
+            _foreign(S, pub, wire.ACK, load_u16(buffer, at + wire.SOURCE_AT), name, now_ns)
         return
+    before = pub.owner
     if on_ack(S, pub, now_ns, buffer, at):
+        if moved:
+            pub.former_a, pub.former_b = pub.owner_a, pub.owner_b
+        if moved or pub.owner != before:
+            pub.claim_ns = 0
         pub.owner_a, pub.owner_b, pub.owner_ns = a, b, now_ns
+
+
+@inlined
+def _is_change(pub, owner, a, b, now_ns):
+    """An ACK that is not believed: from the owner before, or from the next that is early?
+
+    While the owner acks on, another address that claims to be the next one is a stranger's.
+    """
+    if owner < pub.owner and pub.former_a == a and pub.former_b == b:
+        return True
+    if owner <= pub.owner:
+        return False
+    if pub.claim_ns == 0 or now_ns - pub.claim_ns > CLAIM_NS_MAX:
+        pub.claim_ns = now_ns
+    return pub.owner_ns <= pub.claim_ns + CROSSING_NS
 
 
 @inlined
