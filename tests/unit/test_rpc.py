@@ -62,9 +62,10 @@ def test_a_question_waits_while_the_other_side_works_on_it() -> None:
     assert calls.ask(send, int, LIMIT_S, "Open") == 5
     thread.join(30.0)
     assert clock.now_s > 2 * LIMIT_S
-    calls.hear(Working(id=sent[0], reason="nobody waits"))
-    assert calls._news == {}
     calls = Calls("the peer")
+    calls.hear(Working(id=1, reason="before"))
+    with pytest.raises(Timeout, match=r"did not answer Open within 0\.05 s$"):
+        calls.ask(lambda _: None, int, 0.05, "Open")
     with pytest.raises(Timeout, match=r"did not answer Open within 0\.05 s: it compiles$"):
         calls.ask(lambda n: calls.hear(Working(id=n, reason="it compiles")), int, 0.05, "Open")
 

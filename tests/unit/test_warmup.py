@@ -98,10 +98,10 @@ def test_who_waits_for_the_compiler_is_news(
     assert warmup.news() == "", "it compiles, and nobody waits"
     seen: list[str] = []
     waiting = threading.Thread(
-        target=compiling.wait, args=(("log", "queues"), lambda *_: seen.append("step"))
+        target=warmup.warm_up, args=(lambda *_: seen.append("step"), ("log", "queues"))
     )
     waiting.start()
-    while not warmup.news():
+    while "of" not in warmup.news():
         waiting.join(0.01)
     assert warmup.news() == "it compiles kernels, 0 of 2 groups are done; it does so once a build"
     compiling.compiled("log")
@@ -112,7 +112,7 @@ def test_who_waits_for_the_compiler_is_news(
     assert warmup.news() == ""
     compiling.begin(("puller",), 0)
     compiling.ended(Child.made[-1], "no such type")  # type: ignore[arg-type]
-    with pytest.raises(TidecastError):
+    with pytest.raises(TidecastError), compiling.waiting():
         compiling.wait(("puller",), warmup._silent)
     assert warmup.news() == ""
 

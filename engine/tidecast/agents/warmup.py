@@ -8,13 +8,14 @@ in the background (`Background`), and the first durable topic waits for them.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tidecast.config.topology import Topology
@@ -145,28 +146,35 @@ class _Compiling:
                 left = [name for name in wanted if name not in self._cached]
                 failed = [name for name in left if name in self._problems]
                 if failed:
-                    self._waits.pop(threading.get_ident(), None)
                     raise TidecastError(
                         f"kernels {failed} do not compile: {self._problems[failed[0]]}"
                     )
-                if left:
-                    done = len(wanted) - len(left)
-                    self._waits[threading.get_ident()] = (done, len(wanted))
                 if len(left) != told:
                     told = len(left)
+                    if threading.get_ident() in self._waits:
+                        self._waits[threading.get_ident()] = (len(wanted) - told, len(wanted))
                     progress(left[0] if left else "", len(wanted) - told, len(wanted))
                 if not left:
-                    self._waits.pop(threading.get_ident(), None)
                     return
                 self._changed.wait(_LOOK_S)
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """This thread waits for kernels: that is news."""
+        self._waits[threading.get_ident()] = (0, 0)
+        try:
+            yield
+        finally:
+            del self._waits[threading.get_ident()]
+
     def news(self) -> str:
-        """What a thread waits for that needs kernels; "": none waits."""
-        with self._changed:
-            if not self._waits:
-                return ""
-            done, of = min(self._waits.values())
-        return f"it compiles kernels, {done} of {of} groups are done; it does so once a build"
+        """What a thread waits for that needs kernels; "": none waits. It never blocks."""
+        waits = list(self._waits.values())
+        if not waits:
+            return ""
+        done, of = min(waits)
+        steps = f", {done} of {of} groups are done" if of else ""
+        return f"it compiles kernels{steps}; it does so once a build"
 
     def compiled(self, name: str) -> None:
         """A child reports one."""
@@ -208,8 +216,9 @@ def warm_up(progress: Progress | None = None, names: Iterable[str] = ALL) -> Non
     """
     names = tuple(names)
     if not is_warm(names):
-        _COMPILING.begin(names, 0)
-        _COMPILING.wait(names, progress or _silent)
+        with _COMPILING.waiting():  # from here on: to start the processes may take seconds
+            _COMPILING.begin(names, 0)
+            _COMPILING.wait(names, progress or _silent)
 
 
 def news() -> str:

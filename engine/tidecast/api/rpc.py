@@ -53,8 +53,11 @@ class Calls:
         self._lock = threading.Lock()
         self._waiting: dict[int, _Question] = {}
         self._late: dict[int, _Question] = {}
-        self._news: dict[int, tuple[float, str]] = {}
-        """By question: when the other side reported that it works on it, and what takes long."""
+        self._news = (float("-inf"), "")
+        """When the other side reported that it works, and what takes long.
+
+        It holds for all questions: those of one connection are answered one after another.
+        """
 
     def begin(self, kind: Any, then: Then) -> int:
         """A question is about to be sent: its id. ``kind``: the type of its result.
@@ -76,7 +79,7 @@ class Calls:
     ) -> Any:
         """Ask and wait for the result; ``send`` sends the question of this id.
 
-        ``timeout_s``: since the question, or since the other side reported that it works on it.
+        ``timeout_s``: since the question, or since the other side reported that it works.
         Raises what the other side raised, ConnectionLost, Timeout, and what ``send`` raises.
         """
         answer: Future[Any] = Future()
@@ -87,25 +90,23 @@ class Calls:
             else:
                 answer.set_result(found)
 
-        number = self.begin(kind, answered)
+        number, asked_s = self.begin(kind, answered), self._clock()
         try:
             send(number)
-            asked_s = self._clock()
             while True:
-                since_s, reason = self._news.get(number, (asked_s, ""))
-                left_s = since_s + timeout_s - self._clock()
+                heard_s, reason = self._news
+                left_s = max(asked_s, heard_s) + timeout_s - self._clock()
                 if left_s > 0:
                     with contextlib.suppress(FutureTimeout):
                         return answer.result(left_s)
                     continue  # news may have come
                 if not self._give_up(number, undo):
                     return answer.result()  # it came this moment
-                said = f": {reason}" if reason else ""
+                said = f": {reason}" if heard_s >= asked_s else ""
                 raise Timeout(f"{self._peer} did not answer {name} within {timeout_s:g} s{said}")
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
-                self._news.pop(number, None)
 
     def ask_then(self, send: Callable[[int], None], kind: Any, then: Then) -> None:
         """Ask without waiting; a question that cannot be sent is answered with that error."""
@@ -142,9 +143,7 @@ class Calls:
 
     def hear(self, working: Working) -> None:
         """A question takes long, and the other side works on it."""
-        with self._lock:
-            if working.id in self._waiting:
-                self._news[working.id] = (self._clock(), working.reason)
+        self._news = (self._clock(), working.reason)
 
     def lose(self, problem: TidecastError) -> None:
         """The connection is lost: no answer comes any more."""
