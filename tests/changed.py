@@ -161,6 +161,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         f"{SERVICE}nodes/levels.py",
     ),
     "tests/system/test_up.py": (*_COMMANDS, f"{SERVICE}server.py", f"{ENGINE}engine/"),
+    "tests/system/test_ack_repeats.py": (*_CONSUMING, *_PROCESSES),
     "tests/system/test_cold_cache.py": (
         f"{ENGINE}agents/warmup.py",
         f"{ENGINE}api/rpc.py",

@@ -22,6 +22,11 @@ def _runnable() -> int:
     return int(_LOADAVG.read_text().split()[3].split("/")[0])
 
 
+def machine_share() -> float:
+    """The share of a processor that a runnable task gets now."""
+    return min(1.0, _CORES / max(1, _runnable()))
+
+
 class Patience:
     """A limit of ``timeout_s`` seconds of progress. Ask `over` at least every few milliseconds.
 
