@@ -21,8 +21,12 @@ from tests.support.roles import MARKED, NUMBER
 
 pytestmark = pytest.mark.long
 TOPIC: dict[str, Any] = {
-    "name": "orders", "mode": "durable", "queues": 3, "fsync": "batch", "fsync_interval_ms": 5,
-}  # fmt: skip
+    "name": "orders",
+    "mode": "durable",
+    "queues": 3,
+    "fsync": "batch",
+    "fsync_interval_ms": 5,
+}
 NOTED = struct.Struct(f"<Q{MARKED.size}s")
 BOUND_S = 0.1
 """Promised: positions are saved so often."""

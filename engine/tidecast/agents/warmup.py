@@ -168,7 +168,7 @@ class _Compiling:
             del self._waits[threading.get_ident()]
 
     def news(self) -> str:
-        """What a thread waits for that needs kernels; "": none waits. It never blocks."""
+        """The reason why a thread waits; "": none does. It never blocks."""
         waits = list(self._waits.values())
         if not waits:
             return ""
