@@ -43,13 +43,17 @@ SIGNALS = (
 """Of pytest-timeout are SIGALRM and its timer."""
 LIMITS = ("NOFILE", "CORE", "AS", "FSIZE", "MEMLOCK", "NPROC", "STACK")
 
+WRITTEN_BY_OTHERS = (b"PYTEST_CURRENT_TEST", b"_RJEM_MALLOC_CONF")
+"""Variables that no test writes: pytest writes one, the first import of Polars the other."""
+
 State = dict[str, Any]
 
 
 def snapshot() -> State:
     """All state by its name; values compare equal as long as nothing changes."""
     environment = os.environ._data.copy()  # type: ignore[attr-defined] # bytes: nothing to decode
-    environment.pop(b"PYTEST_CURRENT_TEST", None)
+    for name in WRITTEN_BY_OTHERS:
+        environment.pop(name, None)
     return {
         "os.environ": environment,
         "working directory": Path.cwd(),

@@ -219,6 +219,12 @@ def test_a_new_topic_is_reported_with_its_near_name(shell: Shell, remote: bool) 
     said = shell.run("pub", name, "--message", "x", remote=remote).stderr
     assert f"warning: topic {name} is new (did you mean {name.replace('z', 'c')}?)" in said
     assert "warning" not in shell.run("pub", name, "--message", "x", remote=remote).stderr
+    read = name.replace("z", "ic")
+    for known in (False, True):  # `sub` creates it
+        said = shell.run("sub", read, "--timeout", "0.1s", code=1, remote=remote).stderr
+        near = f"warning: topic {read} is new (did you mean {read.replace('ii', 'i')}?)"
+        assert (near in said) is not known
+    assert "warning" not in shell.run("sub", "*.none", "--timeout", "0.1s", code=1).stderr
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,91 @@ def test_a_drained_run_ends_behind_what_it_took_and_a_compiled_one_goes_on(tmp_p
     asyncio.run(main())
 
 
+HELD = [b"%d" % i for i in range(300)]
+"""More than a walk takes at a time, and than threads and tasks hold."""
+
+
+def taken_once_by_another(client: Connection, handled: list[bytes]) -> None:
+    """Messages that a drained run did not begin go to another member, without an attempt."""
+    left = sorted(set(HELD) - set(handled))
+    with client.consumer("orders", "billing") as other:
+        found = list[bytes]()
+        while len(found) < len(left):
+            message = other.next(timeout=10.0)
+            assert message.attempts == 1
+            found.append(bytes(message.data))
+            message.ack()
+        assert sorted(found) == left
+        wait_until(lambda: other.info()["lag"] == 0, 5.0, "all are acked")
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_drained_run_begins_nothing_more(client: Connection, concurrency: int) -> None:
+    handled: list[bytes] = []
+    with client.consumer("orders", "billing") as consumer:
+        client.publish_batch("orders", HELD, ack="durable").check()
+        all_busy = threading.Barrier(concurrency + 1)
+
+        def handle(message: DurableMessage) -> None:
+            handled.append(bytes(message.data))
+            all_busy.wait(10.0)
+            wait_until(lambda: consumer.ended, 10.0, "a drain")
+
+        def drain() -> None:
+            all_busy.wait(10.0)
+            consumer.drain(10.0)
+
+        drains = threading.Thread(target=drain)
+        drains.start()
+        assert consumer.run(handle, concurrency) == concurrency
+        drains.join(10.0)
+    assert len(handled) == concurrency
+    taken_once_by_another(client, handled)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_drained_run_of_coroutines_begins_nothing_more(tmp_path: Path, concurrency: int) -> None:
+    handled: list[bytes] = []
+
+    async def main(link: Any) -> None:
+        async with tidecast.connect(link=link) as client:
+            drained, drains = asyncio.Event(), list[asyncio.Task[None]]()
+            async with client.consumer("orders", "billing") as consumer:
+                await client.publisher("orders").publish_batch(HELD, ack="durable")
+
+                async def handle(message: Any) -> None:
+                    handled.append(bytes(message.data))
+                    if len(handled) < concurrency:
+                        await drained.wait()
+                        return
+                    drains.append(asyncio.create_task(consumer.drain(10.0)))
+                    await asyncio.sleep(0)  # it drains from its first step on
+                    assert consumer.ended
+                    drained.set()
+
+                async with asyncio.timeout(20.0):
+                    assert await consumer.run(handle, concurrency) == concurrency
+            assert len(handled) == concurrency
+
+    node = EmbeddedLink.open(topology(), data_dir=tmp_path)
+    asyncio.run(main(node))
+    with connected(tmp_path) as client:
+        taken_once_by_another(client, handled)
+
+
+def test_a_drain_ends_a_loop_over_messages(client: Connection) -> None:
+    handled = []
+    with client.consumer("orders", "billing") as consumer:
+        client.publish_batch("orders", HELD, ack="durable").check()
+        for message in consumer:
+            handled.append(bytes(message.data))
+            message.ack()
+            if len(handled) == 3:
+                consumer.drain()
+    assert len(handled) == 3
+    taken_once_by_another(client, handled)
+
+
 def test_a_function_that_says_nothing_known_ends_the_run(tmp_path: Path) -> None:
     async def no_idea(message: Any, problem: Exception) -> str:
         return "hope"

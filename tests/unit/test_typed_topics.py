@@ -180,6 +180,33 @@ def test_an_invalid_record_raises_if_the_program_wants_that(client: Connection) 
         consumer.run(lambda record: None, max_messages=3)
 
 
+@pytest.mark.parametrize("invalid", ["term", "nak"])
+def test_a_fetch_ends_in_time_while_all_payloads_are_invalid(tmp_path: Path, invalid: Any) -> None:
+    """Each of 300 batches of one invalid record takes 10 ms of the clock: 50 fit into 0.5 s."""
+    now_s = 0.0
+    with connected(tmp_path) as client:
+        orders = client.topic("orders", int)
+        client.publish_batch("orders", [b"none"] * 300, ack="durable").check()
+        with orders.consumer("billing", invalid=invalid, max_deliver=0) as consumer:
+            plain_fetch = consumer.plain.fetch
+            waits = []
+
+            def slow_fetch(max_messages: int, max_wait: float) -> Any:
+                nonlocal now_s
+                waits.append(max_wait)
+                batch = plain_fetch(max_messages, 5.0)
+                now_s += 0.01
+                return batch
+
+            consumer.plain.fetch = slow_fetch  # type: ignore[assignment, method-assign]
+            client.link.now_s = lambda: now_s  # type: ignore[method-assign]
+            assert consumer.fetch(1, max_wait=0.5) == []
+            assert 50 <= len(waits) <= 52
+            assert consumer.invalid == len(waits)
+            assert waits == sorted(waits, reverse=True)  # what is left of max_wait
+            assert (waits[0], waits[-1] < 0.02) == (0.5, True)
+
+
 def test_an_exception_of_the_handler_keeps_its_own_fate(client: Connection) -> None:
     spoil(client)
 

@@ -340,13 +340,16 @@ def test_completion_shows_what_programs_use() -> None:
             client.consumer("d", "s"),
             client.responder("q"),
         )
-        for each in opened:
+        for each in (*opened, client.topics, client.subscriptions):
             shown = dir(each)
             assert shown == sorted(each.PUBLIC.split())
             for name in shown:
                 assert hasattr(type(each), name) or name in vars(each), name
         assert {"publish", "subscribe", "topics"} <= set(dir(client))
         assert not {"bell", "pump", "abandon", "rung", "event_flow"} & set(dir(client))
+        for found in (client.topics, client.subscriptions):
+            calls = {name for name in vars(type(found)) if not name.startswith("_")}
+            assert set(dir(found)) == calls - {"PUBLIC"}
         mine = Mine(client.link)
         assert "greet" in dir(mine)
         mine.abandon()

@@ -172,7 +172,9 @@ def pub(
     key_of = None if key_from is None else key_function(key_from)
     optional = _optional(**each)
     with connect(server or url_of(data_dir), name="tidecast pub", token=token) as client:
-        warning = "" if quiet else _of_new_topic(client, topic)
+        new = "" if quiet else new_topic(client, topic)
+        reach = "it becomes a live topic, and only those who subscribe already get the messages"
+        warning = new and f"{new}: {reach}"
         publisher = client.publisher(topic, channel=channel, producer=producer, first_seq=first_seq)
         sender = Sender(
             publisher, optional, rate_per_s, key_of, durable=ack == "durable", warning=warning
@@ -244,10 +246,14 @@ def _check_combination(
         raise click.UsageError("--first-seq counts the messages of a producer: give --producer too")
 
 
-def _of_new_topic(client: Connection, topic: str) -> str:
-    """A warning if publishing makes the topic: a mistyped name would go unnoticed."""
+def new_topic(client: Connection, topic: str) -> str:
+    """Words for a warning if the topic is not there yet: a mistyped name would go unnoticed."""
     from tidecast.config.near import near
+    from tidecast.config.topology import is_pattern
     from tidecast.errors import TidecastError
+
+    if is_pattern(topic):
+        return ""
 
     def ask(action: str, **arguments: Any) -> Any:
         return client.link.administer(action, arguments)
@@ -258,10 +264,7 @@ def _of_new_topic(client: Connection, topic: str) -> str:
         known = [each["name"] for each in all_rows(ask, "topics")]
     except TidecastError:  # a name that is none, or an older gateway
         return ""
-    return (
-        f"topic {topic} is new{near(topic, known)}: it is made as a live topic, and messages reach "
-        "only those who subscribe already"
-    )
+    return f"topic {topic} is new{near(topic, known)}"
 
 
 def _report_while(client: Connection) -> None:

@@ -20,7 +20,7 @@ from tidecast.cli.common import (
     warn,
 )
 from tidecast.cli.messages import formats
-from tidecast.cli.messages.pub import url_of
+from tidecast.cli.messages.pub import new_topic, url_of
 from tidecast.cli.messages.reading import DurableFlow, Flow, LogFlow
 from tidecast.cli.options.names import SubscriptionName, TopicName
 from tidecast.cli.options.params import Duration, Moment
@@ -130,6 +130,8 @@ def sub(
         elif name is not None:
             flow = DurableFlow(client, _consumer(opened, client, topic, name, start), out, writer)
         else:
+            if not quiet and (new := new_topic(client, topic)):
+                warn(f"{new}: nothing is published on it yet")
             subscription = client.subscribe(topic, start=start or "latest", **live)
             flow = Flow(client, opened.enter_context(subscription), out, writer)
         of = "" if name is None else f", subscription {name}"

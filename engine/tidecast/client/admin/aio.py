@@ -6,10 +6,14 @@ from typing import Any
 
 from tidecast.api.in_thread import in_thread
 from tidecast.client.admin import blocking
+from tidecast.client.admin.blocking import SUBSCRIPTION_CALLS, TOPIC_CALLS
+from tidecast.client.core.public import Public
 
 
-class Topics:
+class Topics(Public):
     """Topics of the engine. See `tidecast.client.admin.blocking.Topics`, without ``await``."""
+
+    PUBLIC = TOPIC_CALLS
 
     def __init__(self, connection: Any) -> None:
         self._blocking = blocking.Topics(connection)
@@ -27,8 +31,10 @@ class Topics:
     cancel_scheduled = in_thread(blocking.Topics.cancel_scheduled)
 
 
-class Subscriptions:
+class Subscriptions(Public):
     """Durable subscriptions of the engine. See `tidecast.client.admin.blocking.Subscriptions`."""
+
+    PUBLIC = SUBSCRIPTION_CALLS
 
     def __init__(self, connection: Any) -> None:
         self._blocking = blocking.Subscriptions(connection)

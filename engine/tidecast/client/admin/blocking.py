@@ -20,6 +20,7 @@ from tidecast.client.admin.types import (
     sum_of,
 )
 from tidecast.client.consumer.core import start_options
+from tidecast.client.core.public import Public
 from tidecast.config.check import build, raise_problems
 from tidecast.config.near import near
 from tidecast.config.topology import TopicConfig
@@ -31,14 +32,18 @@ if TYPE_CHECKING:
     from tidecast.client.core.connection import ConnectionCore
 
 SCHEDULED_PAGE = 1000
+TOPIC_CALLS = "cancel_scheduled check create delete edit ensure get list pause resume scheduled"
+SUBSCRIPTION_CALLS = "check create delete ensure get list pause peek resume seek"
 
 
-class Topics:
+class Topics(Public):
     """Topics of the engine: look at them, create, edit and delete them.
 
     A change is saved in the engine's topology file. It concerns this engine alone; where a control
     service manages the engines, `tidecast.Control` changes topics of all.
     """
+
+    PUBLIC = TOPIC_CALLS
 
     def __init__(self, connection: ConnectionCore) -> None:
         self._connection = connection
@@ -213,8 +218,10 @@ class Topics:
         return self._connection.link.administer(action, arguments)
 
 
-class Subscriptions:
+class Subscriptions(Public):
     """Durable subscriptions of the engine. Each is named by the topic, or pattern, and its name."""
+
+    PUBLIC = SUBSCRIPTION_CALLS
 
     def __init__(self, connection: ConnectionCore) -> None:
         self._connection = connection

@@ -121,18 +121,20 @@ class Consumer(Public, OnLoop, ConsumerFlows):
 
     async def _run_in_tasks(
         self,
-        one: Callable[[DurableMessage], Coroutine[Any, Any, None]],
+        one: Callable[[DurableMessage], Coroutine[Any, Any, bool]],
         concurrency: int,
         max_messages: int | None,
         extend: bool,
     ) -> int:
         dispatch = Dispatch(concurrency)
+        returned = 0
 
         async def work() -> None:
+            nonlocal returned
             pace = LoopPace()
             while (taken := await dispatch.take()) is not None:
                 number, key, message = taken
-                await one(message)
+                returned += not await one(message)
                 dispatch.complete(number, key)
                 await pace.turn()
 
@@ -153,7 +155,7 @@ class Consumer(Public, OnLoop, ConsumerFlows):
                     keeper.cancel()
         except* Exception as group_of:  # noqa: BLE001 - the first one, as it was
             raise group_of.exceptions[0] from None
-        return n
+        return n - returned
 
     async def _keep(self, dispatch: Dispatch) -> None:
         """Ask for more time for all messages that are held, again and again."""
@@ -167,14 +169,18 @@ class Consumer(Public, OnLoop, ConsumerFlows):
     async def _handle(
         self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
         on_error: OnError, nak_delay: float, message: DurableMessage,
-    ) -> None:  # fmt: skip
-        """Handle a message that waited, unless a seek or a refusal meanwhile concerns it."""
+    ) -> bool:  # fmt: skip
+        """Handle a message that waited, unless a seek, a refusal or a drain meanwhile concerns it.
+
+        False: it was given back to the engine, because the consumer drains.
+        """
         if message.batch.moved != self.moved and await asyncio.to_thread(self.overtaken, message):
-            return
-        if message.held_back:
+            return True
+        if self._draining or message.held_back:
             message.give_back()
-            return
+            return not self._draining
         await self._call(handler, asynchronous, ack, on_error, nak_delay, message)
+        return True
 
     async def _call(
         self,

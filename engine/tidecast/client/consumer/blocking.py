@@ -95,7 +95,7 @@ class Consumer(Public, Blocking, ConsumerFlows):
         nak_delay: float = 1.0,
         max_messages: int | None = None,
     ) -> int:
-        """Call ``handler`` with every message until closed or drained; how many there were.
+        """Call ``handler`` with every message until closed or drained; how many it was called with.
 
         Records of one key are handled in order, one after the other. ``ack``: ``after`` the handler
         returns, ``before`` it is called, ``none`` (it does it itself). ``on_error``: ``nak`` (again
@@ -129,14 +129,18 @@ class Consumer(Public, Blocking, ConsumerFlows):
         on_error: OnError,
         nak_delay: float,
         message: DurableMessage,
-    ) -> None:
-        """Handle a message that waited, unless a seek or a refusal meanwhile concerns it."""
+    ) -> bool:
+        """Handle a message that waited, unless a seek, a refusal or a drain meanwhile concerns it.
+
+        False: it was given back to the engine, because the consumer drains.
+        """
         if self.overtaken(message):
-            return
-        if message.held_back:
+            return True
+        if self._draining or message.held_back:
             message.give_back()
-            return
+            return not self._draining
         self._call(handler, ack, on_error, nak_delay, message)
+        return True
 
     def _call(
         self,
@@ -162,9 +166,10 @@ class Consumer(Public, Blocking, ConsumerFlows):
                 message.ack()
 
     def _run_in_threads(
-        self, one: Callable[[DurableMessage], None], concurrency: int, max_messages: int | None
+        self, one: Callable[[DurableMessage], bool], concurrency: int, max_messages: int | None
     ) -> int:
         problems: list[BaseException] = []
+        returned: list[int] = []
         inboxes: list[queue.Queue[DurableMessage | None]] = [
             queue.Queue(_QUEUED_MAX) for _ in range(concurrency)
         ]
@@ -174,7 +179,8 @@ class Consumer(Public, Blocking, ConsumerFlows):
                 if problems:
                     continue
                 try:
-                    one(message)
+                    if not one(message):
+                        returned.append(1)
                 except BaseException as problem:  # noqa: BLE001 - raised by `run`
                     problems.append(problem)
                     self._draining = True
@@ -201,7 +207,7 @@ class Consumer(Public, Blocking, ConsumerFlows):
         if problems:
             self._draining = False
             raise problems[0]
-        return n
+        return n - len(returned)
 
     run_compiled = waits(ConsumerFlows.run_compiled_flow)
 

@@ -31,6 +31,7 @@ from tidecast.client.consumer.message import (
     DurableMessage,
     check_seconds,
 )
+from tidecast.client.core.errors import with_near
 from tidecast.client.core.outgoing import reject
 from tidecast.client.kernels import objects
 from tidecast.client.waiting import Backoff, Deadline
@@ -38,6 +39,7 @@ from tidecast.errors import (
     Closed,
     ConnectionLost,
     ForkedProcess,
+    NotFound,
     SharedMemoryError,
     TidecastError,
 )
@@ -145,12 +147,19 @@ class ConsumerCore:
         """The batch that is handed out by message: those from MEM_TAKEN_AT on are still to come."""
         self._current: tuple[int, frozenset[int]] = (-1, frozenset())
         """The value of `moved` when these were the subscription's cursors, as frames call them."""
-        self._attach(self._ask())
+        self._attach(self._ask_first())
         connection.add_consumer(self)
 
     def codec_for(self, topic: str) -> codecs.Codec | None:
         """The codec for records of a topic: of this consumer, else of the connection."""
         return self._codec or self._connection.topic_codecs.of(topic)
+
+    def _ask_first(self) -> ConsumerGrant:
+        """As `_ask`; an error about a topic that is not there names a near one."""
+        try:
+            return self._ask()
+        except NotFound as problem:
+            raise with_near(problem, self.pattern, self._connection.link) from None
 
     def _ask(self) -> ConsumerGrant:
         return self._connection.link.open_consumer(self.pattern, self.name, self._options)
@@ -238,6 +247,11 @@ class ConsumerCore:
     def ended(self) -> bool:
         """Closed, failed, or draining: nothing more is taken."""
         return self._refusal is not None or self._draining
+
+    def stop_handing_out(self) -> None:
+        """Drain: a walk over a batch ends too, and what it did not come to counts as not taken."""
+        self._draining = True  # first: a walk that begins now looks at it
+        self._epoch[0] += 1
 
     def finished(self) -> bool:
         """Nothing more is taken. Raises why, unless it was closed or drains."""
@@ -384,7 +398,8 @@ class ConsumerCore:
         words[objects.WALK_MOVED_AT] = header_at + 8 * _MOVED
         words[objects.WALK_MOVED] = batch.moved
         words[objects.WALK_TAKEN_AT] = header_at + 8 * _TAKEN
-        step = None if self._refused else batch.start_walk(words, self._ring, self._epoch)
+        by_kernel = not (self._refused or self._draining)
+        step = batch.start_walk(words, self._ring, self._epoch) if by_kernel else None
         rest = self._walk_rest(batch, words)
         return rest if step is None else chain(iter(step, None), rest)
 
@@ -396,12 +411,12 @@ class ConsumerCore:
     def _walk_rest(self, batch: DurableBatch, state: Any) -> Iterator[DurableMessage]:
         """Walk over the messages that a kernel did not hand out."""
         words, ring, first = self._words, self._ring, int(state[objects.WALK_ROW])
-        if self._walked is not batch:
+        if self._walked is not batch or self._draining:
             return
         messages = batch.messages[first:] if first < len(batch) else []
         for row, message in enumerate(messages, first):
-            if self._walked is not batch:
-                return  # something else continues it
+            if self._walked is not batch or self._draining:
+                return  # something else continues it, or nothing
             if words[_MOVED] != batch.moved and batch.taken_back(row, ring):
                 continue  # a seek meanwhile
             if self._refused and message.held_back:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
-from tidecast.api.link import PublicationOptions
+from tidecast.api.link import Link, PublicationOptions
 from tidecast.buffers.ring_file import describe
 from tidecast.client.kernels import ports
-from tidecast.errors import BackPressure, PayloadTooLarge, RateLimited
+from tidecast.config.near import near
+from tidecast.errors import BackPressure, NotFound, PayloadTooLarge, RateLimited, TidecastError
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as ring_layout
 
+LOOKED_AT_MAX = 10_000
+"""Topics among which a near name is looked for."""
 Ring = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -27,11 +31,13 @@ def too_large(
     room = about.slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
     packets = -(-(n + 8) // room)
     wanted = (1 << (2 * packets - 1).bit_length()) * about.slot_bytes
-    field = "history_bytes" if options.channel != "large" else "large_history_bytes"
-    other = "" if options.channel == "large" else ', or channel "large"'
+    large = options.channel == "large"
+    field, channel = (
+        ("large_history_bytes", ', channel="large"') if large else ("history_bytes", "")
+    )
     return PayloadTooLarge(
-        f"{said}: half the history of {about.slots} packets; it takes history_bytes={wanted} of "
-        f"the publisher, or {field} of the topic{other}"
+        f"{said}: half the history of {about.slots} packets: open the publisher with "
+        f"history_bytes={wanted}{channel}, or give the topic {field}={wanted}"
     )
 
 
@@ -65,3 +71,20 @@ def ring_full(topic: str, slots: int) -> BackPressure:
 def too_much_meta(topic: str, n: int, limit: int) -> PayloadTooLarge:
     """For ``n`` bytes of key and headers."""
     return PayloadTooLarge(f"topic {topic}: key and headers have {n} bytes, a packet takes {limit}")
+
+
+def with_near(problem: NotFound, topic: str, link: Link) -> NotFound:
+    """The error for a topic that is not there, with the near name of another one if there is one.
+
+    The client asks for the names: a key gets no names of topics that it has no right on.
+    """
+    known: list[str] = []
+    after = None
+    with contextlib.suppress(TidecastError):  # a gateway of before, or it is gone
+        while len(known) < LOOKED_AT_MAX:
+            page = link.administer("topics", {"pattern": ">", "after": after})
+            known += [row["name"] for row in page["rows"]]
+            after = page["next"]
+            if after is None:
+                break
+    return problem if topic in known else NotFound(f"{problem}{near(topic, known)}")

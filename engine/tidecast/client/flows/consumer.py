@@ -87,8 +87,12 @@ class ConsumerFlows(ConsumerCore):
         return handler.done
 
     def drain_flow(self, timeout: float | None = None) -> Flow[None]:
-        """Take nothing new and wait for handlers. Raises Timeout."""
-        self._draining = True
+        """Hand out nothing more and wait for the handlers that have begun. Raises Timeout.
+
+        Messages that no handler has begun go to other members when this one is closed, or are
+        given back at once.
+        """
+        self.stop_handing_out()
         yield from await_handlers(self, timeout)
 
     def close_flow(self) -> Flow[None]:
