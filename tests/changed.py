@@ -135,6 +135,11 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/simulation/test_swarm_faults.py": ("tests/swarm/",),
     "tests/spark/test_end_to_end.py": _SPARK,
     "tests/spark/test_rollup_engine.py": (*_SPARK, f"{ENGINE}telemetry/"),
+    "tests/system/test_cold_kernels.py": (
+        f"{ENGINE}client/",
+        f"{ENGINE}agents/warmup.py",
+        f"{ENGINE}agents/kernels",
+    ),
     "tests/system/test_durable_disk.py": _DURABLE,
     "tests/system/test_durable_kills.py": (*_DURABLE, *_CONSUMING, *_PROCESSES),
     "tests/system/test_durable_takeover.py": (*_DURABLE, *_LEASES),

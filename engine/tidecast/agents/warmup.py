@@ -45,8 +45,12 @@ LIVE = ("receiver", "sender", "rings", "client")
 """Kernels of a node with live topics."""
 DURABLE = (*LIVE, "consumers", "puller", "puller entries", "archiver", "log", "queues")
 """And one with durable topics."""
-REMOTE = ("rings", "client", "remote")
+CLIENT = ("rings", "client")
+"""Kernels of a client of an engine process; its environment may be another than the engine's."""
+REMOTE = (*CLIENT, "remote")
 """Kernels of a client of a gateway."""
+CONSUMER = (*CLIENT, "consumers")
+"""Kernels of a client that consumes durable topics."""
 ALL = tuple(CPU_S)
 
 

@@ -34,6 +34,7 @@ from tidecast.client.consumer.message import (
 from tidecast.client.core.errors import with_near
 from tidecast.client.core.outgoing import reject
 from tidecast.client.kernels import objects
+from tidecast.client.links.open import load_kernels
 from tidecast.client.waiting import Backoff, Deadline
 from tidecast.errors import (
     Closed,
@@ -156,6 +157,7 @@ class ConsumerCore:
 
     def _ask_first(self) -> ConsumerGrant:
         """As `_ask`; an error about a topic that is not there names a near one."""
+        load_kernels("CONSUMER")
         try:
             return self._ask()
         except NotFound as problem:

@@ -33,6 +33,9 @@ def compile_kernels() -> None:
             (ports.seal_open, (writer,)),
             (ports.finish, (writer,)),
             (ports.word_of, (raw, 0)),
+            (durable_kernels.durable_count, (raw,)),
+            (durable_kernels.ack_state, (raw,)),
+            (durable_kernels.arm_ack, (raw,)),
         ]
     )
     compile_reading()
@@ -70,7 +73,7 @@ def compile_remote() -> None:
 
 
 def compile_consumers() -> None:
-    """Compile the further kernels of publishers to durable topics and their consumers."""
+    """Compile the further kernels of durable topics: of consumers, and of rings that are moved."""
     writer, words = np.zeros(ports.PORT_FIELDS, dtype=np.int64), np.zeros(1, dtype=np.int64)
     raw = np.zeros(1, dtype=np.uint8)
     state = np.zeros(member_ring.CLIENT_FIELDS, dtype=np.int64)
@@ -78,9 +81,6 @@ def compile_consumers() -> None:
     runs = np.zeros((1, member_ring.RUN_FIELDS), dtype=np.int64)
     _compile(
         [
-            (durable_kernels.durable_count, (raw,)),
-            (durable_kernels.ack_state, (raw,)),
-            (durable_kernels.arm_ack, (raw,)),
             (durable_kernels.begin_move, (raw, words)),
             (durable_kernels.move_messages, (raw, words, writer, raw)),
             (member_ring.take, (raw, state, raw, rows, runs, 0, True)),

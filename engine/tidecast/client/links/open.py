@@ -95,7 +95,7 @@ def _remote_link(url: str, name: str, token: str | None) -> Link:
         )
     from tidecast.client.remote.link import PORT, RemoteLink
 
-    _load(*_WARM_UP)(names=_load(_WARM_UP[0], "REMOTE"))
+    load_kernels("REMOTE")
     where = f"[{host}]" if ":" in host else host
     token = token or os.environ.get("TIDECAST_TOKEN")
     tls = parts.scheme == "tidecast+tls"
@@ -106,7 +106,13 @@ def _socket_link(path: str, name: str, token: str | None) -> Link:
     from tidecast.client.links.socket import SocketLink
 
     token = token or os.environ.get("TIDECAST_TOKEN")
-    return SocketLink.connect(Path(path) if path else default_data_dir(), name, token)
+    link = SocketLink.connect(Path(path) if path else default_data_dir(), name, token)
+    try:
+        load_kernels("CLIENT")
+    except BaseException:
+        link.close()
+        raise
+    return link
 
 
 def _embedded_link(path: str, options: dict[str, Any], name: str) -> Link:
@@ -126,6 +132,15 @@ def _refuse(options: dict[str, Any], scheme: str) -> None:
     for option, value in options.items():
         how = f": it goes into the URL, {scheme}/PATH" if option == "data_dir" else ""
         raise ConfigError(f"{option}: {value!r}: {scheme} has no such option{how}")
+
+
+def load_kernels(names: str) -> None:
+    """Compile kernels of the client that are not cached yet, in processes of their own.
+
+    ``names``: those of `tidecast.agents.warmup`. Call it in no event loop: a first call of a kernel
+    there would compile it in the loop.
+    """
+    _load(*_WARM_UP)(names=_load(_WARM_UP[0], names))
 
 
 def _load(module: str, attribute: str) -> Any:
