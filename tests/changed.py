@@ -154,6 +154,12 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/system/test_kafka_java.py": (f"{ENGINE}kafka/",),
     "tests/system/test_kafka_other_clients.py": (f"{ENGINE}kafka/", "tests/support/kafka_"),
     "tests/system/test_mirror.py": (f"{ENGINE}mirror/", f"{ENGINE}kafka/brokers/", *_DURABLE),
+    "tests/system/test_mirror_to_kafka.py": (
+        f"{ENGINE}mirror/",
+        f"{ENGINE}kafka/brokers/",
+        f"{ENGINE}kafka/producing/",
+        *_DURABLE,
+    ),
     "tests/system/test_kafka_process.py": (f"{ENGINE}kafka/", *_DURABLE),
     "tests/system/test_kills.py": (*_LIVE, *_PROCESSES),
     "tests/system/test_shapes.py": (*_LIVE, *_PROCESSES),

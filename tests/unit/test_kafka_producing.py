@@ -12,6 +12,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from kafka.record import MemoryRecords
 from tests.support.fake_broker import FakeBroker, drop, lose, refuse
 from tests.support.kafka_brokers import Brokers, brokers, missing
 from tests.support.kafka_storage import payloads, texts
@@ -30,7 +31,7 @@ from tidecast.errors import (
 from tidecast.kafka.brokers.adapter import KafkaAdapter
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.codes import Code
-from tidecast.kafka.producing.batches import Encoder, Identity
+from tidecast.kafka.producing.batches import NO_NOTES, Encoder, Identity
 from tidecast.kafka.producing.fencing import count_stored, fence
 from tidecast.kafka.producing.writer import PartitionWriter
 from tidecast.kafka.records import HEADER, BatchHead
@@ -103,6 +104,37 @@ def test_batches_of_several_runs_become_one_and_end_at_their_size() -> None:
         found += payloads(bytes(small.data))
         token = small.behind
     assert found == texts(10) + texts(90, 40)
+
+
+def test_without_notes_a_batch_has_the_headers_of_its_records_alone() -> None:
+    given = [Record(b"a", b"k", {"h": b"1"}), Record(b"b")]
+    for log, names in ((0, [["h", "tidecast-log"], []]), (NO_NOTES, [["h"], []])):
+        made = Encoder(1 << 20, log).encode(pack(given), 0, WHO)
+        assert made is not None
+        (batch,) = list(MemoryRecords(bytes(made.data)))
+        assert batch.validate_crc()
+        assert [[name for name, _ in record.headers] for record in batch] == names
+
+
+def test_a_pace_is_asked_before_a_batch_is_sent_and_its_error_leaves_nothing_in_doubt(
+    fake: FakeBroker, cluster: Cluster
+) -> None:
+    asked: list[int] = []
+
+    def pace(records: int) -> None:
+        asked.append(records)
+        if len(asked) == 2:
+            raise Closed("enough")
+
+    writer = PartitionWriter(cluster, 0, WHO, batch_bytes=1 << 10, pace=pace)
+    run = numbered(100)
+    with pytest.raises(Closed):
+        writer.write(run, 0)
+    assert stored(fake) == texts(asked[0])
+    writer.write(run, writer.behind)
+    assert stored(fake) == texts(100)
+    assert sum(asked) == 100 + asked[1]
+    writer.close()
 
 
 def test_times_that_brokers_refuse_become_the_time_of_now() -> None:

@@ -1,1 +1,1 @@
-"""`tidecast mirror`: copies a source to a durable topic, each record once. See docs/MIRROR.md."""
+"""`tidecast mirror`: to a durable topic, and from it to Kafka, each record once: docs/MIRROR.md."""

@@ -11,12 +11,15 @@ import fcntl
 import os
 import re
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from tidecast.disk import write_atomically
 from tidecast.errors import ConfigError, Conflict
+from tidecast.kafka.producing.notes import Mark
 
+T = TypeVar("T", bound=msgspec.Struct)
 NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -32,19 +35,30 @@ class Saved(msgspec.Struct, kw_only=True):
     durable: dict[int, int]
 
 
+class Stored(msgspec.Struct, kw_only=True):
+    """Of a mirror to Kafka: its last writer (-1: none yet), and a mark of each queue."""
+
+    topic: str
+    target: str
+    """The topic on Kafka."""
+    producer: int
+    epoch: int
+    marks: list[Mark]
+
+
 class StateFile:
     """The file of one mirror. Held by one process. A context manager."""
 
-    def __init__(self, data_dir: Path, name: str) -> None:
+    def __init__(self, data_dir: Path, name: str, folder: str = "mirrors") -> None:
         """Raises ConfigError, Conflict."""
         if not NAME.fullmatch(name):
             raise ConfigError(
                 f"name: {name!r}: allowed are 1 to 100 letters, digits and any of . _ -"
             )
-        folder = data_dir / "mirrors"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.path, self.name = folder / f"{name}.json", name
-        self._lock = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        home = data_dir / folder
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path, self.name = home / f"{name}.json", name
+        self._lock = os.open(home / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -59,13 +73,20 @@ class StateFile:
 
     def load(self) -> Saved | None:
         """The saved state. Raises ConfigError when the file is damaged."""
+        return self._load(Saved)
+
+    def load_stored(self) -> Stored | None:
+        """The saved state of a mirror to Kafka. Raises ConfigError when the file is damaged."""
+        return self._load(Stored)
+
+    def _load(self, form: type[T]) -> T | None:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=Saved)
+            return msgspec.json.decode(self.path.read_bytes(), type=form)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as problem:
             raise ConfigError(f"{self.path}: {problem}: delete it to begin again") from None
 
-    def save(self, saved: Saved) -> None:
+    def save(self, saved: Saved | Stored) -> None:
         """Replace the file, durably."""
         write_atomically(self.path, msgspec.json.encode(saved))

@@ -1,4 +1,4 @@
-"""`tidecast mirror`: copy the records of a source to a durable topic, each once."""
+"""`tidecast mirror`: a source to a durable topic, or such a topic to Kafka, each record once."""
 
 from __future__ import annotations
 
@@ -35,9 +35,15 @@ SHOW_S = 1.0
     "source",
     required=True,
     metavar="SOURCE",
-    help="kafka://HOST:PORT/TOPIC, or MODULE:FUNCTION of an adapter.",
+    help="kafka://HOST:PORT/TOPIC, MODULE:FUNCTION of an adapter, or a durable topic.",
 )
-@click.option("--to", "topic", required=True, metavar="TOPIC", help="A durable topic.")
+@click.option(
+    "--to",
+    "topic",
+    required=True,
+    metavar="TARGET",
+    help="A durable topic; from such a topic, kafka://HOST:PORT/TOPIC.",
+)
 @click.option("--name", help="Name of the mirror; its position has it [default: of both topics].")
 @click.option(
     "--rate", type=click.IntRange(1, 100_000_000), metavar="N", help="Records a second, at most."
@@ -93,10 +99,17 @@ def mirror(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Copy a source to a durable topic, each record once, in the order of each queue.
+    """Copy a source to a durable topic, or a durable topic to Kafka, each record once.
 
-    The position is in the topic itself: after a crash of any part the same command continues.
+    Each queue keeps its order. After a crash of any part the same command continues.
     """
+    from tidecast.config.kafka import SCHEME
+
+    if topic.startswith(SCHEME):
+        options = {"start": start, "on_gap": on_gap, "follow": not once}
+        limits = (rate, retry_s)
+        _to_kafka(source, topic, name, limits, place, dry_run, data_dir, token, as_json, **options)
+        return
     from tidecast.mirror.into import Into
     from tidecast.mirror.progress import Progress, Stopped
     from tidecast.mirror.state import StateFile
@@ -137,6 +150,68 @@ def mirror(
             target.close()
             if not dry_run:
                 screen.summary(progress, time.monotonic() - started_s)
+
+
+def _to_kafka(
+    topic: str,
+    url: str,
+    name: str | None,
+    limits: tuple[int | None, float],
+    place: str,
+    dry_run: bool,
+    data_dir: Path,
+    token: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """``limits``: records a second, and how long errors may last."""
+    from tidecast.config.kafka import kafka_source_of
+    from tidecast.mirror.out import FOLDER, Out
+    from tidecast.mirror.progress import Progress, Stopped
+    from tidecast.mirror.state import StateFile
+    from tidecast.mirror.target import Target
+
+    kafka = kafka_source_of(url)
+    _check_out(topic, place)
+    screen = _Screen(as_json)
+    progress = Progress(limits[0], screen.event, patience_s=limits[1])
+    stop, started_s = Stop(), time.monotonic()
+    with StateFile(data_dir, name or f"{topic}-to-{kafka.topic}", FOLDER) as state:
+        source = Target.of(topic, state.name, progress, data_dir=data_dir, server=None, token=token)
+        out = Out(source, data_dir, kafka, state, progress, **options)
+        try:
+            with stoppable(stop):
+                if dry_run:
+                    _show_rows(out.rows(), topic, kafka.topic, "queue", as_json)
+                    return
+                out.run(lambda: screen.show(progress))
+        except (KeyboardInterrupt, Stopped):
+            raise SystemExit(stop.code) from None
+        finally:
+            progress.stopping.set()
+            out.close()
+            source.close()
+            if not dry_run:
+                screen.summary(progress, time.monotonic() - started_s)
+
+
+def _check_out(topic: str, place: str) -> None:
+    """Raises ConfigError for what a mirror to Kafka does not do."""
+    from tidecast.config.topology import topic_name_problem
+    from tidecast.errors import ConfigError
+
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        raise ConfigError(f"--from: {topic}: to Kafka only a durable topic is copied: {problem}")
+    if place == "key":
+        raise ConfigError(
+            "--place: key: to Kafka each queue goes to its partition: allowed are auto, queue"
+        )
+    if server_of() is not None:
+        raise ConfigError(
+            "--server: a mirror to Kafka reads the log's files: run it on the engine's host, with "
+            "--data-dir"
+        )
 
 
 def _named(source: str) -> tuple[str, str]:
@@ -198,13 +273,19 @@ def _show_plan(into: Into, adapter: Adapter, topic: str, as_json: bool) -> None:
                 "records": max(0, end - route.position),
             }
         )
+    _show_rows(rows, adapter.name, topic, plan.placing.place, as_json)
+
+
+def _show_rows(
+    rows: list[dict[str, Any]], source: str, topic: str, place: str, as_json: bool
+) -> None:
     if as_json:
-        echo_json({"topic": topic, "place": plan.placing.place, "queues": rows})
+        echo_json({"topic": topic, "place": place, "queues": rows})
         return
     for row in rows:
         where = "by key" if row["queue"] is None else f"queue {row['queue']}"
         click.echo(
-            f"{adapter.name} {row['source']} -> {topic} {where}: offsets {row['position']} to "
+            f"{source} {row['source']} -> {topic} {where}: offsets {row['position']} to "
             f"{row['end']}, {row['records']} at most"
         )
 

@@ -216,8 +216,8 @@ def encode_produced(data, n, w, rows, notes, notes_n, out, h):
     """Write the records that `plan_batch` chose of ``data[:n]`` as one batch; its bytes.
 
     ``w``: int64[PRODUCE_WORDS], see P_TOKEN; ``rows``: int64[segment.BATCH_RECORDS_MAX, 10]; ``h``:
-    int64[16] scratch. NO_ROOM when ``out`` cannot hold them, BAD_BATCH when what is due is no
-    batch.
+    int64[16] scratch. ``notes_n`` 0: without notes. NO_ROOM when ``out`` cannot hold them,
+    BAD_BATCH when what is due is no batch.
     """
     at, to, count, first_ms, last_ms = 0, BATCH_BYTES, 0, 0, 0
     w[P_NEED] = 0
@@ -240,7 +240,7 @@ def encode_produced(data, n, w, rows, notes, notes_n, out, h):
             if to + body + varint_bytes(body) + (notes_n + 64 if count == 0 else 0) > out.size:
                 w[P_NEED] = 2 * (to + body + notes_n + 64)
                 return NO_ROOM
-            if count == 0:
+            if count == 0 and notes_n > 0:
                 to = _put_first(data, row, body, notes, notes_n, out, to, h)
                 if to < 0:
                     return to

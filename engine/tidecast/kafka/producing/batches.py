@@ -13,6 +13,8 @@ from tidecast.kafka.record_kernels import NO_ROOM, RECORD_FIELDS
 from tidecast.layout import segment as seg
 from tidecast.queues.adapter import Record, Run, pack
 
+NO_NOTES = -1
+"""As id of a log: batches have no notes, and no log is made from them."""
 SEQUENCES = 1 << 31
 """A producer's sequences in a partition are counted modulo this."""
 BYTES_MIN, BYTES_MAX = 1 << 10, 16 << 20
@@ -47,7 +49,7 @@ class Encoder:
     """Writes batches. Not for several threads at once. ``bytes_max``: of one of several records."""
 
     def __init__(self, bytes_max: int, log: int = 0) -> None:
-        """``log``: id of the log that the records are of. Raises ConfigError."""
+        """``log``: id of the log that the records are of, or `NO_NOTES`. Raises ConfigError."""
         if not BYTES_MIN <= bytes_max <= BYTES_MAX:
             raise ConfigError(f"batch_bytes: {bytes_max}: allowed {BYTES_MIN}..{BYTES_MAX}")
         self.bytes_max, self._log = bytes_max, log
@@ -69,7 +71,8 @@ class Encoder:
         source = (run, run.size, self._words, self._rows)
         size = notes = int(kernels.plan_batch(*source, self._notes, self._scratch))
         while size > 0:
-            into = (self._notes, notes, self._out, self._scratch)
+            noted = 0 if self._log == NO_NOTES else notes
+            into = (self._notes, noted, self._out, self._scratch)
             size = int(kernels.encode_produced(*source, *into))
             need = int(self._words[kernels.P_NEED])
             if size != NO_ROOM or need > ROOM_BYTES_MAX:

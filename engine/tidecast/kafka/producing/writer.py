@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 
 from tidecast.errors import (
     Closed,
@@ -69,12 +70,17 @@ class PartitionWriter:
         batch_bytes: int = BATCH_BYTES,
         patience_s: float = PATIENCE_S,
         log: int = 0,
+        pace: Callable[[int], None] | None = None,
     ) -> None:
-        """``log``: id of the log that the records are of. Raises ConfigError."""
+        """``log``: id of the log that the records are of. Raises ConfigError.
+
+        ``pace(records)``: waits until so many records may be sent, or raises.
+        """
         self._cluster, self.partition, self.identity = cluster, partition, identity
         self._where = f"{cluster.topic}/{partition}"
         self._encoder, self._patience_s = Encoder(batch_bytes, log), patience_s
         self._doubtful: Batch | None = None
+        self._pace = pace
         self._link: Link | None = None
         self._closing, self._busy = threading.Event(), threading.Lock()
         self.behind, self.offset = 0, -1
@@ -99,6 +105,8 @@ class PartitionWriter:
                     batch = self._encoder.encode(run, self.behind, self.identity)
                 if batch is None:
                     return self.behind
+                if self._doubtful is None and self._pace is not None:
+                    self._pace(batch.records)
                 self._doubtful = batch
                 try:
                     self._store(batch)
