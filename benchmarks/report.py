@@ -56,6 +56,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "pausing": ("tidecast", "bench", "pausing", "--json"),
     "slow-consumer": ("tidecast", "bench", "slow-consumer", "--json"),
     "streams": ("tidecast", "bench", "streams", "--json"),
+    "kafka": ("tidecast", "bench", "kafka", "--json"),
     "start": ("tidecast", "bench", "start", "--json"),
     "control": ("python", "-m", "benchmarks.control", "--seconds", "5", "--json"),
     "recovery": ("tidecast", "bench", "recovery", "--gigabytes", "10", "--json"),

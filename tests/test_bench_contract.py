@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from tests.project import ROOT, select
-from tidecast.bench import benches, consuming, pulling
+from tidecast.bench import benches, consuming, kafka, pulling
 from tidecast.bench.commands import HELP, cli
 
 PAGE = (ROOT / "docs" / "BENCHMARKS.md").read_text()
@@ -52,6 +52,7 @@ QUICK = {
     "consume": ["--records", "1000", "--streams", "10"],
     "pausing": ["--records", "1000", "--seconds", "0.1", "--bm2-records", "1000"],
     "slow-consumer": ["--records", "1000", "--healthy", "2"],
+    "kafka": ["--records", "10000", "--queues", "2"],
     "seal": ["--packet-bytes", "1400"],
     "start": [],
     "streams": ["--records", "1000", "--streams", "20"],
@@ -159,6 +160,8 @@ def test_a_bench_prints_what_is_documented(name: str, monkeypatch: pytest.Monkey
         (benches, "LOSS_ROUNDS", 500),
         (consuming, "TURNS", 1),
         (pulling, "TURNS", 1),
+        (kafka, "TURNS", 1),
+        (kafka, "ROUNDS", 20),
     ):
         monkeypatch.setattr(module, setting, n)
     run = CliRunner().invoke(cli, [name, "--json", *QUICK[name]])

@@ -14,6 +14,7 @@ import numpy as np
 from tidecast.bench.consuming import consume
 from tidecast.bench.durable import durable, recovery
 from tidecast.bench.gateway import gateway
+from tidecast.bench.kafka import kafka
 from tidecast.bench.loops.floor import copy_packets, open_packets, seal_packets
 from tidecast.bench.measure import (
     Result,
@@ -622,7 +623,7 @@ BENCHES: dict[str, Callable[..., Result]] = {
     "fanout": fanout, "loss": loss, "idle": idle, "durable": durable, "recovery": recovery,
     "gateway": gateway, "request": request,
     "consume": consume, "pausing": pausing, "slow-consumer": slow_consumer, "streams": streams,
-    "start": start, "seal": seal,
+    "start": start, "seal": seal, "kafka": kafka,
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ HELP = {
     "slow-consumer": "One stuck consumer beside healthy ones: they keep their rate.",
     "start": "A first start of an engine, which compiles its kernels, and later ones.",
     "seal": "The cipher of sealed packets (AES-GCM of libcrypto), beside a copy of the packet.",
+    "kafka": "The Kafka endpoint: Produce, Fetch, round trips; with --servers beside Kafka.",
     "streams": "One key's messages in a queue of very many keys, each with a subscription.",
 }
 OURS = {"durable": "publish_batched_msgs_per_s", "consume": "batches_msgs_per_s"}
@@ -177,6 +178,7 @@ def _add(name: str) -> None:
     @click.option("--healthy", type=click.IntRange(1, 500), help="Consumers beside the stuck one.")
     @click.option("--seconds", type=click.FloatRange(0.1, 600), help="Of each case.")
     @click.option("--bm2-records", type=click.IntRange(1000), help="Of 5,000 bytes.")
+    @click.option("--servers", metavar="HOST:PORT", help="A Kafka broker to compare with.")
     @click.option("--secure", is_flag=True, default=None, help="Sealed packets, beside plain ones.")
     @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost.")
     @data_dir_option
