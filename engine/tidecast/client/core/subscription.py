@@ -152,16 +152,27 @@ class SubscriptionCore:
     def reopen(self) -> None:
         """Subscribe again at the engine that is back, from where this was. Raises as opening."""
         if self._refusal is None and self._end is None and self._opened:
-            places = dict(self._positions)
-            for image in list(self._images):
-                place = image.position()
-                if place is not None:
-                    places[image.session] = place
+            places = self._kept_places()
             resume = {session: place.seq for session, place in self._read_last(places).items()}
             age_s = min(self._connection.link.now_s() - self._since_s, AGE_S_MAX)
             options = msgspec.structs.replace(self._options, resume=resume, age_s=age_s)
             grant = self._connection.link.open_subscription(self.pattern, options)
             self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
+
+    def _kept_places(self) -> dict[int, ReadPosition]:
+        """How far each session was read, while another thread may read on.
+
+        Its lock would be taken out of order here. A session is in `_positions` before it leaves
+        `_images` and until it is there again, so one of three looks finds it.
+        """
+        places = dict(self._positions)
+        images = list(self._images)
+        places |= dict(self._positions)
+        for image in images:
+            place = image.position()
+            if place is not None:
+                places[image.session] = place
+        return places
 
     def _read_last(self, places: dict[int, ReadPosition]) -> dict[int, ReadPosition]:
         """The RESUME_MAX sessions of ``places`` whose last messages were read last."""
@@ -494,9 +505,11 @@ class SubscriptionCore:
                 before = [i for i in self._images if i.session == made.session]
                 made.follow(before[-1] if before else None)
                 if made.after is None:
-                    self._resume_image(made, self._positions.pop(made.session, None))
+                    self._resume_image(made, self._positions.get(made.session))
                 self._images.append(made)
                 self._ports = None
+                if made.after is None:
+                    self._positions.pop(made.session, None)
             except NotFound:  # it came and went before we looked
                 self._connection.release_image(event.subscription_id, event.image_id)
             return
@@ -535,11 +548,6 @@ class SubscriptionCore:
             )
 
     def _drop(self, image: Image) -> None:
-        self._images.remove(image)
-        self._leaving.remove(image)
-        self._ports = None
-        if self._held is image:
-            self._held = None
         comes_back = image.gone in MAY_COME_BACK or image.subscription_id == _ENGINE_LOST
         place = image.position() if comes_back else None
         for later in self._images:
@@ -547,8 +555,13 @@ class SubscriptionCore:
                 later.follow(None)
                 self._resume_image(later, place)
                 place = None
-        if place is not None:
+        if place is not None:  # before it leaves the images, see `_kept_places`
             self._positions[image.session] = place
+        self._images.remove(image)
+        self._leaving.remove(image)
+        self._ports = None
+        if self._held is image:
+            self._held = None
         self._count_and_close(image)
         self._release(image)
 
