@@ -18,8 +18,8 @@ from tests.support.ledger import (
     log_is_whole,
     numbers_of,
     one_owner_at_a_time,
-    progress_file,
 )
+from tests.support.progress import progress_file
 
 FIXTURES = (control,)
 NODES, ROUNDS, LEASE_S = ("a", "b", "c"), 6, 2.0

@@ -14,7 +14,8 @@ from tests.support.control import Running
 from tests.support.kafka_brokers import Brokers, brokers, missing
 from tests.support.lab import Lab, Platform, multicast, open_lab, topology
 from tests.support.ledger import events, first_deliveries_keep_order, numbers_of
-from tests.support.roles import KEYS, MARKED, NUMBER
+from tests.support.progress import noted, progress_file
+from tests.support.roles import KEYS, MARKED
 
 FIXTURES = (control,)
 NODES, KILLS, LEASE_S = ("a", "b"), 8, 2.0
@@ -74,12 +75,12 @@ def test_owners_that_are_killed_lose_nothing_and_repeat_nothing(
         progress = [lab.directory / f"durable of {name}" for name in NODES]
         producers = []
         for mark, (name, path) in enumerate(zip(NODES, progress, strict=True)):
-            path.write_bytes(bytes(NUMBER.size))
+            progress_file(path)
             url = owners.engines[name].url
             producers.append(lab.role("keyed", url, "orders", str(mark), str(path), "0.05"))
 
         def durable() -> list[int]:
-            return [int(NUMBER.unpack(path.read_bytes())[0]) for path in progress]
+            return [noted(path) for path in progress]
 
         def more(before: list[int], n: int) -> bool:
             for one in producers:

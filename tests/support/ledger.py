@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.durable import rows_of
-from tests.support.roles import KEYS, MARKED, NUMBER
+from tests.support.progress import noted
+from tests.support.roles import KEYS, MARKED
 from tidecast.config.topology import TopicConfig
 from tidecast.node.durable.topic import DurableTopic
 
@@ -21,15 +22,9 @@ NOTED = struct.Struct("<QQQ")
 """When a consumer got a record; its producer; its number."""
 
 
-def progress_file(path: Path) -> Path:
-    """Where a producer notes up to which number all is durable."""
-    path.write_bytes(bytes(NUMBER.size))
-    return path
-
-
 def durable(progress: Sequence[Path]) -> list[int]:
     """Up to which number each producer's records are durable."""
-    return [int(NUMBER.unpack(path.read_bytes())[0]) for path in progress]
+    return [noted(path) for path in progress]
 
 
 def events(seen: Sequence[Path]) -> list[tuple[int, int, int]]:

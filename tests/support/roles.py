@@ -5,7 +5,6 @@ They say "ready" when they are, and end when they are killed or their input ends
 
 from __future__ import annotations
 
-import mmap
 import struct
 import sys
 import threading
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 
 import tidecast.sync
+from tests.support.progress import NUMBER, noting
 from tidecast.api.start import Earliest
 
-NUMBER = struct.Struct("<Q")
 MARKED = struct.Struct("<QQ")
 """A producer's number, and that of its message."""
 KEYS = 7
@@ -38,8 +37,7 @@ def count(url: str, topic: str, progress: str) -> None:
 
     Each message is handed over by itself, so what the file counts is committed.
     """
-    with Path(progress).open("r+b") as file:
-        told = mmap.mmap(file.fileno(), NUMBER.size)
+    note_count = noting(Path(progress))
     publisher = tidecast.sync.connect(url).publisher(topic)
     say("ready")
     sys.stdin.readline()
@@ -47,7 +45,7 @@ def count(url: str, topic: str, progress: str) -> None:
     while True:
         publisher.publish(NUMBER.pack(number) + bytes(number % 61))
         number += 1
-        NUMBER.pack_into(told, 0, number)
+        note_count(number)
 
 
 def hold(url: str, topic: str) -> None:
@@ -108,8 +106,7 @@ def produce(url: str, topic: str, progress: str, pace_s: str = "0") -> None:
     The file ``progress`` says up to which number all is durable. Goes on where the engine says.
     ``pace_s``: seconds between a hundred and the next.
     """
-    with Path(progress).open("r+b") as file:
-        told = mmap.mmap(file.fileno(), NUMBER.size)
+    note_durable = noting(Path(progress))
     publisher = tidecast.sync.connect(url).publisher(topic, producer="producer", buffer=False)
     session = publisher.producer_session
     assert session is not None
@@ -121,7 +118,7 @@ def produce(url: str, topic: str, progress: str, pace_s: str = "0") -> None:
             payload = NUMBER.pack(number) + bytes(number % 301)
             publisher.publish(payload, key=b"k%d" % (number % 7))
             number += 1
-        NUMBER.pack_into(told, 0, publisher.durable_position)
+        note_durable(publisher.durable_position)
         pace.wait(float(pace_s))
 
 
@@ -142,8 +139,7 @@ def keyed(url: str, topic: str, mark: str, progress: str, pace_s: str) -> None:
 
     ``mark``: the producer's number, in the payload and in the keys. See `produce`.
     """
-    with Path(progress).open("r+b") as file:
-        told = mmap.mmap(file.fileno(), NUMBER.size)
+    note_durable = noting(Path(progress))
     name = f"producer-{mark}"
     publisher = tidecast.sync.connect(url).publisher(topic, producer=name, buffer=False)
     session = publisher.producer_session
@@ -161,10 +157,10 @@ def keyed(url: str, topic: str, mark: str, progress: str, pace_s: str) -> None:
             payload = MARKED.pack(int(mark), number) + bytes(number % 301)
             publisher.publish(payload, key=f"{mark}-{number % KEYS}".encode())
             number += 1
-        NUMBER.pack_into(told, 0, publisher.durable_position)
+        note_durable(publisher.durable_position)
     payload = MARKED.pack(int(mark), number)
     publisher.publish(payload, key=f"{mark}-{number % KEYS}".encode(), ack="durable", timeout=120.0)
-    NUMBER.pack_into(told, 0, publisher.durable_position)
+    note_durable(publisher.durable_position)
     say(f"durable {number}")
 
 

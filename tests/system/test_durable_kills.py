@@ -22,7 +22,7 @@ from tests.conftest import Eventually
 from tests.support.durable import rows_of
 from tests.support.lab import Lab, Platform, multicast, topology
 from tests.support.process import Child
-from tests.support.roles import NUMBER
+from tests.support.progress import NUMBER, noted, progress_file
 
 from tidecast.client.links.socket_session import EngineControl
 from tidecast.config.topology import FaultSettings, TopicConfig
@@ -62,8 +62,7 @@ class Crashes:
                 self.engines[name] = lab.platform(settings)
             self.sources = itertools.cycle(list(self.engines.values())[1:])
         self.owner = self.engines["keeper"]
-        self.progress = lab.directory / "progress"
-        self.progress.write_bytes(bytes(NUMBER.size))
+        self.progress = progress_file(lab.directory / "progress")
         self.seen = lab.directory / "seen"
         self.seen.touch()
         self.acked = 0
@@ -85,7 +84,7 @@ class Crashes:
         return self.lab.role("keep", self.owner.url, "orders", str(self.seen))
 
     def durable(self) -> int:
-        return int(NUMBER.unpack(self.progress.read_bytes())[0])
+        return noted(self.progress)
 
     def kill(self, victims: list[str]) -> None:
         """Kill these at once, then start them again."""

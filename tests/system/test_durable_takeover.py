@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Eventually
 from tests.support.durable import rows_of
 from tests.support.lab import Lab, Platform, multicast, topology
-from tests.support.roles import NUMBER
+from tests.support.progress import NUMBER, noted, progress_file
 
 from tidecast.config.topology import TopicConfig
 from tidecast.node.durable.topic import DurableTopic
@@ -44,8 +44,7 @@ def test_the_other_engine_takes_over_and_nothing_is_lost_or_doubled(
     first = lab.platform(topology(wire, topics=[TOPIC], name="first", leases=leases))
     eventually(lambda: keeps(first), "first keeps the topic", timeout_s=20.0)
     second = lab.platform(topology(wire, topics=[TOPIC], name="second", leases=leases))
-    progress = lab.directory / "progress"
-    progress.write_bytes(bytes(NUMBER.size))
+    progress = progress_file(lab.directory / "progress")
     child = lab.role("produce", second.url, "orders", str(progress))
     seen = [lab.directory / name for name in ("seen by first", "seen by second")]
     at_first = lab.role("consume", first.url, "orders", str(seen[0]))
@@ -53,7 +52,7 @@ def test_the_other_engine_takes_over_and_nothing_is_lost_or_doubled(
     child.tell("go")
 
     def durable() -> int:
-        return int(NUMBER.unpack(progress.read_bytes())[0])
+        return noted(progress)
 
     eventually(lambda: durable() > 1000, "acked by first", timeout_s=20.0)
     stored: dict[int, int] = {}

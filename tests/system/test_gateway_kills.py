@@ -15,16 +15,11 @@ from tests.conftest import Eventually
 from tests.support.gateways import Served
 from tests.support.lab import Lab
 from tests.support.process import Child
+from tests.support.progress import NUMBER, noted, progress_file
 from tests.support.proxy import Proxy
-from tests.support.roles import NUMBER
 from tests.system.test_durable_kills import TOPIC, in_log
 
 VICTIMS = ("engine", "producer", "consumer", "connections")
-
-
-def durable(progress: Path) -> int:
-    """How many the producer knows to be durable."""
-    return int(NUMBER.unpack(progress.read_bytes())[0])
 
 
 def handled(seen: Path) -> set[int]:
@@ -41,7 +36,7 @@ def kill_in_turn(
     proxy = Proxy(served.port)
     directory = served.platform.directory
     progress, seen = directory / "progress", directory / "seen"
-    progress.write_bytes(bytes(NUMBER.size))
+    progress_file(progress)
 
     def producer() -> Child:
         child = lab.role("produce", proxy.url, "orders", str(progress), "0.01")
@@ -55,9 +50,9 @@ def kill_in_turn(
         roles = {"producer": producer(), "consumer": consumer()}
         acked = 0
         for victim in victims:
-            goal = durable(progress) + rng.randrange(1, 3000)
-            eventually(lambda goal=goal: durable(progress) >= goal, "progress", timeout_s=60.0)
-            acked = max(acked, durable(progress))
+            goal = noted(progress) + rng.randrange(1, 3000)
+            eventually(lambda goal=goal: noted(progress) >= goal, "progress", timeout_s=60.0)
+            acked = max(acked, noted(progress))
             if victim == "engine":
                 served.platform.kill()
                 served.start()
@@ -68,7 +63,7 @@ def kill_in_turn(
                 roles[victim].kill()
                 roles[victim] = producer() if victim == "producer" else consumer()
         roles["producer"].kill()
-        acked = max(acked, durable(progress))
+        acked = max(acked, noted(progress))
         wanted = set(range(1, acked + 1))
         eventually(lambda: wanted <= handled(seen), "all handled", timeout_s=90.0)
         roles["consumer"].kill()

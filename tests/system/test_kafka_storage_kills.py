@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Eventually
 from tests.support.kafka_brokers import Brokers, brokers, missing
 from tests.support.lab import Lab
-from tests.support.roles import NUMBER
+from tests.support.progress import NUMBER
 from tests.system.test_durable_kills import TOPIC, Crashes, in_log
 
 PROGRESS_S = 90.0

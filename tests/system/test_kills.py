@@ -11,7 +11,7 @@ from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform
 from tests.support.patience import Patience
 from tests.support.process import Child
-from tests.support.roles import NUMBER
+from tests.support.progress import NUMBER, noted, progress_file
 
 from tidecast.client.blocking import Subscription
 from tidecast.events import Event, ImageGone, PeerJoined
@@ -22,18 +22,13 @@ Client = Connection
 
 def _counting(lab: Lab, platform: Platform, topic: str) -> tuple[Child, Path]:
     """A publisher of numbers in a burst, and the file that says how far it is."""
-    progress = lab.directory / f"progress-{topic}"
-    progress.write_bytes(bytes(NUMBER.size))
+    progress = progress_file(lab.directory / f"progress-{topic}")
     made = lab.role("count", platform.url, topic, str(progress))
     return made, progress
 
 
 def _begin(process: Child) -> None:
     process.tell("go")
-
-
-def _committed(progress: Path) -> int:
-    return int(NUMBER.unpack(progress.read_bytes())[0])
 
 
 def _number(message: Any) -> int:
@@ -81,7 +76,7 @@ def test_publisher_killed_in_a_burst(lab: Lab, eventually: Eventually, where: st
     _begin(publisher)
     eventually(lambda: reader.count > 20_000, "a burst")
     publisher.kill()
-    committed = _committed(progress)
+    committed = noted(progress)
     eventually(lambda: reader.count >= committed, f"all {committed} committed messages")
     gone = _await_event(reading, ImageGone)
     assert gone.topic == "burst"
@@ -128,13 +123,13 @@ def test_subscriber_killed_that_held_the_publisher_back(
         return bool(row["head"] - read >= row["slots"] or unsent >= row["slots"] // 2)
 
     eventually(held_back, "the publisher to be held back")
-    at = _committed(progress)
+    at = noted(progress)
     holder.kill()
-    eventually(lambda: _committed(progress) > at + 10_000, "the publisher to go on")
+    eventually(lambda: noted(progress) > at + 10_000, "the publisher to go on")
     if where == "there":
         eventually(lambda: not right.overview().images, "the image without readers to go")
     publisher.kill()
-    eventually(lambda: reader.count >= _committed(progress), "the rest")
+    eventually(lambda: reader.count >= noted(progress), "the rest")
     eventually(lambda: not left.overview().publications, "the publication's end")
     reader.end()
     assert reader.wrong == ""
@@ -208,5 +203,5 @@ def test_receiving_engine_killed_does_not_stall_the_sender(
     eventually(lambda: bool(left.overview().receivers), "the receiver")
     right.kill()
     eventually(lambda: not left.overview().receivers, "the dead receiver to be dropped")
-    at = _committed(progress)
-    eventually(lambda: _committed(progress) > at + 10_000, "the publisher to go on")
+    at = noted(progress)
+    eventually(lambda: noted(progress) > at + 10_000, "the publisher to go on")

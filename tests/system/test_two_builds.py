@@ -15,7 +15,7 @@ from tests.support.durable import rows_of
 from tests.support.gateways import until_event
 from tests.support.lab import Lab, Platform, multicast, topology
 from tests.support.ports import free_port
-from tests.support.roles import NUMBER
+from tests.support.progress import NUMBER, noted, progress_file
 
 from tidecast.config.topology import TopicConfig
 from tidecast.events import GatewayBack
@@ -56,17 +56,6 @@ def pair(request: pytest.FixtureRequest, old: Build) -> tuple[Build, Build]:
     return (old, NEW) if request.param == "old to new" else (NEW, old)
 
 
-def progress_file(lab: Lab) -> Path:
-    """Where a publisher notes its position."""
-    made = lab.directory / "progress"
-    made.write_bytes(bytes(NUMBER.size))
-    return made
-
-
-def noted(progress: Path) -> int:
-    return int(NUMBER.unpack(progress.read_bytes())[0])
-
-
 def lossy(platform: Platform) -> None:
     """The engine drops a tenth of the packets it receives."""
     platform.run("faults", "set", "--drop", "0.1", "--seed", "7")
@@ -86,7 +75,8 @@ def test_live_messages_arrive_once_in_order_under_loss(lab: Lab, pair: tuple[Bui
     for each in (left, right):
         lossy(each)
     reader = pair[1].role(lab, "collect", right.url, "ticks", str(COUNT))
-    writer = pair[0].role(lab, "count", left.url, "ticks", str(progress_file(lab)))
+    progress = progress_file(lab.directory / "progress")
+    writer = pair[0].role(lab, "count", left.url, "ticks", str(progress))
     writer.tell("go")
     assert reader.line() == "wrong 0"
     assert left.counters("publication")["packets_resent"] > 0, "losses were repaired"
@@ -102,7 +92,7 @@ def test_a_client_at_the_gateway_of_the_other_build(
     settings = topology({"name": "ipc", "kind": "ipc"}, topics=topics, name="left")
     served = gateway.engine(lab, settings, "--gateway", address)
     token = (served.directory / "gateway.token").read_text().strip()
-    url, progress = f"tidecast://{address}", progress_file(lab)
+    url, progress = f"tidecast://{address}", progress_file(lab.directory / "progress")
     if how == "live":
         reader = client.role(lab, "collect", url, "ticks", str(COUNT), TIDECAST_TOKEN=token)
         writer = client.role(lab, "count", url, "ticks", str(progress), TIDECAST_TOKEN=token)
@@ -131,7 +121,7 @@ def test_the_owner_of_the_other_build_acks_what_is_durable(
     )
     for each in (sender, keeper):
         lossy(each)
-    progress, seen = progress_file(lab), lab.directory / "seen"
+    progress, seen = progress_file(lab.directory / "progress"), lab.directory / "seen"
     seen.touch()
     pair[1].role(lab, "keep", keeper.url, "orders", str(seen))
     writer = pair[0].role(lab, "produce", sender.url, "orders", str(progress), "0.005")
@@ -176,7 +166,7 @@ def test_an_engine_of_the_other_build_takes_a_topic_over(
     first = pair[0].engine(lab, topology(wire, topics=topics, name="first", leases=leases))
     eventually(lambda: keeps(first), "first keeps the topic", timeout_s=TIMEOUT_S)
     second = pair[1].engine(lab, topology(wire, topics=topics, name="second", leases=leases))
-    progress, seen = progress_file(lab), lab.directory / "seen"
+    progress, seen = progress_file(lab.directory / "progress"), lab.directory / "seen"
     seen.touch()
     pair[1].role(lab, "keep", second.url, "orders", str(seen))
     writer = pair[1].role(lab, "produce", second.url, "orders", str(progress), "0.005")

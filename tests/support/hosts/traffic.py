@@ -15,9 +15,9 @@ from tests.support.ledger import (
     log_is_whole,
     numbers_of,
     one_owner_at_a_time,
-    progress_file,
 )
 from tests.support.process import Child
+from tests.support.progress import progress_file
 
 TIMEOUT_S = 90.0
 TOPIC: dict[str, Any] = {"mode": "durable", "owner": "*", "queues": 2, "fsync_interval_ms": 5}
