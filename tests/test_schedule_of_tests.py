@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "-o", f"pythonpath={ROOT}", "tests"],
         cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"},
         capture_output=True,
         text=True,
         timeout=110,
@@ -116,7 +118,7 @@ def test_users_need_no_tools_of_developers() -> None:
     text = (ROOT / "Makefile").read_text()
     needs = dict(re.findall(r"^([a-z-]+):([^#\n]*)##", text, re.MULTILINE))
     recipes = dict(re.findall(r"^([a-z-]+):.*##.*\n((?:\t.*\n)+)", text, re.MULTILINE))
-    tools = re.compile(r"-m pytest|\$\(LONG\)|/ruff|/mypy|lint-imports|-m tests\.")
+    tools = re.compile(r"-m pytest|\$\(LONG\)|\$\(call check,|/ruff|/mypy|lint-imports|-m tests\.")
     develops = {target for target, recipe in recipes.items() if tools.search(recipe)}
     assert {"test-fast", "test-long", "lint", "swarm", "mutation"} <= develops
     for target, needed in needs.items():

@@ -38,7 +38,7 @@ def answer_to(service: Service, secret: str, **said: Any) -> Any:
         link.send_json(HELLO | said)
         answer = link.receive_json()
         link.close()
-    assert is_down(service, HELLO["node"])
+        assert is_down(service, HELLO["node"])  # before the client cancels what notes it
     return answer
 
 
@@ -97,7 +97,7 @@ def test_the_level_is_raised_once_all_read_it_and_engines_write_it(raisable: Ser
         while until(link, "topology")["level"] != NEWEST + 1:
             pass
         link.close()
-    assert is_down(raisable, "n1")
+        assert is_down(raisable, "n1")
     found = cluster(raisable)
     assert (found["level"], found["finalized_by"]) == (NEWEST + 1, "admin")
     entries = raisable.admin.get("/api/v1/audit?kind=cluster").json()["items"]

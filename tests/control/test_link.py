@@ -242,7 +242,7 @@ def test_a_changed_rate_limit_holds_on_the_wire_within_a_second(
         for thread in threads:
             thread.start()
         eventually(lambda: received[0] > 0, "the first message", timeout_s=20)
-        assert rate(1.0) > 2.5 * RATE_BYTES
+        assert rate(0.5) > 2.5 * RATE_BYTES
         changed = control.api.put(
             "/rate-limits/slow",
             json={"spec": {"pattern": "metered", "priority": 1, "rate_bytes_per_s": RATE_BYTES}},
@@ -251,7 +251,7 @@ def test_a_changed_rate_limit_holds_on_the_wire_within_a_second(
         control.api.patch("/topics/metered", json={"spec": {"rate_bytes_per_s": None}})
         passes(1.0)
         began_s, before = time.monotonic(), _sent_bytes(first, "metered")
-        assert rate(1.5) > 0.5 * RATE_BYTES
+        assert rate(0.7) > 0.5 * RATE_BYTES
         n_bytes = _sent_bytes(first, "metered") - before
         burst = BURST_PACKETS_MIN * _node(first).topology.transport("multicast").packet_bytes
         limit = RATE_BYTES * (time.monotonic() - began_s) + burst

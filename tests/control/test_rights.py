@@ -153,6 +153,7 @@ class World:
         patch.setattr(service.ctx.hub, "ask", ask)
         patch.setattr(service.ctx.hub, "samples", samples)
         patch.setattr(service.ctx.feed, "fresh", samples)
+        patch.setattr(service.ctx.feed, "hz", 1_000)  # nothing comes that a look waits for
         patch.setattr(service.ctx.hub, "connected", lambda: ["n1"])
         patch.setattr(service.ctx.hub, "engine", lambda _node: SimpleNamespace(name="n1"))
         patch.setattr(service.ctx.runner, "_take", lambda: (None, []))

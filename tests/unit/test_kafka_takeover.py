@@ -175,6 +175,7 @@ def test_a_takeover_that_is_cut_off_anywhere_is_done_by_the_next_try(
 ) -> None:
     monkeypatch.setattr("tidecast.kafka.producing.fencing.PATIENCE_S", 0.1)
     monkeypatch.setattr("tidecast.kafka.brokers.cluster.QUESTION_S", 0.1)
+    monkeypatch.setattr("tidecast.queues.backoff.BACKOFF_S_MAX", 0.1)
     store, at = Store(), url(fake)
     with engine(tmp_path, "a", at, store) as client:
         eventually(lambda: keeps(client), "a keeps it", timeout_s=30.0)
