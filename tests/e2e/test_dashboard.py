@@ -65,6 +65,7 @@ def test_from_first_run_to_first_message(page: Page, platform: Platform) -> None
     sender.close()
 
 
+@pytest.mark.usefixtures("home")
 def test_example_traffic_by_one_click_and_a_limit_that_the_wire_follows(
     page: Page, platform: Platform
 ) -> None:
@@ -127,6 +128,7 @@ def test_lag_rises_with_a_slow_consumer_and_falls_and_a_pause_holds_it(
     assert consumer.done == source.done, "each message once: nothing lost, nothing twice"
 
 
+@pytest.mark.usefixtures("home")
 def test_yaml_is_planned_applied_and_exported(page: Page, api: Api) -> None:
     page.keyboard.press("y")
     dialog = page.get_by_role("dialog", name="YAML")
@@ -254,6 +256,7 @@ def test_keyboard_only(page: Page, platform: Platform) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+@pytest.mark.usefixtures("home")
 def test_dark_light_and_time_zone(page: Page) -> None:
     html = page.locator("html")
     expect(html).to_have_attribute("data-theme", "dark")
@@ -271,6 +274,7 @@ def test_dark_light_and_time_zone(page: Page) -> None:
     zone.click()
 
 
+@pytest.mark.usefixtures("home")
 def test_stale_figures_are_said_to_be(page: Page, admin: BrowserContext) -> None:
     badge = page.get_by_test_id("live-badge")
     expect(badge).to_have_attribute("data-link", "live")

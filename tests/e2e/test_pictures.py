@@ -130,6 +130,7 @@ def traffic(platform: Platform, second: Path, api: Api) -> Iterator[None]:
         yield
 
 
+@pytest.mark.usefixtures("home")
 def test_pictures(page: Page, platform: Platform, traffic: None, tmp_path: Path) -> None:
     kept = os.environ.get("TIDECAST_PICTURES")
     directory = ROOT / kept if kept else tmp_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.conftest import Api, Platform
@@ -15,6 +16,7 @@ def _find(page: Page, text: str, kind: str) -> None:
     option.click()
 
 
+@pytest.mark.usefixtures("home")
 def test_the_palette_finds_everything_that_has_a_name(
     page: Page, platform: Platform, api: Api
 ) -> None:
