@@ -24,21 +24,26 @@ SINCE ?= origin/main
 export PYTHONDONTWRITEBYTECODE :=
 LONG := $(BIN)/python -m pytest -m long --timeout 1800 -o faulthandler_timeout=3600
 FAST := -m "not long" -n $(WORKERS) --dist loadgroup
-# Of tests/unit, these run no kernels of their own: what they use is tested by the others.
-NO_KERNELS := admission app asked bench_report cli cli_api cli_help cli_queue client_admin client_async \
-	client_lifecycle config config_kafka doctor engine_process events frame_rights gateway_keys \
-	gateway_requests grants kafka_admin_clients kafka_administration kafka_clients kafka_faststream \
-	kafka_brokers kafka_groups kafka_keys kafka_limits kafka_offsets kafka_wire importing layouts patience ports rpc subscription_ended supported wire_keys \
-	telemetry types warmup watch
+# Of tests/unit, these run no kernels of their own: what they use is tested by the others. So engines
+# with brokers, clients of whole engines and requests: their kernels are those of kafka_records,
+# kafka_fetched, kafka_rebuilding, kafka_producing, the rings, the logs and the simulations.
+NO_KERNELS := adapters_waiting admission agent_faults app asked attached bench_report cancelling cli cli_api \
+	cli_help cli_queue client_admin client_async client_lifecycle client_read config config_kafka \
+	doctor engine_process events frame_rights gateway_keys gateway_requests grants importing \
+	kafka_adapter kafka_admin_clients kafka_administration kafka_attached kafka_brokers \
+	kafka_clients kafka_faststream kafka_groups kafka_guests kafka_keys kafka_limits kafka_offsets \
+	kafka_storage kafka_takeover kafka_wire layouts patience ports progress requests rpc \
+	subscription_ended supported telemetry testing types warmup watch wire_keys
 KERNEL_SUITES := $(filter-out $(NO_KERNELS:%=tests/unit/test_%.py), \
 	$(wildcard tests/unit/test_*.py tests/property/test_*.py tests/simulation/test_*.py))
 # Thousands of rings show nothing that a few do not, but take a minute when each access is checked.
-KERNEL_SUITES := $(filter-out tests/simulation/test_scale.py, $(KERNEL_SUITES))
+# Leases are kept by Python alone.
+KERNEL_SUITES := $(filter-out tests/simulation/test_scale.py tests/simulation/test_leases.py, $(KERNEL_SUITES))
 PAGE := backend/tidecast_control/static/.built
 PAGE_SOURCES := backend/openapi.json $(shell find frontend -path frontend/node_modules -prune \
 	-o -path frontend/test -prune -o -type f ! -name schema.d.ts -print)
 
-.PHONY: help install install-dev install-spark up dashboard docs test test-fast test-dashboard test-checked test-long test-nightly test-cluster test-changed mutation swarm bench lint format clean
+.PHONY: help checks install install-dev install-spark up dashboard docs test test-fast test-dashboard test-checked test-long test-nightly test-cluster test-changed mutation swarm bench lint format clean
 
 help: ## this list
 	@echo "Tidecast: make TARGET [ARGS='...']"
@@ -98,7 +103,7 @@ docs: $(VENV)/.installed-docs ## build the documentation site into site/, strict
 up: install dashboard ## start Tidecast on this machine (ARGS: options of `tidecast up`)
 	@exec $(BIN)/tidecast up $(ARGS)
 
-test: lint test-dashboard test-fast test-checked ## lint, the fast tests, then the kernels' tests in a checked build
+test: checks test-fast test-checked ## lint, the fast tests, then the kernels' tests in a checked build
 
 test-fast: install-dev dashboard ## the fast tests alone (ARGS: options of pytest)
 	@$(BIN)/python -m pytest $(FAST) $(ARGS)
@@ -140,9 +145,10 @@ swarm: install-dev ## worlds by new seeds (SECONDS=60, SEED: the first one); fai
 bench: install ## all benchmarks, one JSON object a line (ARGS: options of `tidecast bench`)
 	@exec $(BIN)/tidecast bench all --json $(ARGS)
 
-lint: install-dev ## ruff, mypy --strict, import contracts; biome and tsc for the dashboard
-	@$(BIN)/mypy & types=$$!
-	frontend/with-node lint & page=$$!
+# $(call check,COMMANDS): all that is checked without a test of pytest; beside it what checks the page.
+define check
+	$(BIN)/mypy & types=$$!
+	{ $(1); } & page=$$!
 	failed=
 	$(BIN)/ruff check --no-cache . || failed=1
 	$(BIN)/ruff format --no-cache --check . || failed=1
@@ -150,6 +156,14 @@ lint: install-dev ## ruff, mypy --strict, import contracts; biome and tsc for th
 	wait $$types || failed=1
 	wait $$page || failed=1
 	test -z "$$failed"
+endef
+
+lint: install-dev ## ruff, mypy --strict, import contracts; biome and tsc for the dashboard
+	@$(call check,frontend/with-node lint)
+
+# As `make lint test-dashboard`, side by side: the one waits for a single core.
+checks: install-dev
+	@$(call check,frontend/with-node lint && frontend/with-node test)
 
 format: install-dev ## rewrite sources as `make lint` wants them
 	@$(BIN)/ruff check --fix-only .
