@@ -23,5 +23,7 @@ export default defineConfig({
     include: ["test/**/*.test.{ts,tsx}"],
     css: false,
     pool: "threads",
+    testTimeout: 120_000,
+    hookTimeout: 120_000,
   },
 });

@@ -6,6 +6,7 @@ from typing import Any
 
 import tidecast.sync
 from tests.support.lab import Lab, topology
+from tests.support.patience import next_event
 from tests.support.ports import free_port
 from tidecast.config.store import TopologyStore
 from tidecast.embedded import EmbeddedLink
@@ -41,10 +42,7 @@ def local(node: EmbeddedLink) -> tidecast.sync.Connection:
 
 def until_event(client: Any, kind: type) -> Any:
     """The next event of a kind; others are skipped."""
-    for event in client.events(timeout=TIMEOUT_S):
-        if isinstance(event, kind):
-            return event
-    raise AssertionError(f"no {kind.__name__}")
+    return next_event(client, kind, TIMEOUT_S)
 
 
 class Served:

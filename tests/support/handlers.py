@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tidecast.bench.measure import wait_until
+from tests.support.patience import wait_until
 from tidecast.buffers.member_ring import RUN_CURSOR
 from tidecast.sync import Consumer
 

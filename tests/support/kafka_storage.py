@@ -42,11 +42,6 @@ def opened(
         yield client
 
 
-def next_event(client: Connection, kind: type[E]) -> E:
-    """The next event of a kind."""
-    return next(each for each in client.events(30.0) if isinstance(each, kind))
-
-
 def count_of(client: Connection, column: C) -> int:
     """Of all queues of the topic."""
     node = client.link.node  # type: ignore[attr-defined]

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+from tidecast.events import Event
+
+E = TypeVar("E", bound=Event)
 
 _LOADAVG = Path("/proc/loadavg")
 _CORES = len(os.sched_getaffinity(0))
@@ -63,3 +69,21 @@ def wait_ended(process: subprocess.Popen[str], timeout_s: float) -> int:
         except subprocess.TimeoutExpired:
             if patience.over():
                 raise
+
+
+def wait_until(condition: Any, timeout_s: float, what: str) -> None:
+    """Wait for a condition that offers no event. Raises AssertionError, naming it."""
+    patience, pause = Patience(timeout_s), threading.Event()
+    while not condition():
+        assert not patience.over(), f"{what}: not within {timeout_s:g} s"
+        pause.wait(0.002)
+
+
+def next_event(client: Any, kind: type[E], timeout_s: float = 30.0) -> E:
+    """The next event of a kind that a client is told; others are skipped."""
+    patience = Patience(timeout_s)
+    while not patience.over():
+        for event in client.events(timeout=0.05):
+            if isinstance(event, kind):
+                return event
+    raise AssertionError(f"no {kind.__name__} within {timeout_s:g} s")

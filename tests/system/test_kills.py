@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform
-from tests.support.patience import Patience
+from tests.support.patience import next_event
 from tests.support.process import Child
 from tests.support.progress import NUMBER, noted, progress_file
 
@@ -55,15 +55,6 @@ class _Reader(threading.Thread):
         self.join(10.0)
 
 
-def _await_event(client: Client, kind: type[Event], timeout_s: float = 10.0) -> Any:
-    patience = Patience(timeout_s)
-    while not patience.over():
-        for event in client.events(timeout=0.2):
-            if isinstance(event, kind):
-                return event
-    pytest.fail(f"no {kind.__name__} within {timeout_s} s")
-
-
 @pytest.mark.parametrize("where", ["here", "there"])
 def test_publisher_killed_in_a_burst(lab: Lab, eventually: Eventually, where: str) -> None:
     """Subscribers of this engine, or of another one, get the committed prefix, then ImageGone."""
@@ -78,7 +69,7 @@ def test_publisher_killed_in_a_burst(lab: Lab, eventually: Eventually, where: st
     publisher.kill()
     committed = noted(progress)
     eventually(lambda: reader.count >= committed, f"all {committed} committed messages")
-    gone = _await_event(reading, ImageGone)
+    gone = next_event(reading, ImageGone)
     assert gone.topic == "burst"
     eventually(lambda: not left.overview().publications, "the publication's end")
     eventually(lambda: not subscription.images(), "the image's end")

@@ -14,12 +14,12 @@ import pytest
 from tests.support.feeds import RECIPE
 from tests.support.kafka import Served
 from tests.support.kafka_brokers import brokers, missing
+from tests.support.patience import next_event, wait_until
 from tests.support.ports import free_port
 from tests.unit.test_consumer import publish, take, topology
 
 import tidecast.sync
 from tidecast.api.start import Latest
-from tidecast.bench.measure import wait_until
 from tidecast.config.kafka import AdapterConfig, kafka_source
 from tidecast.config.store import TopologyStore
 from tidecast.embedded import EmbeddedLink
@@ -37,10 +37,6 @@ from tidecast.telemetry import views as telemetry
 
 E = TypeVar("E", bound=Event)
 TOPIC = [{"name": "orders", "mode": "durable", "queues": 2, "fsync": "none"}]
-
-
-def next_event(client: Connection, kind: type[E]) -> E:
-    return next(each for each in client.events(10.0) if isinstance(each, kind))
 
 
 @contextmanager

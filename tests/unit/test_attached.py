@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.feeds import RECIPE, made
+from tests.support.patience import wait_until
 from tests.support.punched import Punched, PunchedAdapter
 from tests.unit.test_consumer import take, topology
 
 import tidecast.sync
 from tidecast.agents.puller import entries
 from tidecast.api.start import Earliest, Latest, Time, Tokens
-from tidecast.bench.measure import wait_until
 from tidecast.embedded import EmbeddedLink
 from tidecast.engine.adapters import made_by
 from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound

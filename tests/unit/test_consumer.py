@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from tests.support.clients import nothing_comes
 from tests.support.loop_link import LoopLink
-from tests.support.patience import Patience
+from tests.support.patience import Patience, wait_until
 
 import tidecast
 import tidecast.sync
 from tidecast.api.link import ConsumerOptions
 from tidecast.api.start import Earliest, Latest, Time, Tokens
-from tidecast.bench.measure import wait_until
 from tidecast.buffers import member_ring
 from tidecast.client.consumer.core import filter_options
 from tidecast.config.topology import TopicConfig, Topology, TransportConfig, topology_from

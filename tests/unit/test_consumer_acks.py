@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 from tests.conftest import Eventually
 from tests.support.clients import nothing_comes
+from tests.support.patience import wait_until
 from tests.unit.test_consumer import BODIES, connected, publish, take
 
-from tidecast.bench.measure import wait_until
 from tidecast.buffers import member_ring
 from tidecast.client.consumer.acks import Collector, runs_of
 from tidecast.client.consumer.message import COLLECTED_MAX, DurableBatch, DurableMessage

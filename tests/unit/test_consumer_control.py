@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.clients import nothing_comes
 from tests.support.handlers import handled_around
+from tests.support.patience import wait_until
 from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 
 import tidecast
 import tidecast.sync
 from tidecast.api.start import Earliest, Latest, Start, Time, Tokens
-from tidecast.bench.measure import wait_until
 from tidecast.client.consumer.dispatch import Dispatch
 from tidecast.client.consumer.message import DurableMessage
 from tidecast.embedded import EmbeddedLink

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.clients import nothing_comes
+from tests.support.patience import wait_until
 from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 
 import tidecast
 from tidecast.api.start import Earliest, Latest, Start, Time, Tokens
-from tidecast.bench.measure import wait_until
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, NotFound, Timeout
 from tidecast.sync import Connection

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.kafka_brokers import Brokers
+from tests.support.patience import wait_until
 
-from tidecast.bench.measure import wait_until
 from tidecast.config.kafka import KafkaSource, kafka_source
 from tidecast.errors import ConfigError
 from tidecast.kafka.brokers.adapter import KafkaAdapter

@@ -13,11 +13,11 @@ from typing import Any
 import confluent_kafka
 import pytest
 from tests.support.kafka_brokers import Brokers, brokers, missing
+from tests.support.patience import wait_until
 from tests.unit.test_consumer import take, topology
 from tests.unit.test_kafka_keys import self_signed
 
 import tidecast.sync
-from tidecast.bench.measure import wait_until
 from tidecast.config.kafka import kafka_source
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError

@@ -19,14 +19,13 @@ from tests.support.kafka_storage import (
     check_once_and_in_order,
     count_of,
     log_of,
-    next_event,
     opened,
     publish,
     stored,
     texts,
     url,
 )
-from tests.support.patience import Patience
+from tests.support.patience import Patience, next_event
 
 from tidecast.config.kafka import storage_source
 from tidecast.config.topology import topology_from

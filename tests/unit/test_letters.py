@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.patience import wait_until
 
 import tidecast.sync
-from tidecast.bench.measure import wait_until
 from tidecast.client.consumer.message import DurableMessage
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink

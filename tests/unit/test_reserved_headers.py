@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from tests.support.clients import nothing_comes
+from tests.support.patience import wait_until
 
 import tidecast
 import tidecast.sync
 from tidecast.api.start import Latest
-from tidecast.bench.measure import wait_until
 from tidecast.buffers.header_names import has_reserved
 from tidecast.client.remote.frames import Block
 from tidecast.config.topology import topology_from
