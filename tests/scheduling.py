@@ -1,7 +1,8 @@
 """Which worker runs which tests: files as a whole, and suites with costly fixtures together.
 
-So a platform with a browser, a Spark session and a database server start once, not once a worker.
-Long groups go first: small ones fill the end.
+So a platform with a browser and a Spark session start once, not once a worker. A database server
+starts in seconds: one a worker, because the suite that shares it is the longest. Long groups go
+first: small ones fill the end.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-COSTLY = ("tests/e2e/", "tests/control/", "tests/spark/", "tests/cluster/")
-"""Suites whose tests share what takes seconds to start: each is one group."""
-LONG = (*COSTLY, "tests/system/", "tests/test_")
+COSTLY = ("tests/e2e/", "tests/spark/", "tests/cluster/")
+"""Suites whose tests share what is costly to start: each is one group."""
+LONG = (*COSTLY, "tests/control/", "tests/system/", "tests/test_")
 """Where a group takes longer than its number of tests says, the longest first."""
 
 
