@@ -17,7 +17,8 @@ from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, topology
 from tests.support.patience import machine_share
 from tests.support.process import Child
-from tests.support.roles import MARKED, NUMBER
+from tests.support.progress import progress_file
+from tests.support.roles import MARKED
 
 pytestmark = pytest.mark.long
 TOPIC: dict[str, Any] = {
@@ -45,7 +46,7 @@ class Run:
         )
         self.seen, self.progress = lab.directory / "seen", lab.directory / "progress"
         self.seen.touch()
-        self.progress.write_bytes(bytes(NUMBER.size))
+        progress_file(self.progress)
         arguments = ("orders", "1", str(self.progress), "0.002")
         self.producer = lab.role("keyed", self.platform.url, *arguments)
         self.consumer = self.begin_consumer()
