@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Page, expect
 
+import tidecast.sync
+from tests.conftest import Eventually
 from tests.e2e.conftest import Api, Platform
 
 pytestmark = [pytest.mark.long]
@@ -43,3 +45,24 @@ def test_a_message_is_scheduled_listed_and_cancelled(
     expect(page.get_by_role("row", name=re.compile("bob"))).to_be_visible()
     left = api.ask("GET", "/topics/reminders/scheduled")["messages"]
     assert [one["key"] for one in left] == ["bob"]
+
+
+def test_a_long_list_comes_in_pages(
+    page: Page, platform: Platform, api: Api, eventually: Eventually
+) -> None:
+    """A page has 200 messages; the button More loads the next page, up to the end."""
+    api.topic("later", mode="durable")
+    api.ask("PUT", "/subscriptions/pages", {"spec": {"topic": "later"}})
+    with tidecast.sync.connect(f"tidecast://{platform.data_dir}") as client:
+        eventually(lambda: client.subscriptions.list("later"), "the subscription", timeout_s=30.0)
+        keys = [f"key-{n:03}" for n in range(450)]
+        client.publish_batch("later", [b"x"] * 450, keys=keys, deliver_in=3600, ack="durable")
+    page.goto(platform.url + "/messages?topic=later&view=scheduled")
+    status = page.get_by_role("status").filter(has_text="scheduled")
+    expect(status).to_contain_text("The first 200 scheduled messages")
+    more = page.get_by_role("button", name="More", exact=True)
+    more.click()
+    expect(status).to_contain_text("The first 400 scheduled messages")
+    more.click()
+    expect(status).to_contain_text("450 messages scheduled")
+    expect(more).to_have_count(0)
