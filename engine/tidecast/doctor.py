@@ -80,7 +80,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def networks(self) -> list[TransportConfig]:
         """The transports with sockets."""
-        return [t for t in self.topology.transports if t.is_network]
+        return [t.on(self.topology.node) for t in self.topology.transports if t.is_network]
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,13 +381,8 @@ def check_peers(place: Place) -> Iterator[Finding]:
         if transport.kind != "udp-unicast":
             continue
         check = f"peers of {transport.name}"
-        if transport.sends_to_nobody:
-            yield Finding(
-                check=check,
-                status=WARN,
-                detail="none: it sends to nobody, and only receives",
-                mend=f"set peers in the topology: [other-host:{transport.port}]",
-            )
+        if not transport.peers:
+            yield _discovered_peers(place, transport.name, transport.port)
             continue
         unknown = []
         for host, port in transport.peer_addresses:
@@ -404,6 +399,62 @@ def check_peers(place: Place) -> Iterator[Finding]:
             )
         else:
             yield Finding(check=check, status=OK, detail=", ".join(transport.peers))
+
+
+def _discovered_peers(place: Place, name: str, port: int) -> Finding:
+    """The peers that a control service named, and which of them a running engine hears."""
+    from tidecast.control_link.link import load_state
+    from tidecast.control_link.peers import load_peers
+
+    check = f"peers of {name}"
+    if not load_state(place.data_dir).credential:
+        return Finding(
+            check=check,
+            status=WARN,
+            detail="none: it sends to nobody, and only receives",
+            mend="connect the engines to one control service, or set peers in the topology: "
+            f"[other-host:{port}]",
+        )
+    try:
+        known = load_peers(place.data_dir).get(name, [])
+    except TidecastError as problem:
+        return Finding(check=check, status=FAIL, detail=str(problem), mend="restart the engine")
+    if not known:
+        detail = "none yet: no other engine has announced an address to the control service"
+        return Finding(check=check, status=OK, detail=detail)
+    heard = _heard_peers(place, name)
+    words = [f"{each.node} at {each.where}{heard.get(each.node_id, '')}" for each in known]
+    silent = any("silent" in each for each in heard.values())
+    return Finding(
+        check=check,
+        status=WARN if silent else OK,
+        detail=f"of the control service: {', '.join(words)}",
+        mend="a peer that runs is not heard: let UDP port to port + 2 pass on both hosts; delete "
+        "nodes that do not come back"
+        if silent
+        else "",
+    )
+
+
+def _heard_peers(place: Place, name: str) -> dict[int, str]:
+    """When a running engine heard each peer, by node id; empty when none runs."""
+    from tidecast.client.links.socket_session import EngineControl
+    from tidecast.engine.process import running_pid
+
+    if running_pid(place.data_dir) is None:
+        return {}
+    try:
+        with EngineControl(place.data_dir, "doctor") as control:
+            rows = control.overview().peers
+    except TidecastError:
+        return {}  # `check_engine` reports it
+    found = {}
+    for row in rows:
+        if row["transport"] == name:
+            age_s = row["heard_age_s"]
+            words = "never heard" if age_s is None else f"heard {age_s:.1f} s ago"
+            found[row["node_id"]] = f" ({'silent, ' if row['silent'] else ''}{words})"
+    return found
 
 
 def check_routes(place: Place) -> Iterator[Finding]:

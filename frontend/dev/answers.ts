@@ -501,6 +501,7 @@ const cluster = (nowMs: number) => ({
       refused: "",
       blocks: at === 2,
       drained: at === 0,
+      addresses: { lan: `10.0.0.${5 + at}:7400` },
     })),
     {
       node: "delta",

@@ -488,6 +488,8 @@ export function channelData(channel: string, nowMs: number): object | undefined 
             clients: 11 - at,
             drift: false,
             drained: at === 0,
+            peers: 2,
+            peers_silent: at === 1 ? ["gamma on lan"] : [],
             level: 2,
             keeps: at === 0 ? 1 : 3,
             topology_version: "4711",

@@ -143,6 +143,8 @@ describe("what a page says", () => {
     expect(row("gamma").textContent).toContain("holds level 3 back");
     expect(row("delta").textContent).toContain("refusedengine 0.1.0 reads level 1");
     expect(row("alpha").textContent).not.toContain("refused");
+    await waitFor(() => expect(row("alpha").textContent).toContain("hears 2lan 10.0.0.5:7400"));
+    expect(row("beta").textContent).toContain("does not hear gamma on lan");
     const raise = within(card).getByRole("button", { name: "Raise the level" });
     expect((raise as HTMLButtonElement).disabled).toBe(true);
   });

@@ -124,6 +124,21 @@ def test_forged_packets_are_a_rate_of_their_node_that_rules_can_watch() -> None:
     assert found.sources == {"a": {"a"}, "b": {"b"}}
 
 
+def test_a_peer_that_runs_and_is_not_heard_is_counted_at_its_node() -> None:
+    def seen(*silent: str) -> Any:
+        rows = [{"transport": "lan", "node": n, "silent": n in silent} for n in ("b", "gone")]
+        return _sample(1) | {"peers": rows}
+
+    world = build([Source("a", None, seen("b", "gone")), Source("b", None, _sample(1))])
+    assert world.unheard == {"a": [("lan", "b"), ("lan", "gone")], "b": []}
+    shown = world.nodes["a"]
+    assert (shown["peers"], shown["peers_silent"]) == (2, ["b on lan", "gone on lan"])
+    assert (world.nodes["b"]["peers"], world.nodes["b"]["peers_silent"]) == (0, [])
+    found = measured("silent_peers", world)
+    assert found.values == {"a": 1.0, "b": 0.0}, "gone is down: that is another metric"
+    assert found.sources == {"a": {"a"}, "b": {"b"}}
+
+
 ABOUT = {"detail": "", "session": 0, "peer": 0}
 
 

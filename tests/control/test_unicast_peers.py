@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.control import Running
 from tests.support.fake_link import FakeLink
 from tests.support.lab import Lab, Platform, open_lab
 from tests.support.ports import free_port
+from tidecast.cli.cluster.cluster import _path_words
 from tidecast.client.links.socket_session import EngineControl
 
 FIXTURES = (control,)
@@ -73,6 +75,10 @@ class Host:
             rows = engine.overview().peers
         return {r["node"] for r in rows if r["heard_age_s"] is not None and r["heard_age_s"] < 3}
 
+    def receivers(self) -> set[str]:
+        """The nodes that receive what is published here."""
+        return {row["node"] for row in self.platform.overview().receivers}
+
     def client(self) -> tidecast.sync.Connection:
         return self.platform.connect()
 
@@ -81,6 +87,13 @@ class Host:
 def lab() -> Iterator[Lab]:
     with open_lab() as made:
         yield made
+
+
+def heard(control: Running) -> int:
+    """The ways on which a packet came, by the reports of all engines."""
+    found = control.api.get("/cluster/peers").json()
+    assert found["unanswered"] == []
+    return len([path for path in found["paths"] if path["heard_age_s"] is not None])
 
 
 def received(reader: Any, count: int) -> list[bytes]:
@@ -107,10 +120,13 @@ def test_three_engines_without_a_list_find_each_other_and_follow_changes(
     shown = {e["node"]: e for e in control.api.get("/cluster").json()["engines"]}
     assert shown["a"]["addresses"] == {"lan": f"127.0.0.1:{a.port}"}
 
+    eventually(lambda: heard(control) == 6, "each engine reports that it hears both others")
+    assert "peers of lan" in a.platform.run("doctor").stdout
+
     source = a.client()
     readers = {x.name: x.client().subscribe("t") for x in (b, c)}
     publisher = source.publisher("t")
-    eventually(lambda: len(a.platform.overview().receivers) == 2, "both receivers")
+    eventually(lambda: a.receivers() == {"b", "c"}, "both receivers")
     first = [b"%d" % n for n in range(500)]
     publisher.publish_batch(first).check()
     assert received(readers["b"], 500) == first
@@ -127,7 +143,7 @@ def test_three_engines_without_a_list_find_each_other_and_follow_changes(
         publisher.publish_batch(more[at : at + 20]).check()
         got += received(readers["b"], 20)
     assert got == more
-    assert len(a.platform.overview().receivers) == 1
+    assert a.receivers() == {"b"}
 
     # Moved: b starts again at another port, and is found there without anybody's help.
     before, incarnation = b.port, b.platform.shared()
@@ -137,11 +153,11 @@ def test_three_engines_without_a_list_find_each_other_and_follow_changes(
     assert b.platform.shared() != incarnation
     eventually(lambda: a.peers() == {"b": f"127.0.0.1:{b.port}"}, "the new address")
     with b.client() as there, there.subscribe("t") as again:
-        eventually(lambda: len(a.platform.overview().receivers) == 1, "the new receiver")
+        eventually(lambda: a.receivers() == {"b"}, "the new receiver")
         publisher.publish(b"found")
         assert received(again, 1) == [b"found"]
         back, home = there.publisher("t"), source.subscribe("t", start="earliest")
-        eventually(lambda: len(b.platform.overview().receivers) == 1, "the way back")
+        eventually(lambda: b.receivers() == {"a"}, "the way back")
         back.publish(b"and back")
         while received(home, 1) != [b"and back"]:
             pass
@@ -150,7 +166,7 @@ def test_three_engines_without_a_list_find_each_other_and_follow_changes(
     assert control.api.patch("/nodes/c", json={"spec": {"quarantined": False}}).status_code == 200
     eventually(lambda: a.peers().keys() == {"b", "c"}, "c is back", timeout_s=90)
     fresh = c.client().subscribe("t", on_gap="event")  # its engine still has the session of before
-    eventually(lambda: len(a.platform.overview().receivers) == 1, "c receives", timeout_s=60)
+    eventually(lambda: "c" in a.receivers(), "c receives", timeout_s=60)
     publisher.publish(b"welcome")
     while received(fresh, 1) != [b"welcome"]:
         pass
@@ -209,6 +225,39 @@ def topology_of(link: FakeLink, holds: Any) -> Any:
     while not holds(found := link.until("topology")):
         pass
     return found
+
+
+def test_the_report_of_each_engine_is_shown(control: Running) -> None:
+    put(control, "transports/lan", {**LAN, "port": 7400})
+    row = {"transport": "lan", "address": "10.0.0.6:7500", "heard_age_s": 0.5, "silent": False}
+    peers = [row | {"node": "two"}, row | {"node": "away", "heard_age_s": None, "silent": True}]
+    with (
+        FakeLink(control, "one", node_id=1, addresses=AT) as one,
+        FakeLink(control, "two", node_id=2) as two,
+    ):
+        answers = [
+            threading.Thread(target=one.answer, args=(lambda _: {"peers": peers},)),
+            threading.Thread(target=two.answer, args=(lambda _: {"peers": [{"node": 3}]},)),
+        ]
+        for each in answers:
+            each.start()
+        found = control.api.get("/cluster/peers").json()
+        for each in answers:
+            each.join()
+    assert found["unanswered"] == ["two"], "an answer that is no report"
+    assert [(p["peer"], p["peer_state"], p["silent"]) for p in found["paths"]] == [
+        ("away", "down", True),
+        ("two", "up", False),
+    ]
+    for path, words in zip(
+        found["paths"],
+        (
+            "lan to away (10.0.0.6:7500): SILENT, never heard, its engine is not connected",
+            "lan to two (10.0.0.6:7500): heard 0.5 s ago",
+        ),
+        strict=True,
+    ):
+        assert _path_words(path) == words
 
 
 def test_the_service_names_peers_by_what_their_engines_announce(control: Running) -> None:

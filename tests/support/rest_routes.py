@@ -116,6 +116,7 @@ ROUTES: dict[str, Route] = {
     "rotate_credential": Route("platform", "POST", "/nodes/n1/rotate"),
     "revoke_credential": Route("platform", "POST", "/nodes/n1/revoke", undo=True),
     "get_cluster": Route("platform", "GET", "/cluster"),
+    "get_peers": Route("platform", "GET", "/cluster/peers"),
     "finalize_level": Route("platform", "POST", "/cluster/finalize"),
     "get_wire_keys": Route("platform", "GET", "/transports/lab/keys"),
     "rotate_wire_keys": Route("platform", "POST", "/transports/lab/keys/rotate"),

@@ -203,9 +203,10 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = TransportConfig(name="lan", kind="udp-unicast", interface="eth0")
     nobody = only(doctor.check_peers(place(tmp_path, alone)))
-    assert (nobody.status, nobody.mend) == (
-        WARN,
-        "set peers in the topology: [other-host:7400]",
+    assert nobody.status == WARN
+    assert nobody.mend == (
+        "connect the engines to one control service, or set peers in the topology: "
+        "[other-host:7400]"
     )
 
     def lookup(host: str, *_: object) -> None:
@@ -219,6 +220,27 @@ def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wire = msgspec.structs.replace(alone, peers=["10.0.0.6:7400"])
     assert only(doctor.check_peers(place(tmp_path, wire))).status == OK
     assert list(doctor.check_peers(place(tmp_path, LAN))) == []
+
+
+def test_discovered_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = TransportConfig(name="lan", kind="udp-unicast", interface="eth0")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "control.json").write_text('{"url": "ws://x", "credential": "tcn_x"}')
+    none = only(doctor.check_peers(place(tmp_path, alone)))
+    assert (none.status, "none yet" in none.detail) == (OK, True)
+    peer = {"node": "b", "node_id": 7, "host": "10.0.0.6", "port": 7400}
+    (data / "peers.json").write_text(json.dumps({"lan": [peer]}))
+    known = only(doctor.check_peers(place(tmp_path, alone)))
+    assert (known.status, known.detail) == (OK, "of the control service: b at 10.0.0.6:7400")
+    heard = {7: " (silent, heard 31.0 s ago)"}
+    monkeypatch.setattr(doctor, "_heard_peers", lambda *_: heard)
+    silent = only(doctor.check_peers(place(tmp_path, alone)))
+    assert silent.status == WARN
+    assert silent.detail.endswith("b at 10.0.0.6:7400 (silent, heard 31.0 s ago)")
+    assert "let UDP port to port + 2 pass" in silent.mend
+    (data / "peers.json").write_text("{")
+    assert only(doctor.check_peers(place(tmp_path, alone))).status == FAIL
 
 
 def test_the_topology_that_was_told_is_looked_at(tmp_path: Path) -> None:

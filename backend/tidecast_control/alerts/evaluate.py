@@ -82,6 +82,11 @@ def measured(metric: str, world: World) -> Measured:
                 for node, one in row.get(kind, {}).items():
                     made.add(name, float(one["state"] == "waiting"), {node})
         return made
+    if metric == "silent_peers":
+        for node, peers in world.unheard.items():
+            up = sum(peer in world.nodes for _, peer in peers)
+            made.add(node, float(up), {node})
+        return made
     if metric in ("lag_messages", "lag_s"):
         for name, row in world.subscriptions.items():
             if row.get(metric) is not None:

@@ -34,6 +34,7 @@ Metric = Literal[
     "drift",
     "forged_packets_per_s",
     "waiting",
+    "silent_peers",
 ]
 Webhook = Annotated[str, Field(max_length=2000), AfterValidator(checked_address)]
 WebhookSecret = Annotated[str, Field(max_length=200), AfterValidator(checked_secret)]

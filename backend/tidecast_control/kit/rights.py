@@ -28,7 +28,7 @@ Needs = Iterator[Need]
 PLATFORM = Need("manage", EVERY_TOPIC)
 """Rights on all of the platform: transports, nodes, users, the audit."""
 
-NODE_METRICS = ("node_down", "drift", "forged_packets_per_s")
+NODE_METRICS = ("node_down", "drift", "forged_packets_per_s", "silent_peers")
 BY_TOPIC = frozenset((
     "topics:read", "topics:write", "subscriptions:read", "subscriptions:write", "queues:read",
     "queues:write", "traffic:read", "traffic:write", "rate_limits:read", "rate_limits:write",
@@ -99,8 +99,8 @@ SHOWN_BY = {
     "traffic": "coalesce(nullif(spec->>'topic', ''), name)",
     "rate_limit": "spec->>'pattern'",
     "silence": "spec->>'target'",
-    "alert_rule": "CASE WHEN spec->>'metric' IN "
-    "('node_down', 'drift', 'forged_packets_per_s') THEN '>' ELSE spec->>'target' END",
+    "alert_rule": f"CASE WHEN spec->>'metric' IN {NODE_METRICS!r} THEN '>' "
+    "ELSE spec->>'target' END",
     "pipeline": "CASE WHEN spec->>'job' IN ('archive', 'replay') THEN spec->>'topic' ELSE '>' END",
 }
 """The topic or pattern of a row, in SQL: a key sees the row with any right that covers it."""

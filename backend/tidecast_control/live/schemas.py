@@ -426,6 +426,10 @@ class NodeLive(View):
     level: Count = Field(0, description="The level that its engine writes")
     drained: bool = Field(False, description="It hands its leased topics over, and takes none")
     keeps: Count | None = Field(None, description="Leased topics that it has; null: not `heard`")
+    peers: Count = Field(0, description="Discovered peers of its unicast transports")
+    peers_silent: list[str] = Field(
+        [], description="Those that it does not hear, as `NODE on TRANSPORT`"
+    )
 
 
 class NodesLive(Heard):

@@ -52,6 +52,8 @@ class World:
     """Requests that engines refused, by the name of the key."""
     forged: dict[str, float] = field(default_factory=dict)
     """Packets a second that a node refused at sealed transports: not authentic, or not sealed."""
+    unheard: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """By node: transport and name of each discovered peer that it does not hear."""
     kafka_groups: dict[str, Json] = field(default_factory=dict)
     kafka_clients: dict[str, Json] = field(default_factory=dict)
     kafka_totals: dict[str, int] = field(default_factory=dict)
@@ -155,8 +157,12 @@ def _add_node(world: World, source: Source) -> None:
     world.kafka_clients |= kafka.live_clients(node, sample, source.before, seconds)
     for name in KAFKA_TOTALS:
         world.kafka_totals[name] = world.kafka_totals.get(name, 0) + kafka.total(sample, name)
+    peers = sample.get("peers", ())
+    silent = [(row["transport"], row["node"]) for row in peers if row["silent"]]
+    world.unheard[node] = silent
     world.nodes[node] = {
-        "name": node, "state": "up", "rates": total,
+        "name": node, "state": "up", "rates": total, "peers": len(peers),
+        "peers_silent": sorted(f"{peer} on {transport}" for transport, peer in silent),
         "publications": len(sample["publications"]), "images": len(sample["images"]),
         "clients": sample["clients"],
         "duty_cycle_ms_max": max(

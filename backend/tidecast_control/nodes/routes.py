@@ -21,9 +21,10 @@ from tidecast_control.api.http import (
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Page, Plan
-from tidecast_control.nodes import identity, levels, records, rotation, service
+from tidecast_control.nodes import identity, levels, paths, records, rotation, service
 from tidecast_control.nodes.schemas import (
     Cluster,
+    ClusterPeers,
     Enrolment,
     EnrolmentInput,
     EnrolmentSecret,
@@ -113,6 +114,13 @@ def get_cluster(session: Db, actor: Annotated[Actor, needs("nodes:read")]) -> Cl
     """The level that engines write, the levels that each reads, and what holds the next back."""
     del actor
     return levels.status(session)
+
+
+@router.get("/cluster/peers", tags=["nodes"], responses=problem_responses())
+async def get_peers(ctx: Ctx, actor: Annotated[Actor, needs("nodes:read")]) -> ClusterPeers:
+    """The discovered peers of each connected engine, and when it heard each: asked of all now."""
+    del actor
+    return await paths.of_cluster(ctx.hub)
 
 
 @router.post("/cluster/finalize", tags=["nodes"], responses=problem_responses(409))

@@ -146,6 +146,31 @@ class Cluster(View):
     engines: list[ClusterEngine]
 
 
+class PeerPath(View):
+    """The way from a peer to a node, on one unicast transport."""
+
+    node: str = Field(description="The node whose engine reports")
+    transport: str
+    peer: str
+    address: str = Field(description="Where `node` sends to `peer`: host:port")
+    heard_age_s: float | None = Field(
+        description="Seconds since `node` heard a packet of `peer`; null: never"
+    )
+    silent: bool = Field(description="`peer` was not heard for ten seconds")
+    peer_state: Literal["up", "down"] = Field(
+        description="Whether the engine of `peer` is connected"
+    )
+
+
+class ClusterPeers(View):
+    """The discovered peers of all connected engines."""
+
+    paths: list[PeerPath] = Field(description="By node, transport and peer")
+    unanswered: list[str] = Field(
+        description="Connected nodes whose engine did not answer, or is too old to"
+    )
+
+
 class DrainStay(View):
     """A thing that a drain leaves on its node."""
 

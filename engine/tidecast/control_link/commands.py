@@ -105,6 +105,10 @@ class Commands:
         """The resources that a drain moves, and those that stay."""
         return drain_state(self._node)
 
+    def peers(self, _: Command) -> Any:
+        """The peers of unicast transports that the service named, and when each was heard."""
+        return {"peers": self._node.discovered()}
+
     def pause(self, command: Command) -> Any:
         """Pause or resume a topic or a queue."""
         topic, paused = str(command.args["topic"]), command.name == "pause"
@@ -330,6 +334,7 @@ OF_NODE = {
     "sample": Operation(Commands.sample),
     "counters": Operation(Commands.counters),
     "drain": Operation(Commands.drain),
+    "peers": Operation(Commands.peers),
     "recorder": Operation(Commands.recorder),
     "browse": Operation(Commands.browse),
     "tail": Operation(Commands.tail),

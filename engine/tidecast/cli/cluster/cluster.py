@@ -14,6 +14,7 @@ import click
 from tidecast.cli import Failure
 from tidecast.cli.api import control_option, send
 from tidecast.cli.common import data_dir_option, echo_json, json_option
+from tidecast.errors import NotFound
 
 POLL_S = 0.5
 
@@ -30,8 +31,9 @@ def cluster() -> None:
 def status(as_json: bool, url: str | None, data_dir: Path) -> None:
     """Show the cluster's level, each engine, and what holds the next level back."""
     found = json.loads(send("GET", "/cluster", url, data_dir))
+    reached = _peers(url, data_dir)
     if as_json:
-        echo_json(found)
+        echo_json(found | reached)
         return
     click.echo(f"level {found['level']}, the newest of the service is {found['level_max']}")
     for each in found["engines"]:
@@ -40,10 +42,36 @@ def status(as_json: bool, url: str | None, data_dir: Path) -> None:
             f"reads {each['level_min']} to {each['level_max']}"
             + ("  drained" if each["drained"] else "")
         )
+        for transport, address in sorted(each.get("addresses", {}).items()):
+            click.echo(f"  {transport} at {address}")
+        for path in reached["paths"]:
+            if path["node"] == each["node"]:
+                click.echo(f"  {_path_words(path)}")
         if each["refused"]:
             click.echo(f"  refused: {each['refused']}")
+    for node in reached["unanswered"]:
+        click.echo(f"{node} does not report its peers")
     for reason in found["blocked_by"]:
         click.echo(f"blocked: {reason}")
+
+
+def _peers(url: str | None, data_dir: Path) -> dict[str, Any]:
+    """The discovered peers of each engine; none of a service that is older."""
+    try:
+        found: dict[str, Any] = json.loads(send("GET", "/cluster/peers", url, data_dir))
+    except Failure as refused:
+        if isinstance(refused.__cause__, NotFound):
+            return {"paths": [], "unanswered": []}
+        raise
+    return found
+
+
+def _path_words(path: dict[str, Any]) -> str:
+    age_s = path["heard_age_s"]
+    heard = "never heard" if age_s is None else f"heard {age_s:.1f} s ago"
+    down = ", its engine is not connected" if path["peer_state"] == "down" else ""
+    silent = "SILENT, " if path["silent"] else ""
+    return f"{path['transport']} to {path['peer']} ({path['address']}): {silent}{heard}{down}"
 
 
 @cluster.command()

@@ -20,4 +20,5 @@ export const METRICS: Record<Metric, { name: string; unit: string; start: number
   drift: { name: "Out of sync", unit: "1 = out of sync", start: 0 },
   forged_packets_per_s: { name: "Forged packets", unit: "packets/s", start: 0 },
   waiting: { name: "Storage or adapter waiting", unit: "1 = waiting", start: 0 },
+  silent_peers: { name: "Silent unicast peers", unit: "peers", start: 0 },
 };

@@ -112,6 +112,7 @@ const columnsOf = (
     right: true,
     cell: (row) => exact(row.live?.keeps),
   },
+  { id: "peers", wide: true, head: "Unicast peers", cell: (row) => <Peers row={row} /> },
   { id: "drain", head: "Drain", cell: (row) => <DrainState row={row} /> },
   {
     id: "note",
@@ -143,6 +144,29 @@ const columnsOf = (
       ),
   },
 ];
+
+/** Where others reach it, and how many of its peers it hears. */
+function Peers({ row }: { row: Row }) {
+  const places = Object.entries(row.addresses ?? {});
+  const heard = row.live?.heard !== false;
+  const peers = heard ? (row.live?.peers ?? 0) : 0;
+  const silent = heard ? (row.live?.peers_silent ?? []) : [];
+  if (places.length === 0 && peers === 0) return <span className="text-faint">–</span>;
+  return (
+    <span className="flex flex-wrap items-center gap-1.5">
+      {silent.length > 0 ? (
+        <StateBadge state="bad">does not hear {silent.join(", ")}</StateBadge>
+      ) : (
+        peers > 0 && <StateBadge state="good">hears {exact(peers)}</StateBadge>
+      )}
+      {places.map(([transport, address]) => (
+        <span key={transport} className="font-mono text-muted text-xs">
+          {transport} {address}
+        </span>
+      ))}
+    </span>
+  );
+}
 
 function DrainState({ row }: { row: Row }) {
   if (!row.drained) return <span className="text-muted">takes topics</span>;
