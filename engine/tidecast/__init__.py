@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tidecast.client.admin.types import (
         Cancelled,
         CancelledOf,
+        ConsumerInfo,
         Cursor,
         Member,
         Moved,
@@ -123,7 +124,8 @@ else:
         "app": "App",
         "client.admin.aio": "Subscriptions Topics",
         "client.admin.types": (
-            "Cancelled CancelledOf Cursor Member Moved Peeked Scheduled SubscriptionInfo"
+            "Cancelled CancelledOf ConsumerInfo Cursor Member Moved Peeked Scheduled "
+            "SubscriptionInfo"
         ),
         "client.aio": (
             "Connection Publisher Replies Responder Responding Subscription Topic TypedSubscription"
@@ -180,8 +182,8 @@ __all__ = [
     "Ack", "AckWhen", "App", "ArrowArray", "ArrowStream", "AuthError", "BackPressure", "Batch",
     "BatchHeaders", "BatchOptions", "BatchResult", "Cancelled", "CancelledOf", "ChannelName",
     "Closed", "Codec", "CodecError", "ConfigError", "Conflict", "ConnectOptions", "Connecting",
-    "Connection", "ConnectionLost", "ConsumeOptions", "Consumer", "Control", "Cursor",
-    "DurableBatch", "DurableMessage", "Earliest", "EngineNotRunning", "Event", "Fenced",
+    "Connection", "ConnectionLost", "ConsumeOptions", "Consumer", "ConsumerInfo", "Control",
+    "Cursor", "DurableBatch", "DurableMessage", "Earliest", "EngineNotRunning", "Event", "Fenced",
     "Filter", "ForkedProcess", "GapError", "Headers", "Health", "ImageStats", "Invalid",
     "InvalidLive", "Json", "Keys", "Latest", "Link", "LogBatch", "LogRecord", "Member",
     "Message", "Messages", "Moved", "MsgPack", "NoResponders", "NodeMode", "NotFound",

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.project import ROOT
 from tests.test_doc_examples import PAGES, blocks
@@ -59,6 +60,7 @@ def blocking(link: tidecast.Link) -> None:
         client.consumer("t", "s").run(print, ack="never")  # wrong
         client.consumer("t", "s").run(print, on_error="hope")  # wrong
         client.consumer("t", "s").seek("end")  # wrong
+        client.consumer("t", "s").info()["lagg"]  # wrong
         client.request("t", b"x", timeot=1.0)  # wrong
         client.topics.create("t", mode="durably")  # wrong
         client.topics.create("t", queue=3)  # wrong
@@ -353,3 +355,14 @@ def test_completion_shows_what_programs_use() -> None:
         mine = Mine(client.link)
         assert "greet" in dir(mine)
         mine.abandon()
+
+
+def test_the_mapping_of_a_consumer_has_the_fields_of_its_subscription() -> None:
+    assert set(tidecast.ConsumerInfo.__annotations__) == set(
+        tidecast.SubscriptionInfo.__struct_fields__
+    )
+    with tidecast.testing.connect() as client:
+        client.topics.ensure("orders", mode="durable")
+        one = client.consumer("orders", "s")
+        assert set(one.info()) - set(tidecast.ConsumerInfo.__annotations__) <= {"lanes"}
+        assert msgspec.convert(one.info(), tidecast.SubscriptionInfo).name == "s"

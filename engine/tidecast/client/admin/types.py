@@ -148,6 +148,42 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Only of `get`."""
 
 
+class ConsumerInfo(TypedDict):
+    """A durable subscription as `Consumer.info` gives it: `SubscriptionInfo` as a mapping.
+
+    ``cursors`` and ``members`` are mappings, too, with the fields of `Cursor` and `Member`.
+    """
+
+    pattern: str
+    name: str
+    ack_wait_s: float
+    max_deliver: int
+    dead_letter: str
+    key_pattern: str
+    headers: dict[str, str]
+    where: str
+    paused: bool
+    created_ns: int
+    queues: int
+    members: list[dict[str, Any]]
+    lag: int
+    lag_s: float
+    acked_ahead: int
+    outstanding: int
+    waiting: int
+    delivered: int
+    settled: int
+    redelivered: int
+    naks: int
+    timeouts: int
+    dead: int
+    dead_open: int
+    arriving: int
+    scheduled: int
+    cancelled: int
+    cursors: list[dict[str, Any]]
+
+
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
     """The effect of a `seek` on one queue."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from tidecast.api.renamed import with_new_name
 from tidecast.api.start import Start
 from tidecast.api.words import StartWord
+from tidecast.client.admin.types import ConsumerInfo
 from tidecast.client.consumer import compiled
 from tidecast.client.consumer.core import ITERATE_MESSAGES, ConsumerCore
 from tidecast.client.consumer.message import DurableBatch, DurableMessage, EmptyDurableBatch
@@ -144,7 +145,7 @@ class ConsumerFlows(ConsumerCore):
         found: dict[str, Any] = yield Ask(partial(self._control, "redrive", **arguments))
         return found
 
-    def info_flow(self) -> Flow[dict[str, Any]]:
+    def info_flow(self) -> Flow[ConsumerInfo]:
         """Position, lag, outstanding, pressure reason by queue; members."""
         found: dict[str, Any] = yield Ask(partial(self._control, "show"))
-        return with_new_name(found)
+        return cast(ConsumerInfo, with_new_name(found))
