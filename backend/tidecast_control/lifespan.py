@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
+from tidecast.errors import ConfigError
 from tidecast_control import first_run, vault
 from tidecast_control.alerts import secrets as webhooks
 from tidecast_control.alerts.evaluate import Evaluator
@@ -116,8 +117,11 @@ def _prepare(db: Database, settings: Settings, local_token: str | None) -> first
     db.check()
     db.migrate()
     with db.begin() as session:
-        wire_keys.reseal(session, forget=settings.forget_secrets)
-        webhooks.reseal(session, forget=settings.forget_secrets)
+        try:
+            wire_keys.reseal(session, forget=settings.forget_secrets)
+            webhooks.reseal(session, forget=settings.forget_secrets)
+        except vault.Unopened as problem:
+            raise ConfigError(str(problem)) from None
         nodes.all_down(session)
         levels.ensure(session)
         if local_token is not None:

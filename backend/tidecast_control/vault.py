@@ -26,7 +26,7 @@ KEY_BYTES, NONCE_BYTES, KEYS_MAX = 32, 12, 16
 _PREFIX = "sealed1:"
 
 
-class Unopened(ConfigError):
+class Unopened(ValueError):
     """A secret that none of the keys opens, or that does not belong to its place."""
 
 

@@ -74,6 +74,7 @@ def _sample() -> dict[str, Any]:
             "kafka_api": [about | {"name": "Fetch", "requests": 9, "errors": 1}],
             "adapter": [about | {"name": "feed", "queues": 2, "records": 7, "lag": 4}],
             "key": [about | {"name": "shop", "denied": 3}, about | {"name": "(others)"}],
+            "node": [about | {"name": "n1", "peers_silent": 1}],
         },
         "publications": [publication], "images": [], "receivers": [], "subscriptions": {},
         "clients": 0, "queues": [queue], "durable_subscriptions": [subscription],

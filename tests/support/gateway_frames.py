@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tidecast.api.frames.common import Failure, Frame, Goodbye, Reply, encode_result
+from tidecast.api.frames.common import Failure, Frame, Goodbye, Reply, Working, encode_result
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import frames as remote_frames
 from tidecast.events import AccessDenied
@@ -114,6 +114,7 @@ FRAMES: list[tuple[Frame, bytes]] = [
         b"",
     ),
     (Goodbye(reason="the engine stops"), b""),
+    (Working(id=7, reason="compiles kernels: puller"), b""),
 ]
 
 

@@ -43,6 +43,7 @@ FROM_THE_BEGINNING = {
 SERVERS: dict[str, frozenset[IntEnum]] = {
     "gateway": frozenset(GATEWAY_GAUGES), "kafka": frozenset(KAFKA_GAUGES),
     "kafka_api": frozenset(), "adapter": frozenset(ADAPTER_GAUGES), "key": frozenset(),
+    "node": frozenset(),
 }  # fmt: skip
 """Kinds of rows with columns of their own, and the gauges among these."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -123,7 +124,7 @@ def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
 
 
 def _servers(samples: dict[str, Json]) -> Iterator[Metric]:
-    """Traffic of gateways, Kafka endpoints and adapters; refusals by key."""
+    """Traffic of gateways, Kafka endpoints and adapters; refusals by key; a node's own counters."""
     for server, gauges in SERVERS.items():
         for counter in COLUMNS_OF[server]:
             kind = GaugeMetricFamily if counter in gauges else CounterMetricFamily

@@ -134,7 +134,8 @@ class Consumer(Public, OnLoop, ConsumerFlows):
             pace = LoopPace()
             while (taken := await dispatch.take()) is not None:
                 number, key, message = taken
-                returned += not await one(message)
+                called = await one(message)
+                returned += not called  # in one step: other tasks count while this one waits
                 dispatch.complete(number, key)
                 await pace.turn()
 
