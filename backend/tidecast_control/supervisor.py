@@ -54,7 +54,7 @@ class Task:
         self.name, self.stall_s = name, stall_s
         self.problem = ""
         """Of the newest turn; "" when it succeeded."""
-        self.failures = 0
+        self.failures = self.turns = 0
         self.backoff_s = BACKOFF_S_MIN
         self._clock_s = clock_s
         self._at_s = clock_s()
@@ -62,6 +62,7 @@ class Task:
 
     def done(self) -> None:
         """See `Turn`."""
+        self.turns += 1
         self._at_s = self._clock_s()
         if self._failed:
             self._failed = False

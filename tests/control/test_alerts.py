@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.support.control import Service
+from tests.support.patience import wait_until
 from tidecast_control.addresses import AddressPolicy
 from tidecast_control.alerts.evaluate import CONNECT_S, Evaluator
 from tidecast_control.alerts.webhooks import ATTEMPTS_MAX, NOT_PUBLIC, WebhookSender
@@ -96,6 +97,9 @@ def _world(fill: float, *nodes: str) -> World:
 
 
 def _evaluator(service: Service, clock_s: Any = lambda: 0.0) -> Evaluator:
+    """An evaluator beside the service's own, which has its second turn after five minutes."""
+    tasks = service.ctx.supervisor.tasks
+    wait_until(lambda: tasks["alerts"].turns, 60.0, "a turn of the service's evaluator")
     return Evaluator(service.ctx.db, service.ctx.hub, service.ctx.feed, 5, clock_s)
 
 
