@@ -18,6 +18,7 @@ from tests.control.test_link import control
 from tests.support.control import Running
 from tests.support.fake_link import FakeLink
 from tests.support.lab import Lab, Platform, open_lab
+from tests.support.patience import wait_until
 from tests.support.ports import free_port
 from tidecast.cli.cluster.cluster import _path_words
 from tidecast.client.links.socket_session import EngineControl
@@ -297,7 +298,8 @@ def test_a_deleted_node_is_no_peer(control: Running) -> None:
     with FakeLink(control, "one", node_id=1, addresses=AT) as one:
         with FakeLink(control, "two", node_id=2, addresses=far):
             topology_of(one, lambda m: m["peers"]["lan"])
-        assert control.api.delete("/nodes/two").status_code == 200
+        gone = lambda: control.api.delete("/nodes/two").status_code == 200  # noqa: E731
+        wait_until(gone, 30.0, "the service notes that the link has ended, and deletes the node")
         topology_of(one, lambda m: m["peers"] == {"lan": []})
 
 
