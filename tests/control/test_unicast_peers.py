@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.support.patience import wait_until
 from tests.support.ports import free_port
 from tidecast.cli.cluster.cluster import _path_words
 from tidecast.client.links.socket_session import EngineControl
+from tidecast.control_link.peers import load_peers
 
 FIXTURES = (control,)
 LAN: dict[str, Any] = {"kind": "udp-unicast", "interface": "lo"}
@@ -356,6 +356,11 @@ def test_damaged_peers_are_reported(control: Running, lab: Lab, eventually: Even
     a.start()
     eventually(lambda: control.api.get("/nodes/a").json()["status"]["state"] == "up", "a")
     a.stop()
-    Path(a.platform.directory / "peers.json").write_text("{")
+    kept = a.platform.directory / "peers.json"
+    kept.write_text("{")
     a.again()
     assert a.peers() == {}
+    assert a.platform.engine is not None
+    assert f"{kept}: " in a.platform.engine.log.read_text()
+    eventually(lambda: kept.read_text() != "{", "another file")
+    assert load_peers(a.platform.directory) == {"lan": []}

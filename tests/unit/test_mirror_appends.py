@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.support.durable import Platform
 
+from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, NotFound
 from tidecast.node.consumers.admin import ACTIONS
 from tidecast.node.mirroring.appends import NAME_MAX, RUN_BYTES_MAX, source_name
@@ -160,8 +161,11 @@ def test_bytes_of_any_kind_are_refused(engine: Engine) -> None:
 def test_a_queue_or_topic_that_is_not_there(engine: Engine) -> None:
     with pytest.raises(NotFound, match="has 2 queues"):
         engine.append(RUN, queue=2)
-    with pytest.raises(NotFound, match="not kept here"):
-        engine.append(RUN, topic="other")
+    with pytest.raises(NotFound, match=r"no such topic \(did you mean orders\?\)"):
+        engine.append(RUN, topic="order")
+    engine.platform.node.create_topic(TopicConfig(name="ticks"))
+    with pytest.raises(ConfigError, match="topic ticks: mode: live: a mirror needs durable"):
+        engine.append(RUN, topic="ticks")
 
 
 def test_mirrors_are_never_forgotten_for_being_silent() -> None:

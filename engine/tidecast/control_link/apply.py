@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 SAVE_AFTER_S = 0.5
 KNOWN = frozenset(TopicConfig.__struct_fields__)
+_log = logging.getLogger("tidecast.control_link")
 _AT_TOPIC = re.compile(r"topics\[(\d+)\]\.?")
 
 
@@ -76,7 +78,8 @@ class Applier:
         self._pending: dict[str, int] = {}
         """Generations that are wanted and not in effect."""
         self._timer: threading.Timer | None = None
-        self._peers_kept: Peers = {}
+        self._peers_kept: Peers | None = {}
+        """The content of `peers.json`; None: it was damaged, and is written again."""
         self._unannounced: dict[str, str] = {}
         self._wanted: dict[str, dict[str, Any]] = {}
         """Durable subscriptions that the service has, by name."""
@@ -333,8 +336,9 @@ class Applier:
         try:
             self._peers_kept = load_peers(self._node.data_dir)
         except ConfigError as problem:
-            self._outcome.errors["peers"] = str(problem)
-        self._node.set_peers(self._peers_kept)
+            self._peers_kept = None
+            _log.warning("%s", problem)
+        self._node.set_peers(self._peers_kept or {})
 
     def announced(self, problems: dict[str, str]) -> None:
         """The address of some transports cannot be announced, or not to all: by transport."""
@@ -353,7 +357,7 @@ class Applier:
             problems = self._node.set_peers(peers)
             errors |= {f"peers/{name}": text for name, text in problems.items()}
             sound = {name: each for name, each in peers.items() if name not in problems}
-            kept = {**self._peers_kept, **sound}
+            kept = {**(self._peers_kept or {}), **sound}
             if kept != self._peers_kept:
                 save_peers(self._node.data_dir, kept)
                 self._peers_kept = kept

@@ -108,7 +108,10 @@ class Writing:
                     self._grown.wait(WAIT_S)
                     continue
                 end = self.end if self._until is None else min(self.end, self._until)
+            before = self.token
             self._copy(end)
+            if self.token == before:  # nothing below the end can be read yet
+                self._out.progress.wait(WAIT_S)
 
     def _copy(self, end: int) -> None:
         for block in self._blocks(end):
@@ -210,6 +213,8 @@ class Out:
         self._cluster: Cluster | None = None
         self._who = Identity(_NOBODY, 0)
         self._writing: list[Writing] = []
+        self._saved: Stored | None = None
+        """The state in the file, as `save` wrote it."""
         self._lock = threading.Lock()
         self._again, self._problem = threading.Event(), list[BaseException]()
 
@@ -424,10 +429,14 @@ class Out:
         look()
 
     def save(self) -> None:
-        """Write the marks, durably."""
+        """Write the marks, durably, unless the file has them."""
         with self._lock:
-            if self._writing:
-                self._state.save(self._stored([each.current() for each in self._writing]))
+            if not self._writing:
+                return
+            stored = self._stored([each.current() for each in self._writing])
+            if stored != self._saved:
+                self._state.save(stored)
+                self._saved = stored
 
     def rows(self) -> list[dict[str, Any]]:
         """The plan, of each queue; nothing is changed. The position is that of the last mark."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
     from tidecast.queues.adapter import Adapter
 
 SHOW_S = 1.0
+
+
+class Closing(Protocol):
+    """A part of a mirror that is closed at its end."""
+
+    def close(self) -> None:
+        """End it."""
 
 
 @click.command()
@@ -111,14 +120,13 @@ def mirror(
         _to_kafka(source, topic, name, limits, place, dry_run, data_dir, token, as_json, **options)
         return
     from tidecast.mirror.into import Into
-    from tidecast.mirror.progress import Progress, Stopped
+    from tidecast.mirror.progress import Progress
     from tidecast.mirror.state import StateFile
     from tidecast.mirror.target import Target
 
     kind, source_topic = _named(source)
     screen = _Screen(as_json)
     progress = Progress(rate, screen.event, patience_s=retry_s)
-    stop, started_s = Stop(), time.monotonic()
     with StateFile(data_dir, name or f"{source_topic}-to-{topic}") as state:
         target = Target.of(
             topic, state.name, progress, data_dir=data_dir, server=server_of(), token=token
@@ -135,21 +143,32 @@ def mirror(
             on_gap=on_gap,
             follow=not once,
         )
-        try:
-            with stoppable(stop):
-                if dry_run:
-                    _show_plan(into, adapter, topic, as_json)
-                    return
+        with _until_stopped(progress, screen, into, adapter, target, quiet=dry_run):
+            if dry_run:
+                _show_plan(into, adapter, topic, as_json)
+            else:
                 into.run(lambda: screen.show(progress))
-        except (KeyboardInterrupt, Stopped):
-            raise SystemExit(stop.code) from None
-        finally:
-            progress.stopping.set()
-            into.close()
-            adapter.close()
-            target.close()
-            if not dry_run:
-                screen.summary(progress, time.monotonic() - started_s)
+
+
+@contextlib.contextmanager
+def _until_stopped(
+    progress: Progress, screen: _Screen, *parts: Closing, quiet: bool
+) -> Iterator[None]:
+    """Run a mirror; then close its parts, and show a summary unless ``quiet``."""
+    from tidecast.mirror.progress import Stopped
+
+    stop, started_s = Stop(), time.monotonic()
+    try:
+        with stoppable(stop):
+            yield
+    except (KeyboardInterrupt, Stopped):
+        raise SystemExit(stop.code) from None
+    finally:
+        progress.stopping.set()
+        for part in parts:
+            part.close()
+        if not quiet:
+            screen.summary(progress, time.monotonic() - started_s)
 
 
 def _to_kafka(
@@ -167,7 +186,7 @@ def _to_kafka(
     """``limits``: records a second, and how long errors may last."""
     from tidecast.config.kafka import kafka_source_of
     from tidecast.mirror.out import FOLDER, Out
-    from tidecast.mirror.progress import Progress, Stopped
+    from tidecast.mirror.progress import Progress
     from tidecast.mirror.state import StateFile
     from tidecast.mirror.target import Target
 
@@ -175,24 +194,14 @@ def _to_kafka(
     _check_out(topic, place)
     screen = _Screen(as_json)
     progress = Progress(limits[0], screen.event, patience_s=limits[1])
-    stop, started_s = Stop(), time.monotonic()
     with StateFile(data_dir, name or f"{topic}-to-{kafka.topic}", FOLDER) as state:
         source = Target.of(topic, state.name, progress, data_dir=data_dir, server=None, token=token)
         out = Out(source, data_dir, kafka, state, progress, **options)
-        try:
-            with stoppable(stop):
-                if dry_run:
-                    _show_rows(out.rows(), topic, kafka.topic, "queue", as_json)
-                    return
+        with _until_stopped(progress, screen, out, source, quiet=dry_run):
+            if dry_run:
+                _show_rows(out.rows(), topic, kafka.topic, "queue", as_json)
+            else:
                 out.run(lambda: screen.show(progress))
-        except (KeyboardInterrupt, Stopped):
-            raise SystemExit(stop.code) from None
-        finally:
-            progress.stopping.set()
-            out.close()
-            source.close()
-            if not dry_run:
-                screen.summary(progress, time.monotonic() - started_s)
 
 
 def _check_out(topic: str, place: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.config.near import near
 from tidecast.config.topology import check_topic_name
 from tidecast.errors import ConfigError, NotFound
 from tidecast.log import batch
@@ -151,9 +152,14 @@ def _checked(run: Any, after: int) -> tuple[np.ndarray, int, int]:
 def _topic(subs: DurableSubscriptions, name: str) -> DurableTopic:
     check_topic_name(name)
     found = subs.durable.topics.get(name)
-    if found is None or found.slot < 0:
-        raise NotFound(f"topic {name}: its queues are not kept here")
-    return found
+    if found is not None and found.slot >= 0:
+        return found
+    known = subs.durable.ctx.topic_by_name
+    if name not in known:
+        raise NotFound(f"topic {name}: there is no such topic{near(name, known)}")
+    if known[name].mode != "durable":
+        raise ConfigError(f"topic {name}: mode: {known[name].mode}: a mirror needs durable")
+    raise NotFound(f"topic {name}: another engine keeps its queues: run the mirror there")
 
 
 def _check_name(mirror: Any) -> None:
