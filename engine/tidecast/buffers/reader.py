@@ -71,6 +71,7 @@ from tidecast.native.atomics import (
     fetch_or,
     load_acquire,
     load_relaxed,
+    prefetch,
     store_release,
 )
 from tidecast.native.jit import held_kernel, hot, inlined
@@ -131,6 +132,7 @@ __all__ = [
     "still_held",
 ]
 _HEADER = wire.PACKET_HEADER_BYTES
+_CACHE_LINE_BYTES = 64
 
 
 def reader_state(ring: Bytes, consumer: int, subscriber: int = 0) -> np.ndarray:
@@ -295,6 +297,11 @@ def _walk(ring, r, assembly, out, n, limit):
         if r[R_SEEN] != 0 and resume_behind_hole(r):
             continue
         seq = r[R_SEQ]
+        # The lines of the next message come while its control word does: one round in the place
+        # of two between cores that are far from each other.
+        ahead = r[R_SLOTS_AT] + (seq & r[R_MASK]) * r[R_SLOT_BYTES] + r[R_AT]
+        prefetch(ring, ahead)
+        prefetch(ring, ahead + _CACHE_LINE_BYTES)
         word = load_acquire(ring, control_at(seq, r[R_MASK]))
         state = (word >> lay.STATE_SHIFT) & 0xFF
         if not holds(word, seq) or state == lay.GONE or state == lay.EMPTY:

@@ -119,6 +119,18 @@ def _pause(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
+@intrinsic
+def _prefetch(typingctx: Any, array: Any, offset: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature, args, ir.IntType(8))
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", (pointer.type,), kind)
+        builder.call(fetch, [pointer, *(ir.Constant(_I32, each) for each in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
 @inlined
 def _compare_and_swap_checked(array, offset, old, new):
     check(array, offset, 8)
@@ -155,3 +167,5 @@ fence_release = _fence_release
 """All accesses before it stay before stores behind it."""
 pause = _pause
 """Tell the core that this is a spin loop."""
+prefetch = _prefetch
+"""``prefetch(array, offset)``: begin to load the cache line of this byte. It may lie anywhere."""
