@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import rich.console
 from kafka.record import MemoryRecords
@@ -41,7 +40,7 @@ from tidecast.kafka.codes import Code
 from tidecast.kafka.groups import service
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.server import KafkaEndpoint, make_kafka
-from tidecast.kafka.serving import Budget, Buffers
+from tidecast.kafka.serving import Budget
 from tidecast.node.durable.placed import new_placed_producer
 
 TOPICS: list[dict[str, Any]] = [
@@ -310,37 +309,6 @@ def test_a_fetch_hears_of_native_publishers(
     _, answer = bare.answer(tables.FETCH, 11)
     assert set(values(answer["responses"][0]["partitions"][0]["records"])) == {b"native"}
     assert len(looks) < 5  # it waits for the event, and does not look again and again
-
-
-def test_reading_on_needs_no_search(served: Served, bare: Bare, topic: str) -> None:
-    batches = 40
-    for _ in range(batches):
-        bare.produce(topic, 0, batch_of(bytes(3000)))
-    (served_connection,) = [
-        each
-        for each in served.endpoint._connections
-        if each.peer_port == bare.socket.getsockname()[1]
-    ]
-    offset = 0
-    while offset < batches:
-        answer = bare.fetch(topic, 0, offset, bytes_max=10_000)
-        offset += len(values(answer["records"]))
-        assert bytes(answer["records"])
-    (reader,) = served_connection._readers.values()
-    assert reader.searches == 1
-
-
-def test_buffers_are_used_again() -> None:
-    buffers = Buffers(1000)
-    first = buffers.take(400)
-    buffers.give(first)
-    assert buffers.take(300) is first
-    assert buffers.take(300) is not first  # it is in use
-    buffers.give(first)
-    assert buffers.take(50).size == 50  # too long for so little
-    kept = np.empty(900, dtype=np.uint8)
-    buffers.give(kept)  # more than may be idle: the older one goes
-    assert buffers.take(400) is kept
 
 
 BAD_FRAMES = {

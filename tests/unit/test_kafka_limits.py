@@ -214,7 +214,7 @@ def test_an_epoch_ends_where_a_later_owner_has_written(
 ) -> None:
     log: Any = Owned(first, sorted(batches, key=lambda each: each[0]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fetch, "_block", log.block)
+        patch.setattr(fetch, "read_batches", log.block)
         found = fetch._end_of_epoch(log, epoch)
     assert found == first + sum(n for owner, n in batches if owner <= epoch)
     assert log.reads <= 15

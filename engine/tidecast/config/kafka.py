@@ -47,6 +47,8 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Of one request, so of the record batches in it."""
     all_requests_bytes_max: Annotated[int, Meta(ge=17 * MIB, le=1 << 40)] = 128 * MIB
     """Of all requests that arrive or wait for their answer; beyond it no more are read."""
+    cache_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 64 * MIB
+    """Of record batches kept in memory for the next Fetch; 0: none."""
     idle_s: Annotated[float, Meta(ge=1, le=86_400)] = 600.0
     """A client that sends nothing for so long is disconnected."""
     frame_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0

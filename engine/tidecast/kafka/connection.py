@@ -12,24 +12,23 @@ import itertools
 import struct
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from tidecast.access import EVERYTHING, Access, printable
+from tidecast.kafka.answers.cache import Block, BlockCache
+from tidecast.kafka.answers.sending import Sending
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import BadRequest, Reader, Struct, Writer
-from tidecast.log.queue_log import LogReader, QueueLog
 
 if TYPE_CHECKING:
     from tidecast.config.kafka import KafkaConfig
     from tidecast.kafka.counters import Counters
     from tidecast.kafka.produce import Producing
-    from tidecast.kafka.serving import Budget, Buffers, Client
+    from tidecast.kafka.serving import Budget, Client
     from tidecast.node.node import Node
 
 LOGIN_BYTES_MAX = 64 << 10
@@ -40,8 +39,6 @@ REQUESTS_MAX = 100
 """Requests of one connection that are under way."""
 REQUESTS_BYTES_MAX = 34 << 20
 """Bytes of those requests."""
-READERS_MAX = 64
-"""Queues whose segments a connection holds open."""
 LOGIN_S = 10.0
 """A client that has yet to log in is silent for so long at most."""
 SEND_S = 60.0
@@ -66,7 +63,7 @@ class Acceptor(Protocol):
     counters: Counters
     producing: Producing
     answers: Budget
-    buffers: Buffers
+    cache: BlockCache
     requests: Budget
 
     @property
@@ -101,13 +98,16 @@ class Connection:
         self._access = None if endpoint.needs_login else EVERYTHING
         self.client_id = self.software = ""
         self._reader, self._writer = reader, writer
+        self._sending: Sending | None = None
+        """None with TLS: then the transport sends."""
+        if writer.get_extra_info("sslcontext") is None:
+            self._sending = Sending(writer.get_extra_info("socket").dup())
         self._turns: deque[tuple[int, int, Turn]] = deque()
         """Requests under way: their bytes, those of them that all connections share, and the rest.
         """
         self._asked, self._answered = asyncio.Event(), asyncio.Event()
         self._bytes = self._held = self._shared = 0
-        self._readers: dict[tuple[str, int], LogReader] = {}
-        self._lent: list[np.ndarray] = []
+        self._lent: list[Block] = []
         writer.transport.set_write_buffer_limits(high=0)  # `drain`: all of it is in the socket
         host, port = (writer.get_extra_info("sockname") or ("", 0))[:2]
         self.local: tuple[str, int] = (str(host), int(port))
@@ -160,6 +160,8 @@ class Connection:
     def close(self) -> None:
         """End it; `run` returns soon."""
         self._writer.transport.abort()
+        if self._sending is not None:
+            self._sending.close()
 
     async def run(self) -> None:
         """Serve until the client goes. Raises BadRequest for what is no request."""
@@ -173,10 +175,7 @@ class Connection:
             for task in (answering, reading):
                 task.cancel()
             await asyncio.gather(answering, reading, return_exceptions=True)
-            for reader in self._readers.values():
-                reader.close()
-            self._readers.clear()
-            self.hold_less(0)
+            self._end_answer()
             self.endpoint.requests.give(self._shared)
             self.close()
 
@@ -293,6 +292,9 @@ class Connection:
     async def _send(self, pieces: Pieces) -> None:
         # `writelines` of Python 3.12 and 3.13 keeps the bytes of a lost connection and waits for
         # its socket for ever (gh-136234); it never pauses, either (gh-127655).
+        if self._sending is not None:
+            await self._sending.send(pieces)
+            return
         writer, joined = self._writer, bytearray()
         for piece in pieces:
             if len(piece) <= JOINED_BYTES_MAX:
@@ -312,13 +314,11 @@ class Connection:
         """The answer is sent, or made again."""
         self.hold_less(0)
         while self._lent:
-            self.endpoint.buffers.give(self._lent.pop())
+            self.endpoint.cache.release(self._lent.pop())
 
-    def lend(self, n: int) -> np.ndarray:
-        """A buffer of ``n`` bytes at least for the answer; taken back when that is sent."""
-        found = self.endpoint.buffers.take(n)
-        self._lent.append(found)
-        return found
+    def lend(self, blocks: Iterable[Block]) -> None:
+        """The answer is sent from these blocks; they are released behind it."""
+        self._lent += blocks
 
     async def hold(self, n: int) -> None:
         """Have room for an answer of ``n`` bytes, of what all connections share."""
@@ -331,21 +331,6 @@ class Connection:
         if n < self._held:
             self.endpoint.answers.give(self._held - n)
             self._held = n
-
-    # --- reading logs -----------------------------------------------------------------------------
-
-    def reader_of(self, log: QueueLog) -> LogReader:
-        """A reader of a queue's log, kept open: one fetch at a time uses it."""
-        key = (log.topic, log.queue)
-        found = self._readers.pop(key, None)
-        if found is not None and found.log is not log:
-            found.close()
-            found = None
-        self._readers[key] = found = found or log.reader()
-        while len(self._readers) > READERS_MAX:
-            oldest = next(iter(self._readers))
-            self._readers.pop(oldest).close()
-        return found
 
 
 def _frame(api: Api, version: int, correlation: int, answer: Struct) -> Pieces:

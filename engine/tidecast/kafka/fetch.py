@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from tidecast.errors import CorruptLog, NotFound, StorageError
+from tidecast.kafka.answers.cache import Piece
+from tidecast.kafka.answers.loads import LOG_BYTES, Loads, read_batches
 from tidecast.kafka.codes import Code
-from tidecast.kafka.records import NoRoom, Part, block_of_thread, encoder
 from tidecast.kafka.wire import Struct
 from tidecast.layout import segment as seg
-from tidecast.log.queue_log import LogReader, QueueLog
+from tidecast.log.queue_log import QueueLog
 from tidecast.log.reading.range_scan import Selector, Wanted
 
 if TYPE_CHECKING:
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
 FETCH_BYTES_MAX = 16 << 20
 """Of one answer, but for its first batch, which is whole whatever its size."""
 WAIT_S_MAX = 60.0
-SLACK_BYTES = 512 << 10
-"""Room for the last batches of an answer, which begin within its bytes and end behind."""
 BLOCK_BYTES = 1 << 20
 THREADS = 4
 LATEST, EARLIEST = -1, -2
@@ -53,10 +49,13 @@ class Fetching:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="kafka-fetch")
+        self._cache = endpoint.cache
+        self._loads = Loads(self._cache, self._pool, endpoint.counters.count)
 
     def stop(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._loads.stop()
 
     def log_of(
         self, connection: Client, topic: str, partition: int
@@ -110,10 +109,7 @@ class Fetching:
         if ready:
             bytes_max = min(bytes_max, sum(each.bytes_max for each in ready))
             await connection.hold(bytes_max)
-            loop = asyncio.get_running_loop()
-            size = await loop.run_in_executor(
-                self._pool, self._read_all, connection, ready, bytes_max
-            )
+            size = await self._fill(connection, ready, bytes_max)
             connection.hold_less(size)
         return responses, size, any(each.row["error_code"] for each in wanted)
 
@@ -149,26 +145,57 @@ class Fetching:
             epoch,
         )
 
-    def _read_all(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
-        """In a thread: fill in the records of partitions until the answer is long enough."""
-        size, space = 0, Space(connection.lend, bytes_max + SLACK_BYTES)
+    async def _fill(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
+        """Fill in the records of partitions until the answer is long enough; its bytes."""
+        self._begin(ready, bytes_max)
+        size = 0
         for each in ready:
             if size >= bytes_max:
                 break
-            assert each.log is not None
-            reader = connection.reader_of(each.log)
             room = min(each.bytes_max, bytes_max - size)
             try:
-                records = _read(reader, each, room, space)
+                pieces = await self._records(each, room)
             except NotFound:
                 each.row["error_code"] = Code.OFFSET_OUT_OF_RANGE
             except (CorruptLog, StorageError, ValueError):
                 each.row["error_code"] = Code.KAFKA_STORAGE_ERROR
                 self._endpoint.counters.count("reads_failed")
             else:
-                each.row["records"] = records
-                size += len(records)
+                each.row["records"] = [piece.data for piece in pieces]
+                size += sum(len(piece.data) for piece in pieces)
+                connection.lend(piece.block for piece in pieces if piece.block is not None)
         return size
+
+    def _begin(self, ready: list[_Wanted], bytes_max: int) -> None:
+        """Begin to read what is in no block, side by side; the answer takes it in order."""
+        for each in ready[: 1 + bytes_max // LOG_BYTES]:
+            log, limit = each.log, each.row["high_watermark"]
+            if log is not None and not self._cache.has(log, each.epoch, each.offset):
+                self._loads.start(log, each.epoch, each.offset, limit)
+
+    async def _records(self, each: _Wanted, bytes_max: int) -> list[Piece]:
+        """Record batches of a queue below its high watermark, some ``bytes_max`` bytes of them."""
+        log, size, token, limit = each.log, 0, each.offset, each.row["high_watermark"]
+        assert log is not None
+        pieces: list[Piece] = []
+        try:
+            while token < limit and bytes_max - size > bytes_max >> 3:  # an eighth is not worth it
+                where = (log, each.epoch, token, limit, bytes_max - size)
+                piece = self._cache.take(*where, first=size == 0)
+                cached = piece is not None
+                if piece is None:
+                    piece = await self._loads.load(*where, first=size == 0)
+                pieces.append(piece)
+                if not len(piece.data):
+                    break
+                if cached:
+                    self._endpoint.counters.count("bytes_cached", len(piece.data))
+                size, token = size + len(piece.data), piece.behind
+        except BaseException:
+            self._cache.release_all(pieces)
+            raise
+        self._loads.ahead(log, each.epoch, token, limit)
+        return pieces
 
     # --- ListOffsets ------------------------------------------------------------------------------
 
@@ -251,72 +278,6 @@ def _epoch_problem(asked: Struct, epoch: int) -> Code:
     return Code.FENCED_LEADER_EPOCH if known < epoch else Code.UNKNOWN_LEADER_EPOCH
 
 
-def _block(reader: LogReader, token: int, room: int) -> tuple[np.ndarray, int]:
-    """Whole batches from the one with ``token`` on. Raises as `LogReader.read_block`.
-
-    They are in a buffer of this thread, until the next call.
-    """
-    buffer = block_of_thread(BLOCK_BYTES)[: max(room, 64 << 10)]
-    try:
-        return buffer, reader.read_block(token, buffer)
-    except ValueError:  # one batch is longer
-        buffer = np.empty(reader.need, dtype=np.uint8)
-        return buffer, reader.read_block(token, buffer)
-
-
-class Space:
-    """Where the records of an answer go, partition behind partition."""
-
-    def __init__(self, lend: Callable[[int], np.ndarray], n: int) -> None:
-        self._lend, self._buffer, self._at = lend, lend(n), 0
-
-    @property
-    def rest(self) -> np.ndarray:
-        """The room that is left."""
-        return self._buffer[self._at :]
-
-    def renew(self, n: int) -> None:
-        """Continue in another buffer, with room for ``n`` bytes."""
-        self._buffer, self._at = self._lend(n), 0
-
-    def take(self, n: int) -> memoryview:
-        """The first ``n`` bytes of the rest are used now."""
-        data: Any = self._buffer
-        begun, self._at = self._at, self._at + n
-        return memoryview(data)[begun : self._at]
-
-
-def _read(reader: LogReader, each: _Wanted, bytes_max: int, space: Space) -> memoryview:
-    """Record batches of a queue below its high watermark, some ``bytes_max`` of them."""
-    size, token, limit = 0, each.offset, each.row["high_watermark"]
-    while token < limit and bytes_max - size > bytes_max >> 3:  # a last eighth is not worth a read
-        block, n = _block(reader, token, bytes_max - size)
-        if n == 0:
-            break
-        part = _encode(block, n, space, size, limit, bytes_max - size, each.epoch)
-        if part.used < n:
-            reader.give_back(n - part.used, part.behind if part.used else token)
-        if part.used == 0:
-            break
-        size, token = size + part.n_bytes, part.behind
-    return space.take(size)
-
-
-def _encode(
-    block: np.ndarray, n: int, space: Space, size: int, limit: int, bytes_max: int, epoch: int
-) -> Part:
-    """Encode batches behind ``size`` bytes of ``space``; the first of a partition always fits."""
-    try:
-        return encoder().encode(
-            block, n, space.rest[size:], limit=limit, bytes_max=bytes_max, epoch=epoch
-        )
-    except NoRoom as problem:
-        if size > 0:
-            return Part(0, 0, -1)
-        space.renew(problem.need)
-    return encoder().encode(block, n, space.rest, limit=limit, bytes_max=bytes_max, epoch=epoch)
-
-
 def first_since(log: QueueLog, at_ms: int) -> tuple[int, int]:
     """(offset, time) of the first record that is not older than a time; (-1, -1): there is none."""
     time_ns = min(at_ms, (1 << 62) // _NS_PER_MS) * _NS_PER_MS
@@ -324,7 +285,7 @@ def first_since(log: QueueLog, at_ms: int) -> tuple[int, int]:
     reader = log.reader()
     try:
         while token < limit:
-            block, n = _block(reader, token, BLOCK_BYTES)
+            block, n = read_batches(reader, token, BLOCK_BYTES)
             selector = Selector(Wanted(token, limit, time_min_ns=time_ns))
             found = selector.select(block, n, -1) if n else 0
             if found > 0:
@@ -345,7 +306,7 @@ def _end_of_epoch(log: QueueLog, epoch: int) -> int:
     reader = log.reader()
     try:
         while first < end:
-            block, n = _block(reader, (first + end) // 2, 0)
+            block, n = read_batches(reader, (first + end) // 2, 0)
             if n == 0:
                 break
             owner, base, count = (

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidecast.errors import TidecastError
+from tidecast.kafka.answers.cache import BlockCache
 from tidecast.kafka.codes import Code, Refused, code_of
 from tidecast.kafka.compression import BYTES_MAX
 from tidecast.kafka.records import Decoder, Taken, TooLong
@@ -89,11 +90,12 @@ class Producing:
         self,
         node: Node,
         appends: PlacedAppends,
+        cache: BlockCache,
         wrote: Callable[[str], None],
         count: Callable[[str, int], None],
     ) -> None:
         """``wrote(topic)``: called from any thread when something was appended."""
-        self._node, self._appends = node, appends
+        self._node, self._appends, self._cache = node, appends, cache
         self._wrote, self._count = wrote, count
         self._decoder, self._decoder_of_pool = Decoder(), Decoder()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-decode")
@@ -190,6 +192,7 @@ class Producing:
                     topic, row["index"], taken.buffer, taken.n_bytes, taken.count, done, durable,
                     max(taken.producer, 0), taken.epoch, taken.sequence,
                     time.monotonic() + timeout_s,
+                    None if taken.raw is None else partial(self._cache.append, taken.raw),
                 )
             )  # fmt: skip
         except TidecastError:

@@ -42,10 +42,13 @@ HEADERS_IN_MAP_MAX = 32
 """Headers of a record that are compared with each other; more go into the log as they came."""
 LOG_BATCH_BYTES = 256 * 1024
 """A batch of the log ends when it has so many bytes, or `segment.BATCH_RECORDS_MAX` records."""
+JOINED_BYTES = 64 * 1024
+"""Batches of the log with so many bytes together become a single record batch."""
 SCRATCH_BYTES = 3 * (FIELD_BYTES_MAX + 1) + 64
 
 S_BYTES, S_RECORDS, S_TIME_MAX = 0, 1, 2
-"""Results of `scan_records`: bytes that the records take in the log, batch headers included."""
+"""Results of `scan_records`: bytes that the records take in the log, batch headers included; their
+number; the latest of their times, as a difference to the batch's."""
 SCAN_WORDS = 4
 
 E_LIMIT, E_BYTES_MAX, E_EPOCH, E_NEXT, E_NEED, E_USED = 0, 1, 2, 3, 4, 5
@@ -56,7 +59,7 @@ ENCODE_WORDS = 8
 
 BATCH_BYTES = 61
 """Header of a record batch v2, its base offset and length included."""
-_ATTRIBUTES_AT, _CRC_AT, _BODY_AT = 21, 17, 12
+_ATTRIBUTES_AT, _CRC_AT, _BODY_AT, _LAST_DELTA_AT = 21, 17, 12, 23
 NS_PER_MS = 1_000_000
 _NO_VALUE = (10, 0x6B, 0x61, 0x66, 0x6B, 0x61, 0x2D, 0x6E, 0x75, 0x6C, 0x6C)
 _RAW = (13, 0x6B, 0x61, 0x66, 0x6B, 0x61, 0x2D, 0x68, 0x65, 0x61, 0x64, 0x65, 0x72, 0x73)
@@ -425,10 +428,12 @@ def scan_records(data, at, end, count, found, f):
     if count < 1 or count > end - at:
         return BAD_COUNT
     total, in_batch, records = seg.BATCH_HEADER_BYTES, seg.BATCH_HEADER_BYTES, 0
+    latest = -(1 << 62)
     for i in range(count):
         at = parse_record(data, at, end, f)
         if at < 0:
             return at
+        latest = max(latest, f[0])
         if f[10] != i:
             return BAD_OFFSET
         n = record_bytes(f[2], f[7], max(f[4], 0))
@@ -438,7 +443,7 @@ def scan_records(data, at, end, count, found, f):
         total += n
         in_batch += n
         records += 1
-    found[S_BYTES], found[S_RECORDS] = total, count
+    found[S_BYTES], found[S_RECORDS], found[S_TIME_MAX] = total, count, latest
     return 0 if at == end else BAD_COUNT
 
 
@@ -681,9 +686,32 @@ def _put_batch(data, rows, n, token, epoch, out, to, h):
     return to
 
 
+@inlined
+def _join(data, at, n, token, count, rows, limit):
+    """List the batches behind the one at ``data[at:]`` that share its record batch, too.
+
+    They follow its ``count`` records without a hole, below ``limit``. Their bytes, with it, and the
+    rows that are listed then.
+    """
+    end = at + load_u32(data, at + seg.BATCH_LENGTH_AT)
+    while end + seg.BATCH_HEADER_BYTES <= n:
+        length = load_u32(data, end + seg.BATCH_LENGTH_AT)
+        following = load_i64(data, end + seg.BATCH_BASE_TOKEN_AT)
+        if end - at + length > JOINED_BYTES or following != token + count or following >= limit:
+            break
+        more = list_records(data, end, n, rows, count)
+        if more < 0:
+            break
+        count = more
+        end += length
+    return end - at, count
+
+
 @kernel
 def encode_batches(data, n, w, rows, out, h):
     """Write the whole batches ``data[:n]`` of a log as record batches; bytes in ``out``.
+
+    Short batches that follow each other share a record batch: clients take each apart by itself.
 
     ``w``: int64[ENCODE_WORDS], see E_LIMIT; ``rows``: int64[segment.BATCH_RECORDS_MAX, 10]; ``h``:
     int64[16] scratch. NO_ROOM when not even the first fits, else as many as there is room for.
@@ -698,7 +726,7 @@ def encode_batches(data, n, w, rows, out, h):
         count = list_records(data, at, n, rows, 0)
         if count < 0:
             return to if to > 0 else BAD_BATCH
-        length = load_u32(data, at + seg.BATCH_LENGTH_AT)
+        length, count = _join(data, at, n, token, count, rows, w[E_LIMIT])
         behind = _put_batch(data, rows, count, token, w[E_EPOCH], out, to, h)
         if behind < 0:
             w[E_NEED] = 2 * length + 16 * count + BATCH_BYTES
@@ -710,7 +738,32 @@ def encode_batches(data, n, w, rows, out, h):
     return to
 
 
+@kernel
+def span_of_batches(data, used, token, limit, bytes_max, over):
+    """Of the record batches ``data[:used]`` (start, end, token behind) of those that are asked for.
+
+    The first is the one with ``token``. They lie below ``limit``; none begins ``bytes_max`` behind
+    the first, and none ends more than ``over`` bytes behind this. The span is empty without any.
+    """
+    at, start, behind = 0, -1, token
+    while at + BATCH_BYTES <= used:
+        base, n = _get_be(data, at, 8), _BODY_AT + _get_be(data, at + 8, 4)
+        if base >= limit or n < BATCH_BYTES or n > used - at:
+            break
+        after = base + _get_be(data, at + _LAST_DELTA_AT, 4) + 1
+        if start < 0 and after > token:
+            start = at
+        if start >= 0:
+            if at + n - start > bytes_max + over or (at > start and at - start >= bytes_max):
+                break
+            behind = after
+        at += n
+    if start < 0:
+        return 0, 0, token
+    return start, at, behind
+
+
 __all__ = [
     "BATCH_BYTES", "ENCODE_WORDS", "RECORD_FIELDS", "SCAN_WORDS", "SCRATCH_BYTES", "checksum",
-    "convert_records", "encode_batches", "scan_records",
+    "convert_records", "encode_batches", "scan_records", "span_of_batches",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -64,7 +64,10 @@ class BatchHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A batch taken apart: unsealed batches of the log, and whose they are (-1: nobody's)."""
+    """A batch taken apart: unsealed batches of the log, and whose they are (-1: nobody's).
+
+    ``raw``: it may be handed to clients as it came, but for its offset and epoch.
+    """
 
     buffer: np.ndarray
     n_bytes: int
@@ -72,6 +75,7 @@ class Taken:
     producer: int
     epoch: int
     sequence: int
+    raw: memoryview | None = None
 
 
 def head_of(records: memoryview) -> BatchHead:
@@ -128,7 +132,12 @@ class Decoder:
                 Code.CORRUPT_MESSAGE, f"checksum {crc:08x}, the batch says {head.crc:08x}"
             )
         data, at = self._plain(head, data, records, bytes_max)
-        return self._convert(head, data, at, wall_ns)
+        taken = self._convert(head, data, at, wall_ns)
+        time_max = head.base_timestamp + int(self._found[record_kernels.S_TIME_MAX])
+        plain = head.attributes == 0 and head.base_timestamp >= 0
+        if plain and head.max_timestamp == time_max:
+            return replace(taken, raw=records)
+        return taken
 
     def _plain(
         self, head: BatchHead, data: Any, records: memoryview, bytes_max: int
@@ -232,6 +241,14 @@ class _Local(threading.local):
             self._block = np.empty(n, dtype=np.uint8)
         return self._block
 
+    _room = np.empty(0, dtype=np.uint8)
+
+    def room(self, n: int) -> np.ndarray:
+        """Another one."""
+        if self._room.size < n:
+            self._room = np.empty(n, dtype=np.uint8)
+        return self._room
+
 
 _local = _Local()
 
@@ -246,6 +263,11 @@ def block_of_thread(n: int) -> np.ndarray:
     return _local.block(n)
 
 
+def room_of_thread(n: int) -> np.ndarray:
+    """A buffer of ``n`` bytes at least for what this thread encodes."""
+    return _local.room(n)
+
+
 def warm_up() -> None:
     """Compile or load the kernels: before the first client, not while it waits."""
     body = bytes([12, 0, 0, 0, 1, 0, 0])  # one record: no key, an empty value, no headers
@@ -256,4 +278,5 @@ def warm_up() -> None:
     taken = Decoder().take(memoryview(sound), 0)
     out = np.empty(4096, dtype=np.uint8)
     Encoder().encode(taken.buffer, taken.n_bytes, out, limit=1, bytes_max=1, epoch=0)
+    record_kernels.span_of_batches(out, 0, 0, 0, 0, 0)
     Selector(Wanted(0, 1)).select(np.zeros(64, dtype=np.uint8), 0, -1)

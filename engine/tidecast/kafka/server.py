@@ -25,6 +25,7 @@ from tidecast.errors import ConfigError
 from tidecast.events import AccessDenied, KafkaClientRefused, KafkaThrottled
 from tidecast.kafka.administration.settings import Kind
 from tidecast.kafka.administration.topics import TopicAdministration
+from tidecast.kafka.answers.cache import BlockCache
 from tidecast.kafka.codes import Code
 from tidecast.kafka.connection import Connection
 from tidecast.kafka.counters import Counters
@@ -35,7 +36,7 @@ from tidecast.kafka.produce import Producing
 from tidecast.kafka.records import BATCH_BYTES_MAX
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
-from tidecast.kafka.serving import Budget, Buffers, Client, Request
+from tidecast.kafka.serving import Budget, Client, Request
 from tidecast.kafka.wire import BadRequest, Struct
 from tidecast.layout.counters import KafkaCounter, KeyCounter
 from tidecast.node.access.rights import Denials
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX = 64 << 20
 """Of all answers with records that are being made or sent."""
-IDLE_BYTES_MAX = 16 << 20
-"""Of buffers for answers that wait to be used again."""
 DECODED_BYTES_MAX = 256 << 20
 """Of all batches that wait for the archiver; beyond it no request is read."""
 READ_AHEAD_BYTES = 1 << 16
@@ -95,11 +94,11 @@ class KafkaEndpoint:
         self.counters = Counters(node, config.listen)
         self.count, self._report = self.counters.count, self.counters.report
         self._appends = PlacedAppends(node.durable.registry)
-        self.producing = Producing(node, self._appends, self._wake, self.count)
+        self.cache = BlockCache(config.cache_bytes)
+        self.producing = Producing(node, self._appends, self.cache, self._wake, self.count)
         self.fetching = Fetching(self)
         self.groups = GroupService(self, self.fetching, node.data_dir / "kafka" / "groups", config)
         self.answers = Budget(ANSWER_BYTES_MAX, lambda: self.throttled("answers"))
-        self.buffers = Buffers(IDLE_BYTES_MAX)
         self.requests = Budget(config.all_requests_bytes_max, lambda: self.throttled("requests"))
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
@@ -289,6 +288,8 @@ class KafkaEndpoint:
         """
         while True:
             await asyncio.sleep(KEYS_CHECKED_S)
+            self.cache.trim()
+            self.counters.gauge(KafkaCounter.CACHE_BYTES, self.cache.bytes)
             try:
                 self._reload_certificate()
                 ended = [each for each in self._connections if not each.is_valid]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
 from tidecast.access import Access
+from tidecast.kafka.answers.cache import Block, BlockCache
 from tidecast.kafka.counters import Counters
 from tidecast.kafka.wire import Struct
-from tidecast.log.queue_log import LogReader, QueueLog
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
@@ -50,11 +47,8 @@ class Client(Protocol):
     def hold_less(self, n: int) -> None:
         """The answer has only ``n`` bytes."""
 
-    def lend(self, n: int) -> np.ndarray:
-        """A buffer of ``n`` bytes at least for the answer; taken back when that is sent."""
-
-    def reader_of(self, log: QueueLog) -> LogReader:
-        """A reader of a queue's log, kept open."""
+    def lend(self, blocks: Iterable[Block]) -> None:
+        """The answer is sent from these blocks; they are released behind it."""
 
     def close(self) -> None:
         """End its connection."""
@@ -65,6 +59,7 @@ class Endpoint(Protocol):
 
     node: Node
     counters: Counters
+    cache: BlockCache
 
     def watch(self, topics: set[str]) -> asyncio.Future[None]:
         """Set the callback for more to read in one of these topics. End it with `unwatch`."""
@@ -79,32 +74,6 @@ class Request(NamedTuple):
     connection: Client
     version: int
     body: Struct
-
-
-class Buffers:
-    """Buffers of answers, used again: their pages are there already. From any thread."""
-
-    def __init__(self, idle_bytes_max: int) -> None:
-        self._idle_bytes_max = idle_bytes_max
-        self._idle: list[np.ndarray] = []
-        self._lock = threading.Lock()
-
-    def take(self, n: int) -> np.ndarray:
-        """A buffer of ``n`` bytes at least, with any content."""
-        with self._lock:
-            fitting = [each for each in self._idle if n <= each.size <= 4 * n]
-            if fitting:
-                found = min(fitting, key=len)
-                self._idle = [each for each in self._idle if each is not found]
-                return found
-        return np.empty(n, dtype=np.uint8)
-
-    def give(self, buffer: np.ndarray) -> None:
-        """It is not in use any more. Those that were idle for the longest are freed."""
-        with self._lock:
-            self._idle.append(buffer)
-            while sum(each.size for each in self._idle) > self._idle_bytes_max:
-                self._idle.pop(0)
 
 
 class Budget:

@@ -12,9 +12,10 @@ A schema is a list of ``name: type`` lines, with the versions that have the fiel
     ]
 
 Types: ``bool``, ``int8`` to ``int64``, ``string``, ``nstring`` (may be null), ``bytes``,
-``records`` (bytes that may be null, never copied), ``[]type``, ``[`` fields ``]`` and ``n[`` fields
-``]`` (an array that may be null). From the version on that a table calls flexible, lengths are
-compact and each structure ends with tagged fields: those that are not known are skipped.
+``records`` (bytes that may be null, never copied; written from a list of pieces, too), ``[]type``,
+``[`` fields ``]`` and ``n[`` fields ``]`` (an array that may be null). From the version on that a
+table calls flexible, lengths are compact and each structure ends with tagged fields: those that are
+not known are skipped.
 
 Nothing that is read is trusted: every length is checked against what is left of the frame, and the
 number of items of a request against `ITEMS_MAX`, before anything is made of it.
@@ -252,6 +253,11 @@ def _scalar_writer(kind: str, *, flexible: bool) -> Write:
     def write(writer: Writer, value: Any) -> None:
         if value is None:
             length(writer, -1)
+            return
+        if isinstance(value, list):  # records in pieces
+            length(writer, sum(len(piece) for piece in value))
+            for piece in value:
+                writer.large(piece)
             return
         raw = value.encode() if text else value
         length(writer, len(raw))

@@ -472,9 +472,17 @@ class KafkaCounter(IntEnum):
     """Connections ended because their key was revoked, changed or has expired."""
     FAULTS = 24
     """Connections ended by a defect of the endpoint; the log says which."""
+    BYTES_CACHED = 25
+    """Bytes of record batches in answers that were in memory."""
+    BLOCKS_READ = 26
+    """Blocks of a queue that were read from its log, and made into record batches."""
+    CACHE_BYTES = 27
+    """Gauge: bytes of the blocks of record batches that are kept in memory."""
 
 
-KAFKA_GAUGES = frozenset({KafkaCounter.OPEN, KafkaCounter.GROUPS, KafkaCounter.MEMBERS})
+KAFKA_GAUGES = frozenset(
+    {KafkaCounter.OPEN, KafkaCounter.GROUPS, KafkaCounter.MEMBERS, KafkaCounter.CACHE_BYTES}
+)
 
 
 @unique

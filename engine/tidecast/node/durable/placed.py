@@ -27,6 +27,7 @@ import numpy as np
 from tidecast.agents.archiver.placed import HELD, NEEDS_ROLL, append_placed
 from tidecast.errors import Conflict, NotFound, StorageError, TidecastError
 from tidecast.layout.counters import QueueCounter as C
+from tidecast.log.queue_log import QueueLog
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.protocol.dedup import PLACED, Producer
@@ -91,6 +92,9 @@ class Run:
     """Of the first record, modulo `WRAP`."""
     deadline_s: float = 0.0
     """On the monotonic clock: how long it may wait for the disk."""
+    written: Callable[[QueueLog, int, int, int], None] | None = None
+    """Gets log, owner, first token and number of the records, in the archiver's thread, once they
+    are written, which need not be durable."""
 
 
 class _Written(NamedTuple):
@@ -266,6 +270,8 @@ class PlacedAppends:
         token = write_run(durable, topic, run, seq)
         if token is None:
             return None
+        if run.written is not None:
+            run.written(log, topic.owner, token, run.count)
         if producer is not None:
             producer.marks[run.queue] = seq + run.count - 1
             producer.note_placed(run.epoch + 1, durable.ctx.wall_ns())
