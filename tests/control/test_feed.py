@@ -264,6 +264,65 @@ def test_a_source_that_is_slow_holds_up_no_other_channel(monkeypatch: pytest.Mon
     asyncio.run(asyncio.wait_for(watch(), 20.0))
 
 
+def test_a_channel_that_is_opened_while_a_tick_comes_gets_what_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tick dropped it as unwatched while its first figures were asked for: its viewer had the
+    first figures for ever (a key's "1 denied" was not shown)."""
+    monkeypatch.setattr(facts_of, "read", lambda _db: Facts(nodes={"a": {"state": "up"}}))
+
+    class HeldHub(_Hub):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+        async def samples(self, timeout_s: float = 2.0) -> dict[str, Any]:
+            self.asked.set()
+            await self.may_answer.wait()
+            return self.answers
+
+    async def watch() -> None:
+        hub = HeldHub()
+        feed = Feed(cast(Any, None), cast(Any, hub), 50.0)
+        opening = asyncio.create_task(feed.open("nodes"))
+        await hub.asked.wait()
+        await feed._step(Unsupervised())
+        hub.answers = {"a": _sample(1)}
+        hub.may_answer.set()
+        channel = await opening
+        assert channel.data["nodes"]["a"]["clients"] == 1
+        hub.tell(2)
+        await feed._step(Unsupervised())
+        assert channel.data["nodes"]["a"]["clients"] == 2
+        assert channel.watchers == feed.watchers == 1
+        feed.close(channel)
+        assert feed.watchers == 0
+
+    asyncio.run(asyncio.wait_for(watch(), 20.0))
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError, asyncio.CancelledError])
+def test_a_channel_whose_opening_fails_has_no_watcher(
+    monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]
+) -> None:
+    monkeypatch.setattr(facts_of, "read", lambda _db: Facts(nodes={"a": {"state": "up"}}))
+
+    async def watch() -> None:
+        feed = Feed(cast(Any, None), cast(Any, _Hub()), 50.0)
+
+        async def fail() -> None:
+            raise failure
+
+        monkeypatch.setattr(feed, "_hear_all", fail)
+        with pytest.raises(failure):
+            await feed.open("nodes")
+        assert feed.watchers == 0
+        channel = feed._channels["nodes"]
+        assert time.monotonic() - channel.idle_since_s < 60.0, "it lingers like any other"
+
+    asyncio.run(asyncio.wait_for(watch(), 20.0))
+
+
 class _SlowSocket:
     """A viewer's websocket. ``before_sent``: what other tasks do while a frame leaves."""
 

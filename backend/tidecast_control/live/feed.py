@@ -181,15 +181,26 @@ class Feed:
                 raise ProblemError("not_found", f"no channel {name!r}")
             channel = self._channels.get(name)  # another watcher may have been quicker
             if channel is None:
-                channel = self._channels[name] = Channel(name, next(self._serial), source)
-                if source is None:
-                    await self._hear_all()
-                    await self._refresh_facts()
-                    self._compute(channel)
-            elif source is not None:
-                await source.close()
+                return await self._begin(Channel(name, next(self._serial), source))
         channel.watchers += 1
+        if source is not None:
+            await source.close()
         self._wake.set()
+        return channel
+
+    async def _begin(self, channel: Channel) -> Channel:
+        """Take in a new channel. It is watched from now on: a tick drops it otherwise."""
+        self._channels[channel.name] = channel
+        channel.watchers = 1
+        self._wake.set()
+        try:
+            if channel.source is None:
+                await self._hear_all()
+                await self._refresh_facts()
+                self._compute(channel)
+        except BaseException:
+            self.close(channel)
+            raise
         return channel
 
     def close(self, channel: Channel) -> None:
