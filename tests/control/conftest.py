@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +14,13 @@ from argon2 import PasswordHasher
 from starlette.testclient import TestClient
 
 from tests.support.control import Login, Service, service_of
+from tests.support.databases import Databases
 from tests.support.process_state import unchanged
 from tidecast.agents.warmup import warm_up
 from tidecast_control.auth import service as auth
 from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_control.settings import Settings, load_settings
 
-_numbers = itertools.count(1)
 FAST = {
     "fsync": "off",
     "synchronous_commit": "off",
@@ -94,27 +92,36 @@ def template(postgres: EmbeddedPostgres, cheap_hashes: None) -> Template:
     return made
 
 
+@pytest.fixture(scope="session")
+def empty_databases(postgres: EmbeddedPostgres) -> Iterator[Databases]:
+    """Databases without any table."""
+    made = Databases(postgres, "template1", ahead=0)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def databases(template: Template) -> Iterator[Databases]:
+    """Databases that are migrated, first run over."""
+    made = Databases(template.server, "template_tidecast")
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def empty_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+def empty_database_url(empty_databases: Databases) -> Iterator[str]:
     """A fresh database without any table."""
-    with _database(postgres, "template1") as url:
-        yield url
+    url = empty_databases.take()
+    yield url
+    empty_databases.give_back(url)
 
 
 @pytest.fixture
-def database_url(template: Template) -> Iterator[str]:
+def database_url(databases: Databases) -> Iterator[str]:
     """A fresh database: migrated, first run over."""
-    with _database(template.server, "template_tidecast") as url:
-        yield url
-
-
-@contextmanager
-def _database(server: EmbeddedPostgres, template: str) -> Iterator[str]:
-    name = f"test_{next(_numbers)}"
-    with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        yield server.url_of(name)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    url = databases.take()
+    yield url
+    databases.give_back(url)
 
 
 @pytest.fixture
