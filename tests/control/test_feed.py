@@ -294,7 +294,9 @@ def test_a_channel_that_is_opened_while_a_tick_comes_gets_what_is_new(
         hub.tell(2)
         await feed._step(Unsupervised())
         assert channel.data["nodes"]["a"]["clients"] == 2
-        assert channel.watchers == feed.watchers == 1
+        assert await feed.open("nodes") is channel
+        assert channel.watchers == feed.watchers == 2
+        feed.close(channel)
         feed.close(channel)
         assert feed.watchers == 0
 

@@ -173,6 +173,7 @@ class Feed:
     async def open(self, name: str) -> Channel:
         """Begin to watch a channel. Raises `not_found`, `throttled`, what its source raises."""
         channel = self._channels.get(name)
+        spare: AppendSource | None = None
         if channel is None:
             if len(self._channels) >= CHANNELS_MAX:
                 raise ProblemError("throttled", f"at most {CHANNELS_MAX} channels are watched")
@@ -182,10 +183,11 @@ class Feed:
             channel = self._channels.get(name)  # another watcher may have been quicker
             if channel is None:
                 return await self._begin(Channel(name, next(self._serial), source))
+            spare = source
         channel.watchers += 1
-        if source is not None:
-            await source.close()
         self._wake.set()
+        if spare is not None:
+            await spare.close()
         return channel
 
     async def _begin(self, channel: Channel) -> Channel:
