@@ -103,7 +103,17 @@ docs: $(VENV)/.installed-docs ## build the documentation site into site/, strict
 up: install dashboard ## start Tidecast on this machine (ARGS: options of `tidecast up`)
 	@exec $(BIN)/tidecast up $(ARGS)
 
-test: checks test-fast test-checked ## lint, the fast tests, then the kernels' tests in a checked build
+# Checks compute on what tests leave idle, which wait for processes, disks and clocks.
+test: install-dev dashboard ## lint, the fast tests, then the kernels' tests in a checked build
+	@told=$$(mktemp)
+	trap 'kill $$checks 2>/dev/null || true; rm -f "$$told"' EXIT
+	nice -n 10 $(MAKE) --no-print-directory checks >"$$told" 2>&1 & checks=$$!
+	failed=
+	$(MAKE) --no-print-directory test-fast || failed=1
+	wait $$checks || failed=1
+	cat "$$told"
+	test -z "$$failed"
+	$(MAKE) --no-print-directory test-checked
 
 test-fast: install-dev dashboard ## the fast tests alone (ARGS: options of pytest)
 	@$(BIN)/python -m pytest $(FAST) $(ARGS)

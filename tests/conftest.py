@@ -54,9 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else the tests' commands too
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+    gc.disable()  # what is imported and collected stays: see `pytest_collection_finish`
     if config.getoption("numprocesses", None):
         from tidecast.agents.warmup import warm_up
 
+        gc.enable()  # this process collects no tests
         warm_up()
 
 
@@ -92,6 +94,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import hypothesis
 import pytest
-import schemathesis
-from schemathesis.core.result import Ok
 from starlette.testclient import TestClient
 
 from tests.project import ROOT
 from tests.support.control import Service, _app
 from tidecast_control.openapi import document
+
+if TYPE_CHECKING:  # half a second of CPU: each worker imports this file, one runs it
+    import schemathesis
 
 EXAMPLES, EXAMPLES_LONG = 1, 25
 SKIPPED = ("/api/v1/auth/log", "/api/v1/auth/password", "/metrics")
@@ -38,6 +41,9 @@ def test_every_operation_says_what_can_go_wrong() -> None:
 )
 def test_nothing_that_fits_the_schema_breaks_the_service(service: Service, examples: int) -> None:
     """Server errors, answers that are not as declared, problems without a code."""
+    import schemathesis
+    from schemathesis.core.result import Ok
+
     schema = schemathesis.openapi.from_dict(_app().openapi())
     client = service.admin
     failures: list[str] = []
