@@ -107,12 +107,16 @@ up: install dashboard ## start Tidecast on this machine (ARGS: options of `tidec
 test: install-dev dashboard ## lint, the fast tests, then the kernels' tests in a checked build
 	@told=$$(mktemp)
 	trap 'kill $$checks 2>/dev/null || true; rm -f "$$told"' EXIT
-	nice -n 10 $(MAKE) --no-print-directory checks >"$$told" 2>&1 & checks=$$!
+	{
+		bad=
+		nice -n 10 $(MAKE) --no-print-directory checks >"$$told" 2>&1 || bad=1
+		printf '\n%s\n' "$$(cat "$$told")"
+		test -z "$$bad"
+	} & checks=$$!
 	failed=
 	$(MAKE) --no-print-directory test-fast || failed=1
 	wait $$checks || failed=1
-	cat "$$told"
-	test -z "$$failed"
+	if [ -n "$$failed" ]; then echo "The checks or the fast tests failed: see above" >&2; exit 1; fi
 	$(MAKE) --no-print-directory test-checked
 
 test-fast: install-dev dashboard ## the fast tests alone (ARGS: options of pytest)
