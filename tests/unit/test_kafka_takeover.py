@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.support.kafka_storage import (
     texts,
     url,
 )
+from tests.support.patience import wait_until
 
 import tidecast.sync
 from tidecast.config.topology import topology_from
@@ -153,9 +156,9 @@ def test_records_that_kafka_never_had_are_not_in_the_next_log(
         assert [log.next_token for log in logs] == [len(each) for each in partitions]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+CUT_OFF = {
+    tables.KNOWN[key].name: key
+    for key in (
         tables.METADATA,
         tables.INIT_PRODUCER_ID,
         tables.ADD_PARTITIONS_TO_TXN,
@@ -163,32 +166,64 @@ def test_records_that_kafka_never_had_are_not_in_the_next_log(
         tables.FETCH,
         tables.LIST_OFFSETS,
         tables.PRODUCE,
-    ],
-    ids=lambda key: tables.KNOWN[key].name,
-)
+    )
+}
+
+
+def take_over_cut_off(directory: Path, key: int) -> None:
+    """A takeover in which requests of a kind end with the connection; it is done in the end."""
+    fake, store = FakeBroker("stored", 2), Store()
+    with contextlib.closing(fake):
+        with engine(directory, "a", url(fake), store) as client:
+            wait_until(lambda: keeps(client), 30.0, "a keeps it")
+            publish(client, texts(100), producer="p", first_seq=1)
+            fetched(client, 30)
+        fake.cuts[key] = 7
+        with engine(directory, "b", url(fake), store) as client:
+            wait_until(lambda: keeps(client), 60.0, "b keeps it")
+            publish(client, texts(100, 100), producer="p", first_seq=101)
+            assert len(fetched(client, 170)) == 170
+        assert fake.cuts[key] == 0
+        check_once_and_in_order(stored(fake), texts(200))
+    assert not list((directory / "b" / "queues" / ".rebuilt").glob("*"))
+
+
+@pytest.fixture(scope="module")
+def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+    """All of these takeovers, side by side: each waits 5 s for leases and computes for 0.3 s."""
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(CUT_OFF)) as threads:
+        patch.setattr("tidecast.kafka.producing.fencing.PATIENCE_S", 0.1)
+        patch.setattr("tidecast.kafka.brokers.cluster.QUESTION_S", 0.1)
+        patch.setattr("tidecast.queues.backoff.BACKOFF_S_MAX", 0.1)
+        begun = {
+            name: threads.submit(take_over_cut_off, tmp_path_factory.mktemp(name), key)
+            for name, key in CUT_OFF.items()
+        }
+        wait(begun.values())
+        yield begun
+
+
+@pytest.mark.parametrize("name", CUT_OFF)
 def test_a_takeover_that_is_cut_off_anywhere_is_done_by_the_next_try(
-    tmp_path: Path,
-    fake: FakeBroker,
-    eventually: Eventually,
-    key: int,
-    monkeypatch: pytest.MonkeyPatch,
+    cut_off: dict[str, Future[None]], name: str
 ) -> None:
-    monkeypatch.setattr("tidecast.kafka.producing.fencing.PATIENCE_S", 0.1)
-    monkeypatch.setattr("tidecast.kafka.brokers.cluster.QUESTION_S", 0.1)
-    monkeypatch.setattr("tidecast.queues.backoff.BACKOFF_S_MAX", 0.1)
-    store, at = Store(), url(fake)
-    with engine(tmp_path, "a", at, store) as client:
-        eventually(lambda: keeps(client), "a keeps it", timeout_s=30.0)
-        publish(client, texts(100), producer="p", first_seq=1)
-        fetched(client, 30)
-    fake.cuts[key] = 7
-    with engine(tmp_path, "b", at, store) as client:
-        eventually(lambda: keeps(client), "b keeps it", timeout_s=60.0)
-        publish(client, texts(100, 100), producer="p", first_seq=101)
-        assert len(fetched(client, 170)) == 170
-    assert fake.cuts[key] == 0
-    check_once_and_in_order(stored(fake), texts(200))
-    assert not list((tmp_path / "b" / "queues" / ".rebuilt").glob("*"))
+    cut_off[name].result()
+
+
+def test_an_engine_that_stops_copies_its_positions_at_once(
+    tmp_path: Path, fake: FakeBroker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the next look at the small files, and for one more: half a second a stop."""
+    monkeypatch.setattr("tidecast.kafka.producing.storage.COPY_S", 3600.0)
+    monkeypatch.setattr("tidecast.node.storing.service.SETTLE_S", 60.0)
+    store, at, seen = Store(), url(fake), list[bytes]()
+    for name in ("a", "b"):
+        with engine(tmp_path, name, at, store) as client:
+            eventually(lambda c=client: keeps(c), f"{name} keeps it", timeout_s=30.0)
+            if name == "a":
+                publish(client, texts(20), producer="p", first_seq=1)
+            seen += fetched(client, 10)
+    assert sorted(seen, key=int) == texts(20)
 
 
 def test_an_engine_that_stops_amid_a_takeover_leaves_its_directory_as_it_was(

@@ -67,6 +67,8 @@ class _Run:
         self.cluster, self.who, self.marks = cluster, who, marks
         self.log, self.state = log, state
         self.ended = threading.Event()
+        self.copy_now = threading.Event()
+        """The pause between two copies of the small files ends."""
         self.problem: tuple[int, TidecastError] | None = None
         self.writers = [
             PartitionWriter(cluster, queue, who, patience_s=PATIENCE_S, log=log)
@@ -77,7 +79,12 @@ class _Run:
         """End the run. The first problem counts, but a fence is the one that matters."""
         if self.problem is None or isinstance(problem, Fenced):
             self.problem = queue, problem
+        self.end()
+
+    def end(self) -> None:
+        """Have the writers stop."""
         self.ended.set()
+        self.copy_now.set()
 
     def notes(self) -> Notes:
         """How far it has come."""
@@ -106,7 +113,9 @@ class KafkaStorage:
         self._lock = threading.Lock()
         self._clusters: list[Cluster] = []
         """Of the run, or of its begin."""
-        self._copied, self._copies = threading.Condition(self._lock), 0
+        self._copied = threading.Condition(self._lock)
+        self._copies_begun = self._copies = 0
+        """Of the topic's small files; the newest that is done."""
         self._run: _Run | None = None
         self._problems: dict[int, str] = {}
         """By queue, or _WHOLE_TOPIC: why it takes nothing."""
@@ -128,7 +137,7 @@ class KafkaStorage:
         with self._lock:
             run, clusters = self._run, list(self._clusters)
         if run is not None:
-            run.ended.set()
+            run.end()
         for each in clusters:
             each.close()  # nothing is sent from here on, however long the thread still waits
         self._spool.wake()
@@ -177,7 +186,7 @@ class KafkaStorage:
             with self._lock:
                 self._run = run
                 if self._closing.is_set():
-                    run.ended.set()
+                    run.end()
             self._note_begin(run)
         except TidecastError as problem:
             return problem
@@ -329,7 +338,7 @@ class KafkaStorage:
         renew_s, noted = time.monotonic() + RENEW_S, run.notes()
         while not run.ended.wait(NOTE_S) and time.monotonic() < renew_s:
             noted = self._note(run, noted)
-        run.ended.set()
+        run.end()
         self._spool.wake()
         for writer in run.writers:
             writer.close()
@@ -359,8 +368,9 @@ class KafkaStorage:
         assert run.state is not None
         try:
             while not run.ended.is_set():
+                run.copy_now.clear()
                 with self._lock:
-                    due = self._copies + 1
+                    due = self._copies_begun = self._copies_begun + 1
                 try:
                     run.state.copy_files(self._spool.directory)
                     self._clear_problem(_STATE)
@@ -369,7 +379,10 @@ class KafkaStorage:
                         self._copied.notify_all()
                 except ConnectionLost as problem:
                     self._note_problem(_STATE, str(problem))
-                run.ended.wait(COPY_S)
+                    run.ended.wait(COPY_S)
+                    continue
+                if not run.ended.is_set():
+                    run.copy_now.wait(COPY_S)
         except Closed:
             pass
         except TidecastError as problem:
@@ -381,9 +394,10 @@ class KafkaStorage:
     def settle(self, timeout_s: float) -> None:
         """Have the files as they are now on the cluster, if it answers in time."""
         with self._copied:
-            run, wanted = self._run, self._copies + 2  # the copy that runs may have begun before
+            run, wanted = self._run, self._copies_begun + 1
             if run is None or run.state is None:
                 return
+            run.copy_now.set()
             self._copied.wait_for(lambda: self._copies >= wanted or run.ended.is_set(), timeout_s)
 
     # --- a queue's thread -------------------------------------------------------------------------
