@@ -130,12 +130,26 @@ def short_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def real_kafka() -> Iterator[kafka_brokers.Brokers]:
-    """A broker of Apache Kafka that all tests of a worker share; topics have names of their own."""
+def shared_kafka() -> Iterator[kafka_brokers.Brokers]:
+    """See `real_kafka`."""
     if kafka_brokers.missing():
         pytest.skip(kafka_brokers.missing())
     with kafka_brokers.brokers() as made:
         yield made
+
+
+@pytest.fixture
+def real_kafka(shared_kafka: kafka_brokers.Brokers) -> Iterator[kafka_brokers.Brokers]:
+    """A broker of Apache Kafka that all tests of a worker share; topics have names of their own.
+
+    Java may end, for want of memory or of a disk. The test that runs then fails with the broker's
+    last words, and not with a connection that is refused; the next test finds it started again.
+    """
+    yield shared_kafka
+    ended = shared_kafka.ended()
+    if ended:
+        shared_kafka.restart_ended()
+        pytest.fail(f"the broker ended while the test ran: {ended[0]}")
 
 
 Eventually = Callable[..., None]

@@ -60,7 +60,7 @@ transaction.state.log.replication.factor={replicas}
 transaction.state.log.min.isr=1
 min.insync.replicas=1
 group.initial.rebalance.delay.ms=0
-broker.session.timeout.ms=3000
+broker.session.timeout.ms={session_ms}
 broker.heartbeat.interval.ms=500
 controller.quorum.election.timeout.ms=500
 controller.quorum.fetch.timeout.ms=1000
@@ -216,6 +216,8 @@ class Brokers:
             controller=controller,
             directory=home,
             replicas=min(3, self.count),
+            # Others lead soon for a broker that is killed; a single one only a busy machine fences.
+            session_ms=3_000 if self.count > 1 else 9_000,
         )
         (home / "server.properties").write_text(settings + logins)
         # What Kafka's storage tool writes: a second Java for each broker is not needed for it.
@@ -251,8 +253,27 @@ class Brokers:
 
     def kill(self, node: int) -> None:
         """End a broker with SIGKILL."""
-        self._processes[node].kill()
-        self._processes[node].wait()
+        process = self._processes.pop(node)
+        process.kill()
+        process.wait()
+
+    def ended(self) -> dict[int, str]:
+        """The brokers that ended by themselves: exit code, and the last words of each."""
+        found = {}
+        for node, process in self._processes.items():
+            if process.poll() is not None:
+                log = self.directory / f"broker-{node}" / "out"
+                said = log.read_bytes()[self._began[node] :].decode(errors="replace")[-3000:]
+                found[node] = f"exit code {process.returncode}: {said}"
+        return found
+
+    def restart_ended(self) -> None:
+        """Start those again, with their logs as they are."""
+        nodes = list(self.ended())
+        for node in nodes:
+            self.start(node)
+        for node in nodes:
+            self.wait_up(node)
 
     def close(self) -> None:
         """End them all."""

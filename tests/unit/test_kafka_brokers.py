@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import confluent_kafka
 import pytest
 from tests.support.kafka_brokers import Brokers, brokers, missing
@@ -31,3 +34,23 @@ def test_another_of_three_brokers_leads_when_one_is_killed() -> None:
         assert made.leader("kept") != first
         made.start(first)
         made.wait_up(first)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_broker_that_ends_by_itself_is_named_and_started_again() -> None:
+    with brokers() as made:
+        made.create("kept")
+        made.fill("kept", [b"a"])
+        assert made.ended() == {}
+        process = made._processes[0]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert made.ended()[0].startswith("exit code -9: ")
+        assert "Kafka Server started" in made.ended()[0]
+        made.restart_ended()
+        assert made.ended() == {}
+        made.fill("kept", [b"b"])
+        assert made.end("kept") == 2
+        made.kill(0)
+        assert made.ended() == {}, "a test killed it"
