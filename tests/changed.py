@@ -188,6 +188,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/test_doc_commands.py": (*_DOCS, *_COMMANDS),
     "tests/test_mutations.py": ("tests/mutation/run.py", "tests/mutation/__main__.py"),
     "tests/test_site.py": _DOCS,
+    "tests/test_schedule_of_tests.py": ("tests/support/compiled.py", "tests/conftest.py"),
     "tests/unit/test_damage.py": (f"{ENGINE}log/",),
     "tests/unit/test_gateway_durable.py": (*_GATEWAY, f"{ENGINE}client/consumer/"),
     "tests/unit/test_adapters_waiting.py": (f"{ENGINE}kafka/", f"{ENGINE}engine/adapters.py"),

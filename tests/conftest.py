@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 
 from tests import shards
-from tests.support import kafka_brokers
+from tests.support import compiled, kafka_brokers
 from tests.support.patience import Patience
 
 # Kernels compile within the first example: a deadline would only measure the compiler.
@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else the tests' commands too
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+    config.pluginmanager.register(compiled.Plugin(), "tidecast-compiled")
     gc.disable()  # what is imported and collected stays: see `pytest_collection_finish`
     if config.getoption("numprocesses", None):
         from tidecast.agents.warmup import warm_up
@@ -78,13 +79,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of this shard, of those that `-m` and `-k` have left."""
+    """Keep the tests of this shard, of those that `-m` and `-k` have left.
+
+    A checked build leaves out the `same_kernels`, as long as others of their file are there.
+    """
+    if CHECKED:
+        same = [item for item in items if item.get_closest_marker("same_kernels")]
+        others = {item.path for item in items if not item.get_closest_marker("same_kernels")}
+        _deselect(config, items, [item for item in same if item.path in others])
     number, count = shards.parsed(config.getoption("shard"))
     kept = shards.chosen([item.nodeid for item in items], number, count)
-    out = [item for item, keep in zip(items, kept, strict=True) if not keep]
+    _deselect(config, items, [item for item, keep in zip(items, kept, strict=True) if not keep])
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], out: list[pytest.Item]) -> None:
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
+        left_out = set(out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:

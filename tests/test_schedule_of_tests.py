@@ -88,6 +88,38 @@ def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
     assert len(set(re.findall(r"\[(gw\d)\]", done.stdout))) == 1
 
 
+@pytest.mark.long
+def test_a_run_names_the_kernels_that_its_tests_compile(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from tests.support import compiled\n"
+        "def pytest_configure(config): config.pluginmanager.register(compiled.Plugin())\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "from tidecast.native.jit import kernel, closure_kernel\n"
+        "@kernel\n"
+        "def doubled(n): return 2 * n\n"
+        "of_user = closure_kernel(lambda n: n + 1)\n"
+        "@pytest.mark.parametrize('turn', range(2))\n"
+        "def test_it(turn): assert of_user(doubled(3)) == 7\n"
+    )
+    options = ["-n", "1", "-p", "xdist.plugin", "-p", "no:cacheprovider", "--rootdir", "."]
+    command = [sys.executable, "-m", "pytest", *options, "-o", f"pythonpath={ROOT}"]
+    environment = os.environ | {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "TIDECAST_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    told = re.compile(r"(\d+) kernels compiled by tests|s test_it\.(\w+)$", re.MULTILINE)
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert "2 passed" in done.stdout, done.stdout + done.stderr
+        said.append(told.findall(done.stdout))
+    assert said == [[("1", ""), ("", "doubled")], []]
+
+
 def test_each_python_that_is_claimed_runs_the_unit_tests() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
@@ -118,7 +150,10 @@ def test_users_need_no_tools_of_developers() -> None:
     text = (ROOT / "Makefile").read_text()
     needs = dict(re.findall(r"^([a-z-]+):([^#\n]*)##", text, re.MULTILINE))
     recipes = dict(re.findall(r"^([a-z-]+):.*##.*\n((?:\t.*\n)+)", text, re.MULTILINE))
-    tools = re.compile(r"-m pytest|\$\(LONG\)|\$\(call check,|/ruff|/mypy|lint-imports|-m tests\.")
+    tools = re.compile(
+        r"-m pytest|\$\(MAKE\)[a-z -]* test-fast|\$\(LONG\)|\$\(call check,|/ruff|/mypy"
+        r"|lint-imports|-m tests\."
+    )
     develops = {target for target, recipe in recipes.items() if tools.search(recipe)}
     assert {"test-fast", "test-long", "lint", "swarm", "mutation"} <= develops
     for target, needed in needs.items():

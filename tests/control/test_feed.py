@@ -286,15 +286,19 @@ def test_a_channel_that_is_opened_while_a_tick_comes_gets_what_is_new(
         feed = Feed(cast(Any, None), cast(Any, hub), 50.0)
         opening = asyncio.create_task(feed.open("nodes"))
         await hub.asked.wait()
+        later = asyncio.create_task(feed.open("nodes"))
+        await asyncio.sleep(0)
         await feed._step(Unsupervised())
+        assert not later.done(), "it would begin with nothing"
         hub.answers = {"a": _sample(1)}
         hub.may_answer.set()
         channel = await opening
         assert channel.data["nodes"]["a"]["clients"] == 1
+        assert len(channel.frames) == 1, "nothing came before the figures of now"
+        assert await later is channel
         hub.tell(2)
         await feed._step(Unsupervised())
         assert channel.data["nodes"]["a"]["clients"] == 2
-        assert await feed.open("nodes") is channel
         assert channel.watchers == feed.watchers == 2
         feed.close(channel)
         feed.close(channel)

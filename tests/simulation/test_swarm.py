@@ -241,6 +241,7 @@ def test_a_seed_draws_the_same_script_and_scripts_outlive_a_file() -> None:
     assert one != draw(8)
 
 
+@pytest.mark.same_kernels  # the others run worlds, too
 def test_a_world_is_the_same_each_time() -> None:
     script = draw(5)
     short = Script(script.settings, script.steps[:12])

@@ -78,6 +78,8 @@ class Channel:
         """``seq`` of the newest frame; frames after ``floor`` are held."""
         self.frames: deque[EncodedFrame] = deque()
         self.watchers = 0
+        self.begun = asyncio.Event()
+        """It has its first figures, or could not get them: ticks compute it from now on."""
         self.idle_since_s = 0.0
         self.taking: asyncio.Task[Json | None] | None = None
         """Under way: what its source has that is new."""
@@ -185,16 +187,20 @@ class Feed:
                 return await self._begin(Channel(name, next(self._serial), source))
             spare = source
         channel.watchers += 1
+        try:
+            if spare is not None:
+                await spare.close()
+            await channel.begun.wait()
+        except BaseException:
+            self.close(channel)
+            raise
         self._wake.set()
-        if spare is not None:
-            await spare.close()
         return channel
 
     async def _begin(self, channel: Channel) -> Channel:
         """Take in a new channel. It is watched from now on: a tick drops it otherwise."""
         self._channels[channel.name] = channel
         channel.watchers = 1
-        self._wake.set()
         try:
             if channel.source is None:
                 await self._hear_all()
@@ -203,6 +209,9 @@ class Feed:
         except BaseException:
             self.close(channel)
             raise
+        finally:
+            channel.begun.set()
+        self._wake.set()
         return channel
 
     def close(self, channel: Channel) -> None:
@@ -326,7 +335,7 @@ class Feed:
                 world.topics, world.subscriptions, time.monotonic(), utc_now().isoformat()
             )
         for channel in list(self._channels.values()):
-            if channel.source is None and fresh:
+            if channel.source is None and fresh and channel.begun.is_set():
                 try:
                     self._compute(channel)
                 except Exception as problem:  # noqa: BLE001 - reported; the others continue
