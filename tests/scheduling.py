@@ -15,12 +15,19 @@ from xdist.workermanage import WorkerController
 
 COSTLY = ("tests/e2e/", "tests/spark/", "tests/cluster/")
 """Suites whose tests share what is costly to start: each is one group."""
-LONG = (*COSTLY, "tests/control/", "tests/system/", "tests/test_")
+WITH_BROKER = tuple(
+    f"tests/unit/test_kafka_{name}.py"
+    for name in ("storage", "adapter", "attached", "brokers", "producing")
+)
+"""They share a broker of Apache Kafka: 12 s of CPU in each worker that has one. One group."""
+LONG = (*COSTLY, WITH_BROKER[0], "tests/control/", "tests/system/", "tests/test_")
 """Where a group takes longer than its number of tests says, the longest first."""
 
 
 def group_of(test: str) -> str:
     """The unit that one worker runs as a whole: a costly suite, or a file."""
+    if test.startswith(WITH_BROKER):
+        return WITH_BROKER[0]
     return next((suite for suite in COSTLY if test.startswith(suite)), test.partition("::")[0])
 
 

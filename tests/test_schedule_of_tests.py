@@ -41,6 +41,12 @@ def test_wrong_shards_are_refused(text: str) -> None:
 def test_what_is_costly_to_start_starts_in_one_worker() -> None:
     assert scheduling.group_of("tests/e2e/test_forms.py::test_x[1::2]") == "tests/e2e/"
     assert scheduling.group_of("tests/unit/test_a.py::test_x[1::2]") == "tests/unit/test_a.py"
+    assert {scheduling.group_of(f"{path}::test_x") for path in scheduling.WITH_BROKER} == {
+        scheduling.WITH_BROKER[0]
+    }
+    unit = {path: text for path, text in files().items() if path.startswith("tests/unit/")}
+    with_broker = {path for path, text in unit.items() if "real_kafka: " in text}
+    assert with_broker == set(scheduling.WITH_BROKER)
     for suite in scheduling.LONG:
         assert any(path.startswith(suite) for path in files()), suite
 

@@ -52,7 +52,6 @@ def as_map(headers: dict[str, Any]) -> list[tuple[str, bytes]] | None:
     return values or None
 
 
-@hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(rows=st.lists(ROW, min_size=1, max_size=30))
 @hypothesis.example(rows=[LARGE] * 30)
 def test_what_goes_in_comes_out(rows: list[Any]) -> None:

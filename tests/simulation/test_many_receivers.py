@@ -133,6 +133,7 @@ def test_few_report_and_stand_for_all(count: int) -> None:
         assert not many.stream.events(ReceiverTimeout), "who need not report is not missed"
 
 
+@pytest.mark.same_kernels
 def test_the_sample_grows_when_the_others_have_left() -> None:
     with crowd(1000) as many:
         assert many.others.sampling > 0

@@ -75,6 +75,7 @@ def consume(shared, rounds, torn):  # type: ignore[no-untyped-def]
 
 
 @two_cores
+@pytest.mark.same_kernels
 def test_message_passing_what_was_written_before_the_release_is_seen() -> None:
     shared, torn = memory(), np.zeros(1, dtype=np.int64)
     race((produce, shared, ROUNDS), (consume, shared, ROUNDS, torn))
@@ -110,11 +111,13 @@ def both_missed(fenced: bool) -> int:
 
 
 @two_cores
+@pytest.mark.same_kernels
 def test_store_buffering_with_a_fence_one_of_two_always_sees_the_other() -> None:
     assert both_missed(fenced=True) == 0
 
 
 @two_cores
+@pytest.mark.same_kernels
 def test_the_harness_can_see_a_missing_fence() -> None:
     missed = 0
     for _ in range(5):
@@ -164,11 +167,13 @@ def wakes_lost(checked: bool) -> int:
 
 
 @two_cores
+@pytest.mark.same_kernels
 def test_the_last_wake_up_of_a_burst_is_seen() -> None:
     assert wakes_lost(checked=False) == 0
 
 
 @two_cores
+@pytest.mark.same_kernels
 def test_a_look_at_the_wake_bit_loses_wake_ups() -> None:
     for _ in range(20):
         if wakes_lost(checked=True) > 0:

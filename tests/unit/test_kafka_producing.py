@@ -350,6 +350,7 @@ def read(cluster: Cluster, partition: int = 0) -> list[bytes]:
     return found
 
 
+@pytest.mark.same_kernels
 def test_kafka_stores_what_is_written_and_its_consumers_read_it(real_kafka: Brokers) -> None:
     cluster = made_topic(real_kafka)
     writer = PartitionWriter(cluster, 1, fence(cluster, cluster.topic))
@@ -361,6 +362,7 @@ def test_kafka_stores_what_is_written_and_its_consumers_read_it(real_kafka: Brok
     cluster.close()
 
 
+@pytest.mark.same_kernels
 def test_kafka_refuses_the_writer_before_and_says_how_far_it_came(real_kafka: Brokers) -> None:
     cluster = made_topic(real_kafka)
     first = fence(cluster, cluster.topic)
@@ -379,6 +381,7 @@ def test_kafka_refuses_the_writer_before_and_says_how_far_it_came(real_kafka: Br
         each.close()
 
 
+@pytest.mark.same_kernels
 def test_kafka_stores_a_batch_whose_answer_was_lost_once(real_kafka: Brokers) -> None:
     cluster = made_topic(real_kafka)
     who = fence(cluster, cluster.topic)
@@ -392,6 +395,7 @@ def test_kafka_stores_a_batch_whose_answer_was_lost_once(real_kafka: Brokers) ->
         each.close()
 
 
+@pytest.mark.same_kernels
 def test_kafka_takes_smaller_batches_where_the_topic_wants_them(real_kafka: Brokers) -> None:
     cluster = made_topic(real_kafka, max_message_bytes="5000")
     writer = PartitionWriter(cluster, 0, fence(cluster, cluster.topic))
