@@ -136,6 +136,27 @@ def test_a_change_of_the_owner_is_no_alarm_at_publishers_of_other_nodes(tmp_path
         assert sorted(one.payloads()) == [b"%d" % n for n in range(5)]
 
 
+def test_the_next_owner_acks_as_soon_as_the_owner_before_has_left(tmp_path: Path) -> None:
+    """Another address is believed after a second of silence, or once the owner says LEAVE."""
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        b, c = one.node("b"), one.node("c")
+        publisher = c.connect().publisher("orders", producer="q")
+        keepers, waits_ms = [a, b], []
+        for n in range(4):
+            publisher.publish(b"%d" % n)
+            durable(one, publisher)
+            before, after = keepers
+            moved(one, before, after)
+            publisher.publish(b"next %d" % n)
+            began_ns = one.net.clock()
+            durable(one, publisher)
+            waits_ms.append((one.net.clock() - began_ns) / 1e6)
+            keepers.reverse()
+        assert max(waits_ms) < 100, waits_ms
+
+
 def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
     with cluster(tmp_path) as one:
         a = one.node("a")

@@ -25,6 +25,7 @@ _CLIENT_SUBSCRIBE = "tests/unit/test_client_subscribe.py::"
 _FLOWS = "tests/simulation/test_flow.py::"
 _PROTOCOL_CHECK = "tests/unit/test_protocol_check.py::"
 _LEVELS = "tests/simulation/test_levels.py::"
+_LEASES = "tests/simulation/test_durable_leases.py::"
 _REQUESTER = "engine/tidecast/client/requests/requester.py"
 _ARRIVALS = "engine/tidecast/client/remote/arrivals.py"
 _REQUESTS = "tests/unit/test_requests.py::"
@@ -32,6 +33,14 @@ _GATEWAY_REQUESTS = "tests/unit/test_gateway_requests.py::"
 _CLIENT_BATCHES = "tests/property/test_client_batches.py::"
 
 MUTATIONS = (
+    Mutation(
+        "acks-of-the-next-owner-wait",
+        "engine/tidecast/agents/live/sender.py",
+        "    if moved and heard and not follows:",
+        "    if moved and heard:",
+        (_LEASES + "test_the_next_owner_acks_as_soon_as_the_owner_before_has_left",),
+        "An owner's LEAVE is forgotten: acks of the next owner wait for a second.",
+    ),
     Mutation(
         "ring-overwrites-tethered",
         _WRITER,

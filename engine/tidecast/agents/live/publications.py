@@ -68,6 +68,7 @@ PUBLICATION = np.dtype(
         ("owner_a", np.int64),  # 16 bytes: where its last ACK came from
         ("owner_b", np.int64),
         ("owner_ns", np.int64),  # and when
+        ("owner_left", np.int64),  # it left the session with its last STATUS: another may follow
         ("former_a", np.int64),  # 16 bytes: where the owner before was
         ("former_b", np.int64),
         ("claim_ns", np.int64),  # since when another address claims to be the next owner, 0: none

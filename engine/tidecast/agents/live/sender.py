@@ -362,6 +362,8 @@ def _on_status(S, p, pub, now_ns, buffer, at, name):
     if r.id != 0 and r.heard_ns < 0:  # it is about to be dropped: this came from where it was
         counted(S, pub, C.QUARANTINED, 1)
         return
+    if pub.owner_a == load_i64(name, 0) and pub.owner_b == load_i64(name, 8):
+        pub.owner_left = flags & wire.FLAG_LEAVE
     if flags & wire.FLAG_LEAVE:
         if r.id != 0:
             r.id = 0
@@ -495,11 +497,14 @@ def _resend(S, p, pub, now_ns, buffer, at, received, credit):
 
 @inlined
 def _on_owner_ack(S, pub, now_ns, buffer, at, name):
-    """An ACK, from where the owner is: elsewhere only after it was silent."""
+    """An ACK, from where the owner is: elsewhere only after it left, or was silent."""
     a, b = load_i64(name, 0), load_i64(name, 8)
     moved = pub.owner_a != a or pub.owner_b != b
-    if moved and pub.owner_ns != 0 and now_ns - pub.owner_ns < OWNER_SILENT_NS:
-        if _is_change(pub, load_i64(buffer, at + wire.ACK_OWNER_AT), a, b, now_ns):
+    owner = load_i64(buffer, at + wire.ACK_OWNER_AT)
+    follows = pub.owner_left != 0 and owner > pub.owner
+    heard = pub.owner_ns != 0 and now_ns - pub.owner_ns < OWNER_SILENT_NS
+    if moved and heard and not follows:
+        if _is_change(pub, owner, a, b, now_ns):
             counted(S, pub, C.STALE_SESSION, 1)
         else:
             _foreign(S, pub, wire.ACK, load_u16(buffer, at + wire.SOURCE_AT), name, now_ns)
@@ -509,7 +514,7 @@ def _on_owner_ack(S, pub, now_ns, buffer, at, name):
         if moved:
             pub.former_a, pub.former_b = pub.owner_a, pub.owner_b
         if moved or pub.owner != before:
-            pub.claim_ns = 0
+            pub.claim_ns, pub.owner_left = 0, 0
         pub.owner_a, pub.owner_b, pub.owner_ns = a, b, now_ns
 
 
