@@ -82,6 +82,9 @@ def seeds() -> list[bytes]:
         packet_builder.area_setup(
             (1, bytes(8)), lead=packet_builder.block(), flags=wire.FLAG_PRODUCER
         ),
+        packet_builder.area_setup(
+            (1, bytes(8)), (2, b""), lead=packet_builder.block(), flags=wire.FLAG_PRODUCER
+        ),
         packet_builder.durable_setup(packet_builder.block() + bytes(8), platform_len=8),
         packet_builder.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
         packet_builder.setup(receivers=0xFFFF, round_trip=0xFFFF, sampling=20),

@@ -22,6 +22,7 @@ from tidecast.buffers.member_ring import put_ack as put_member_ack
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.client.core import metadata
+from tidecast.embedded import connect_to
 from tidecast.layout import counters as counters_lay
 from tidecast.layout import member, segment
 from tidecast.layout import packet as wire
@@ -119,15 +120,20 @@ def sent_packets() -> dict[str, str]:
     return found
 
 
-def durable_setup(level: int = 1) -> bytes:
-    """The SETUP of a publication whose topic another node keeps, once its session is open."""
+def durable_setup(level: int = 1, *, own: bool = False) -> bytes:
+    """The SETUP of a publication whose topic another node keeps, once its session is open.
+
+    ``own``: the engine itself publishes.
+    """
     seen: list[Packet] = []
     settings: dict[str, Any] = {"mode": "durable", "owner": "alpha"}
     with Network(seed=1) as net:
         net.node("alpha", topics=["orders"], node={"id": 258}, level=level, **settings)
         b = net.node("beta", topics=["orders"], node={"id": 259}, level=level, **settings)
         net.intercept(seen.append)
-        Stream(b, "orders", producer="billing", first_seq=41).publisher.publish(b"", flush=True)
+        client = connect_to(b.engine, True) if own else b.connect()
+        publisher = client.publisher("orders", producer="billing", first_seq=41)
+        publisher.publish(b"", flush=True)
         net.settle()
     raw = [p.data for p in seen if p.type == wire.SETUP][-1]
     raw = raw[: wire.TIME_AT] + bytes(8) + raw[32 : wire.SETUP_AGE_AT] + bytes(8) + raw[48:]
@@ -136,7 +142,7 @@ def durable_setup(level: int = 1) -> bytes:
 
 def durable_setups() -> dict[str, str]:
     """At level 1, and at level 2 with the area of further fields."""
-    first, second = durable_setup(), durable_setup(2)
+    first, second, own = durable_setup(), durable_setup(2), durable_setup(2, own=True)
     block = len(first) - wire.PRODUCER_BYTES
     area = block + wire.PRODUCER_BYTES
     return {
@@ -144,6 +150,7 @@ def durable_setups() -> dict[str, str]:
         "producer_block": drawn(wire.PRODUCER_BODY, first[block:]),
         "packet_setup_area": drawn(wire.SETUP_BODY, second),
         "area_entry": drawn(wire.AREA_ENTRY, second[area:]),
+        "packet_setup_own": drawn(wire.SETUP_BODY, own),
     }
 
 

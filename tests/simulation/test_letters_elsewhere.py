@@ -15,9 +15,11 @@ from tests.support.durable import rows_of
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import NotFound
 from tidecast.events import MessageDropped
+from tidecast.layout import packet as wire
 from tidecast.node.consumers.dead_letters import DeadLetters
 from tidecast.node.consumers.letters.numbered import NumberedLetters
 from tidecast.node.consumers.service import DurableSubscriptions
+from tidecast.queues.records import is_of_engine, records_from
 from tidecast.queues.subscription_store import LetterNumbers, SavedCursor
 from tidecast.testing import Network, SimulatedNode
 
@@ -30,12 +32,25 @@ def letters(node: SimulatedNode) -> list[bytes]:
     return sorted(row[3] for row in rows_of(node.engine.durable.topics["dead"]))
 
 
+def marks(node: SimulatedNode) -> list[bool]:
+    """Of each letter: an engine made it."""
+    logs: list[Any] = node.engine.durable.topics["dead"].logs
+    return [is_of_engine(raw) for log in logs for _, raw in records_from(log, log.earliest_token)]
+
+
+def of_engine(node: SimulatedNode) -> Any:
+    """The engine's own client; while it waits, all nodes run."""
+    client: Any = node.connect()
+    node.engine.context.clients[client.link.client_id].of_engine = client.link.of_engine = True
+    return client
+
+
 class Pair:
     """Node ``a`` keeps the dead letters of ``b``."""
 
-    def __init__(self, net: Network, *topics: TopicConfig) -> None:
+    def __init__(self, net: Network, *topics: TopicConfig, level: int = 1) -> None:
         self.net, topics = net, topics or (ORDERS, DEAD)
-        self.a, self.b = net.node("a", topics=topics), net.node("b", topics=topics)
+        self.a, self.b = (net.node(name, topics=topics, level=level) for name in "ab")
 
     def join(self) -> Any:
         consumer = self.b.connect().consumer("orders", "billing", dead_letter="dead", max_deliver=0)
@@ -93,6 +108,78 @@ def test_a_redrive_names_the_engine_that_keeps_the_letters(dry_run: bool) -> Non
             consumer.redrive(dry_run=dry_run)
         assert letters(two.a) == sent
         assert two.b.engine.consumers.subscriptions["orders", "billing"].saved.dead_open == N
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_keeper_marks_the_letters_of_another_engine(level: int) -> None:
+    """From level 2 on a publisher's SETUP says that its engine itself publishes."""
+    with Network(seed=1) as net:
+        two = Pair(net, level=level)
+        sent, consumer = two.publish(), two.join()
+        two.refuse_all(consumer)
+        assert letters(two.a) == sent
+        plain = two.b.connect().publisher("dead")
+        plain.publish(b"of a client")
+        plain.wait_durable(timeout=60.0)
+        assert sorted(marks(two.a)) == [False] + [level == 2] * N
+
+
+def test_a_letter_keeps_its_mark_when_its_engine_crashes_before_it_is_sent() -> None:
+    with Network(seed=1) as net:
+        two = Pair(net, level=2)
+        sent, consumer = two.publish(), two.join()
+        held, b = {wire.DATA}, two.b.id
+        net.intercept(lambda packet: packet.type not in held or packet.source != b)
+        for message in consumer.fetch(100, 1.0).messages:
+            message.term("no")
+        net.run(200_000)
+        assert letters(two.a) == []
+        net.kill(two.b)
+        held.clear()
+        two.b = net.restart(two.b)
+        assert net.run(10e6, until=lambda: letters(two.a) == sent)
+        assert marks(two.a) == [True] * N
+
+
+def test_letters_are_sent_again_by_an_engine_that_did_not_make_them(tmp_path: Path) -> None:
+    """The records are gone: only the mark proves the letters. Some are read by a new keeper."""
+    dead = msgspec.structs.replace(TOPIC, name="dead")
+    with sharing(tmp_path) as one:
+        a, b = (one.node(name, TOPIC, dead) for name in "ab")
+        for node in (a, b):
+            node.engine.set_level(2)
+        given(one, {"orders": a, "dead": b})
+        two = Pair.__new__(Pair)
+        two.net, two.a, two.b = one.net, b, a
+        sent, consumer = two.publish(), two.join()
+        got = [each.copy() for each in consumer.fetch(100, 1.0).messages]
+        for message in got[: N // 2]:
+            message.term("no")
+        assert one.net.run(10e6, until=lambda: len(letters(b)) == N // 2)
+        one.net.intercept(lambda packet: packet.type != wire.DATA)
+        for message in got[N // 2 :]:
+            message.term("no")
+        one.net.run(200_000)
+        one.net.intercept(lambda packet: True)
+        given(one, {"orders": a, "dead": a})
+        two.refuse_all(consumer)
+        assert letters(a) == sent
+        assert marks(a) == [True] * N
+        logs = a.engine.durable.topics["orders"].logs
+        ends = [log.next_token for log in logs]
+        a.engine.edit_topic("orders", {"retention_bytes": 1 << 16})
+        filler = a.connect().publisher("orders")
+        for i in range(200):
+            filler.publish(bytes(2048), key=b"%d" % i, timeout=60.0)
+            for message in consumer.fetch(100, 0.01).messages:
+                message.ack()
+
+        def gone() -> bool:
+            return all(log.earliest_token >= end for log, end in zip(logs, ends, strict=True))
+
+        assert one.net.run(60e6, until=gone), [log.earliest_token for log in logs]
+        result = consumer.redrive()
+        assert (result["records"], result["unverified"]) == (N, 0)
 
 
 def test_a_crash_before_the_positions_are_saved_stores_no_letter_twice(

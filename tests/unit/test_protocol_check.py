@@ -124,6 +124,7 @@ BROKEN = {
     "area with a negative number": (AREA, packets.area_setup((1, b"\xff" * 8))),
     "area with a number too high": (AREA, packets.area_setup((1, b"\x01" + b"\0" * 6 + b"\x40"))),
     "area with a number twice": (AREA, packets.area_setup((1, bytes(8)), (1, bytes(8)))),
+    "area with an engine that has a value": (AREA, packets.area_setup((2, b"x"))),
     "area behind an older producer's block": (
         AREA,
         packets.area_setup(

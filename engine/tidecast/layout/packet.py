@@ -184,12 +184,14 @@ AREA_CRITICAL = 128
 """A receiver that does not know a type from here on refuses the session; it skips lower ones."""
 AREA_PUBLISHED, AREA_PUBLISHED_BYTES = 1, 8
 """Messages that the publisher's ring has held in all (u64); of a durable topic kept elsewhere."""
+AREA_ENGINE, AREA_ENGINE_BYTES = 2, 0
+"""The engine itself publishes: the owner marks its records (`segment.REC_ENGINE`)."""
 
 AREA_ENTRY = Layout(
     "entry of SETUP's area",
     AREA_ENTRY_BYTES,
     (
-        Field("type", AREA_TYPE_AT, 1, "1: published (u64); 0 is never used"),
+        Field("type", AREA_TYPE_AT, 1, "1: published (u64), 2: engine (empty); 0 is never used"),
         Field("length", AREA_LENGTH_AT, 1, "bytes of the value that follows"),
     ),
 )

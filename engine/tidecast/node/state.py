@@ -64,6 +64,15 @@ class ResumePositions:
             del self._seqs[session, subscription_id]
 
 
+OWN = "-own"
+"""Ends the name of a ring's file if the engine itself publishes: see `segment.REC_ENGINE`."""
+
+
+def is_own(mapped: MappedFile) -> bool:
+    """Does, or did, the engine itself publish into a ring? No client names the ring's file."""
+    return mapped.path.name.endswith(OWN)
+
+
 @dataclass(slots=True)
 class Client:
     """An attached client."""

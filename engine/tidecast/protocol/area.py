@@ -34,6 +34,8 @@ def check_area(buffer, at, end):
             if not 0 <= load_i64(buffer, value_at) <= wire.MESSAGE_SEQ_MAX:
                 return _INVALID
             published = True
+        if kind == wire.AREA_ENGINE and n != wire.AREA_ENGINE_BYTES:
+            return _INVALID
         at = value_at + n
     return 0
 

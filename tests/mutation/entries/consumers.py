@@ -353,6 +353,14 @@ MUTATIONS = (
         "A subscription that has the name of a deleted one ends like that one.",
     ),
     Mutation(
+        "consume-letters-of-others-unmarked",
+        "engine/tidecast/node/live/setup.py",
+        "        wire.AREA_ENGINE in fields,",
+        "        False,",
+        (_ELSEWHERE + "test_the_keeper_marks_the_letters_of_another_engine",),
+        "The owner of a topic ignores that an engine itself publishes.",
+    ),
+    Mutation(
         "consume-letters-not-numbered-first",
         "engine/tidecast/node/consumers/letters/numbered.py",
         "            if numbers.next_seq != before:\n",

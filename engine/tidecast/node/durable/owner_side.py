@@ -523,7 +523,8 @@ class OwnerSide:
         config = topic.config
         image = self._images.place(runtime, setup, config, "durable", block.packet, slots, prepare)
         try:
-            slot = self._registry.add(topic, image.mapped, session, 0)
+            mapped, of_engine = image.mapped, setup.of_engine
+            slot = self._registry.add(topic, mapped, session, 0, of_engine=of_engine)
         except SharedMemoryError:
             self._images.discard(image)
             topic.producers.close(session.producer, self._ctx.wall_ns())

@@ -20,6 +20,7 @@ from tidecast.node.durable.session_order import Grants, claim_of_ring
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.node.live import agent_tables
+from tidecast.node.state import OWN, is_own
 from tidecast.protocol.dedup import Session
 
 WHY_DROPPED = {lay.ACK_FENCED: "fenced", lay.ACK_REFUSED: "refused"}
@@ -56,7 +57,8 @@ class Recovery:
         for _, mapped in sorted(found, key=lambda each: each[0]):
             if mapped.path.parent != spool:
                 try:
-                    mapped.rename(into / f"pub-left-{len(self.orphans)}")
+                    own = OWN if is_own(mapped) else ""
+                    mapped.rename(into / f"pub-left-{len(self.orphans)}{own}")
                 except FileNotFoundError:  # settled, and removed by an engine that starts beside us
                     mapped.close()
                     continue

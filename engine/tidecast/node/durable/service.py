@@ -411,14 +411,7 @@ class Durable:
             doorbell=doorbell,
         )
         publication.fix_constant()
-        client = self.ctx.clients.get(publication.client)
-        source = self.registry.add(
-            topic,
-            publication.mapped,
-            session,
-            consumer,
-            of_engine=client is not None and client.of_engine,
-        )
+        source = self.registry.add(topic, publication.mapped, session, consumer)
         publication.archive(source)
         self.sources[source].belong_to(publication.id)
 

@@ -29,7 +29,7 @@ from tidecast.node.durable.archiver import ArchiverRuntime, Rows
 from tidecast.node.durable.topic import DurableTopic, Position
 from tidecast.node.live.images import Images
 from tidecast.node.live.publications import Publications
-from tidecast.node.state import Image
+from tidecast.node.state import Image, is_own
 from tidecast.protocol.dedup import Session
 
 FENCE_CYCLES_MAX = 10_000
@@ -229,8 +229,11 @@ class SourceRegistry:
         self, topic: DurableTopic, mapped: MappedFile, session: Session, consumer: int,
         *, of_engine: bool = False,
     ) -> int:  # fmt: skip
-        """Let the archiver read a ring, from where it says that it is durable; its slot."""
-        about = describe(mapped.array)
+        """Let the archiver read a ring, from where it says that it is durable; its slot.
+
+        ``of_engine``: an engine elsewhere publishes into it itself.
+        """
+        about, of_engine = describe(mapped.array), of_engine or is_own(mapped)
         slot = self.runtime.on_archiver(
             lambda: self.tables.add_source(
                 topic, mapped, session.producer, session.epoch, session.first_seq, about, consumer,

@@ -27,7 +27,7 @@ from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.context import NodeContext
 from tidecast.node.live.setup import encode_setup, published_at
 from tidecast.node.live.transports import TransportRuntime
-from tidecast.node.state import Image, Publication
+from tidecast.node.state import OWN, Image, Publication
 from tidecast.protocol.flow_control import NO_LIMIT, RECEIVERS_MAX
 from tidecast.protocol.session_table import insert, remove
 
@@ -67,14 +67,18 @@ def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tupl
 
 def publication_ring(
     ctx: NodeContext, publication_id: int, config: TopicConfig, session: int, slots: int,
-    channel: int, first: int = 0,
+    channel: int, first: int = 0, *, own: bool = False,
 ) -> MappedFile:  # fmt: skip
-    """The ring of a new publication. Raises SharedMemoryError; StorageError: no room to spool."""
+    """The ring of a new publication. Raises SharedMemoryError; StorageError: no room to spool.
+
+    ``own``: the engine itself publishes, and its name says so to the next engine.
+    """
     transport = ctx.topology.transport(config.transport)
-    path = ctx.directory / f"pub-{publication_id}"
+    end = OWN if own else ""
+    path = ctx.directory / f"pub-{publication_id}{end}"
     spooled = config.mode == "durable" and config.spool
     if spooled:
-        path = spool_directory(ctx.data_dir) / f"pub-{ctx.incarnation:x}-{publication_id}"
+        path = spool_directory(ctx.data_dir) / f"pub-{ctx.incarnation:x}-{publication_id}{end}"
     try:
         return create_ring(
             path,

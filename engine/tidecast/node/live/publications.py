@@ -94,7 +94,7 @@ class Publications:
         first = 0 if continued is None else continued.head
         try:
             mapped = agent_tables.publication_ring(
-                ctx, publication_id, config, session, slots, channel, first
+                ctx, publication_id, config, session, slots, channel, first, own=client.of_engine
             )
         except BaseException:
             if producer is not None:

@@ -9,7 +9,7 @@ from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.context import NodeContext
-from tidecast.node.state import Publication
+from tidecast.node.state import Publication, is_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class Setup:
     """Of the sender; "": it says none."""
     published: int = -1
     """Messages that the publisher's ring has held in all; -1: the sender writes level 1."""
+    of_engine: bool = False
+    """The sender's engine itself publishes."""
     critical: int = 0
     """Type of a further field that this build must know, and does not; 0: none."""
 
@@ -103,6 +105,7 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
         int.from_bytes(fields[wire.AREA_PUBLISHED], "little")
         if wire.AREA_PUBLISHED in fields
         else -1,
+        wire.AREA_ENGINE in fields,
         next((kind for kind in fields if kind >= wire.AREA_CRITICAL), 0),
     )
 
@@ -140,6 +143,8 @@ def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> by
             flags |= wire.FLAG_AREA
             area = bytes((wire.AREA_PUBLISHED, wire.AREA_PUBLISHED_BYTES))
             area += bytes(wire.AREA_PUBLISHED_BYTES)
+            if is_own(publication.mapped):
+                area += bytes((wire.AREA_ENGINE, wire.AREA_ENGINE_BYTES))
     tag = bytes.fromhex(publication.runtime.config.platform) if publication.runtime else b""
     length = wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block) + len(area) + len(tag)
     pack_into(
