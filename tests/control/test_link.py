@@ -27,6 +27,7 @@ from tidecast.control_link.link import ControlLink, load_state, websocket_url
 from tidecast.engine.process import Engine, make_node
 from tidecast.errors import ConfigError
 from tidecast.protocol.rate_limit import BURST_PACKETS_MIN
+from tidecast.queues.leases.store import Listing, ListLeases
 from tidecast.telemetry.views import connect_inside
 from tidecast_control import server
 from tidecast_control.settings import Settings
@@ -187,6 +188,60 @@ def test_an_error_of_the_engine_is_shown_and_heals(
     assert "4711" in conditions()[0]
     _put(control, "topics/theirs", {"wire_id": 4712, "transport": "multicast"})
     eventually(lambda: not conditions(), "the error gone")
+
+
+def test_the_link_continues_while_a_topology_waits_for_a_compiler(
+    control: Running, engine: Engine, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """The first durable topic waits for kernels, a log for its recovery: for minutes, perhaps."""
+    node, link = _node(engine), engine.links[0]  # type: ignore[attr-defined]
+    begun, compiled, create = threading.Event(), threading.Event(), node.create_topics
+
+    def slow(wanted: Any) -> Any:
+        if wanted:
+            begun.set()
+            assert compiled.wait(60)
+        return create(wanted)
+
+    monkeypatch.setattr(type(node), "create_topics", lambda self, wanted: slow(wanted))
+    answers: list[Any] = []
+    put = threading.Thread(target=lambda: answers.append(_put(control, "topics/slow", {})))
+    put.start()
+    try:
+        assert begun.wait(20)
+        assert link.leases.handle(ListLeases(1)) == Listing(owners={})
+        asked_ns = link._asked_ns
+        link._clock_due_s = 0.0
+        eventually(lambda: link._asked_ns not in (0, asked_ns), "the next question for the time")
+        eventually(lambda: link._asked_ns == 0, "the service's time")
+        status = control.api.get(f"/nodes/{node.name}").json()["status"]
+        assert status["state"] == "up"
+        counters = control.api.get(f"/nodes/{node.name}/counters")
+        assert counters.status_code == 200, counters.text
+        assert _topic(engine, "slow") is None
+    finally:
+        compiled.set()
+        put.join(30)
+    eventually(lambda: _settled(control, "topics/slow"), "the topic on the engine")
+    assert _topic(engine, "slow") is not None
+
+
+def test_a_topology_that_fails_is_reported_and_comes_again(
+    control: Running, engine: Engine, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    node, failures = _node(engine), [KeyError("a defect")]
+    create = type(node).create_topics
+
+    def failing(self: Any, wanted: Any) -> Any:
+        if wanted and failures:
+            raise failures.pop()
+        return create(self, wanted)
+
+    monkeypatch.setattr(type(node), "create_topics", failing)
+    _put(control, "topics/again", {})
+    eventually(lambda: _settled(control, "topics/again"), "the topic on the engine")
+    assert not failures
+    assert _topic(engine, "again") is not None
 
 
 def _sent_bytes(engine: Engine, topic: str) -> int:

@@ -50,7 +50,10 @@ class Outcome:
 
 
 class Applier:
-    """Applies topologies to a node, and saves them. Used by the link's thread alone."""
+    """Applies topologies to a node, one after another, and saves them.
+
+    In a thread of their own: those of the link and of commands only look, and name `announced`.
+    """
 
     def __init__(
         self,

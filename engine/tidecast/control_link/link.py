@@ -1,14 +1,17 @@
 """The link to the control service: one websocket that the engine opens and keeps open.
 
 The engine registers, applies the topology that it is sent, says what it applied, answers commands,
-and sends telemetry while somebody watches. Without the service it runs on with what it has: the
-topology file is the last good topology, `control.json` says which version it is.
+and sends telemetry while somebody watches. A thread of its own applies topologies and begins
+commands, in the order of their messages; everything else continues meanwhile. Without the service
+it runs on with what it has: the topology file is the last good topology, `control.json` says which
+version it is.
 
 Messages are JSON objects with a ``type``; docs/CONTROL.md lists them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import ssl
@@ -29,6 +32,7 @@ from tidecast.api.unlogged import UNLOGGED
 from tidecast.config.store import TopologyStore
 from tidecast.control_link.apply import Applier
 from tidecast.control_link.commands import Commands
+from tidecast.control_link.in_order import InOrder
 from tidecast.control_link.leases import LinkLeases
 from tidecast.control_link.peers import announced
 from tidecast.disk import write_atomically
@@ -49,6 +53,8 @@ BACKOFF_S_MIN, BACKOFF_S_MAX = 0.1, 5.0
 REFUSED_S = 30.0
 INTERVAL_MS_MIN = 50
 COMMANDS_AT_ONCE_MAX = 8
+LOOKS = frozenset({"counters", "credential", "peers", "recorder", "sample"})
+"""Commands that need not wait for a topology that came before."""
 PING_S = 10.0
 CLOCK_S = 5.0
 """How often an engine asks for the service's time: more often than an epoch ends."""
@@ -112,7 +118,7 @@ def websocket_url(url: str, *, insecure: bool = False) -> str:
 
 
 class ControlLink:
-    """See module. `start` and `stop`; between them a thread of its own does everything."""
+    """See module. `start` and `stop`; between them its threads do everything."""
 
     def __init__(
         self,
@@ -160,6 +166,7 @@ class ControlLink:
         self.leases.bind(self._send_now)
         """The queues' lease store, in the service's Postgres."""
         self._pool = ThreadPoolExecutor(COMMANDS_AT_ONCE_MAX, thread_name_prefix="control-command")
+        self._in_order = InOrder("control-apply")
         self._stopping = threading.Event()
         self._lock, self._saving = threading.Lock(), threading.Lock()
         self._socket: ClientConnection | None = None
@@ -191,6 +198,7 @@ class ControlLink:
             connection.close_socket()
         if self._thread.is_alive():
             self._thread.join(5.0)
+        self._in_order.stop(5.0)
         self._commands.stop()
         self._applier.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -366,42 +374,80 @@ class ControlLink:
         self._due_s = time.monotonic()
 
     def begin_command(self, message: dict[str, Any]) -> None:
-        """Run a command on a thread of the pool."""
-        self._pool.submit(self._command, message)
+        """Run a command on a thread of the pool, behind the topologies that came before it."""
+
+        def begin() -> None:
+            with contextlib.suppress(RuntimeError):  # the pool is shut down
+                self._pool.submit(self._command, message)
+
+        if message.get("name") in LOOKS:
+            begin()
+        else:
+            self._in_order.submit(begin)
 
     def leased(self, message: dict[str, Any]) -> None:
         """An answer of the lease store."""
         self.leases.take(message)
 
     def cancel(self, message: dict[str, Any]) -> None:
-        """End a stream."""
-        self._commands.cancel(str(message.get("id")))
+        """End a stream, also one that is about to begin."""
+
+        def cancel() -> None:
+            self._commands.cancel(str(message.get("id")))
+
+        cancel()
+        self._in_order.submit(cancel)
 
     def dismissed(self, message: dict[str, Any]) -> None:
         """The service ended this engine's identity: clients are let in by declared keys alone."""
+        self._in_order.forget()
         self.node.keys.learn([])
-        self.state.version = 0  # keys and topology come again, all of them, if it is let in again
+        self._in_order.submit(lambda: self.node.keys.learn([]))  # a topology may set some now
+        # keys and topology come again, all of them, if it is let in again
+        self.state = msgspec.structs.replace(self.state, version=0)
         self._save()
         raise AuthError(f"the service dismissed this engine: {message.get('detail', '')}")
 
     def apply(self, message: dict[str, Any]) -> None:
-        """Apply the topology, and report what came of it."""
+        """Apply the topology, and report what came of it, to the service that sent it."""
+        connection, state = self._socket, self.state
+
+        def apply() -> None:
+            try:
+                self._apply(message, connection, state)
+            except Exception as problem:  # noqa: BLE001  (reported; and connected again)
+                self.node.conductor.agent_failed("control link", problem, 1)
+                if connection is not None:
+                    connection.close_socket()
+
+        self._in_order.submit(apply)
+
+    def _apply(
+        self, message: dict[str, Any], connection: ClientConnection | None, state: ControlState
+    ) -> None:
+        """``state``: as it was when the message came; of another service it knows no version."""
+        from websockets.exceptions import WebSocketException
+
         outcome = self._applier.apply(message)
-        self.state.version = int(message["version"])
-        self.state.managed = outcome.managed
-        self._save()
-        self._send(
-            {
-                "type": "applied",
-                "version": self.state.version,
-                "errors": outcome.errors,
-                "level": self.node.topology.level,
-                "restart_needed": outcome.restart_needed,
-                "differs": outcome.differs,
-                "observed": outcome.observed if self._known else self._applier.observed,
-            }
-        )
-        self._known = True
+        version = int(message["version"])
+        if self.state is state:
+            state.version, state.managed = version, outcome.managed
+            self._save()
+        applied = {
+            "type": "applied",
+            "version": version,
+            "errors": outcome.errors,
+            "level": self.node.topology.level,
+            "restart_needed": outcome.restart_needed,
+            "differs": outcome.differs,
+        }
+        with self._lock:
+            if connection is None or self._socket is not connection:
+                return  # the next connection says what is applied
+            applied["observed"] = outcome.observed if self._known else self._applier.observed
+            self._known = True
+            with contextlib.suppress(OSError, WebSocketException):
+                connection.send(msgspec.json.encode(applied).decode())
 
     def _save(self) -> None:
         """Keep the state, with a version of which all topics are in the topology file."""
