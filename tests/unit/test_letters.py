@@ -18,6 +18,7 @@ from tidecast.embedded import EmbeddedLink
 from tidecast.errors import StorageError
 from tidecast.events import DeadLetterNotStored
 from tidecast.log.repair.verify import queue_bytes
+from tidecast.queues.records import decoded, records_from
 from tidecast.sync import Connection
 from tidecast.telemetry.queues import Times, samples
 
@@ -113,6 +114,58 @@ def test_letters_that_retention_removed_are_not_counted(client: Connection) -> N
         assert consumer.info()["dead_open"] == log.next_token - log.earliest_token
         assert consumer.redrive()["records"] == log.next_token - log.earliest_token
         assert consumer.info()["dead_open"] == 0
+
+
+def test_letters_of_subscriptions_that_share_a_topic_are_counted_after_retention(
+    client: Connection,
+) -> None:
+    """Each has its own number, also when some were sent again and some were deleted."""
+    node: Any = client.link.node  # type: ignore[attr-defined]
+    node.edit_topic("letters", {"segment_bytes": 64 * KIB, "retention_bytes": 128 * KIB})
+    (log,) = node.durable.topics["letters"].logs
+    with (
+        client.consumer("orders", "billing", dead_letter="letters") as billing,
+        client.consumer("orders", "audit", dead_letter="letters") as audit,
+    ):
+        publisher = client.publisher("orders")
+
+        def give_up(n: int, by: list[tidecast.sync.Consumer]) -> None:
+            publisher.publish_batch([bytes(2 * KIB)] * n, flush=True).check()
+            for one in (billing, audit):
+                for _ in range(n):
+                    message = one.next(5.0)
+                    message.term("no use") if one in by else message.ack()
+            wait_until(lambda: billing.info()["lag"] + audit.info()["lag"] == 0, 10.0, "stored")
+
+        give_up(10, [billing, audit])
+        give_up(20, [audit])
+        assert billing.redrive(limit=4)["records"] == 4
+        for _ in range(4):
+            billing.next(5.0).ack()
+        give_up(50, [billing])
+        wait_until(lambda: log.earliest_token > 0, 10.0, "letters are removed")
+
+        def is_exact(name: str) -> bool:
+            """Letters that retention has left, without those that were sent again."""
+            saved = node.consumers.subscriptions["orders", name].saved
+            done, start = {token for _, token in saved.redriven}, saved.redrive_start.get(0, 0)
+            names = [
+                decoded(raw)["headers"]["dead-subscription"]
+                for token, raw in records_from(log, max(start, log.earliest_token))
+                if token not in done
+            ]
+            return bool(saved.dead_open == names.count(name))
+
+        for one, name in ((billing, "billing"), (audit, "audit"), (billing, "billing")):
+            wait_until(lambda name=name: is_exact(name), 10.0, "letters are counted")
+            give_up(10, [one])
+            wait_until(lambda name=name: is_exact(name), 10.0, "one more segment is gone")
+            assert one.redrive(limit=3)["records"] == 3
+            for _ in range(3):
+                one.next(5.0).ack()
+        wait_until(lambda: is_exact("billing"), 10.0, "letters are counted")
+        again = billing.info()["dead_open"]
+        assert billing.redrive()["records"] == again
 
 
 def test_one_larger_than_the_ring_is_stored_and_comes_back(client: Connection) -> None:

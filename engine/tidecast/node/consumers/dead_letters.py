@@ -24,6 +24,8 @@ from tidecast.errors import NotFound, PayloadTooLarge, TidecastError
 from tidecast.layout.header_names import DELIVER_AT
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
+from tidecast.node.consumers.letters.confirmed import MARK
+from tidecast.node.consumers.letters.counts import LOOK_S, LetterCounts
 from tidecast.node.consumers.letters.numbered import NumberedLetters, NumberedPublisher, reason_of
 from tidecast.node.consumers.state import ConsumersState, CursorState, SubscriptionState
 from tidecast.queues.records import decoded, is_of_engine, records_from
@@ -38,9 +40,6 @@ LETTERS_READ_MAX = 100_000
 _META_BYTES_MAX = 64 * 1024
 OURS = (FOR_HEADER, REDRIVEN_HEADER, DELIVER_AT)
 """Headers that a letter does not keep: they were for the delivery that failed."""
-MARK = "dead-"
-"""Before the names of our headers; headers of the record that begin so, as those of a dead letter
-that is given up in its turn, have it once more until it is sent again."""
 
 
 T = TypeVar("T")
@@ -184,6 +183,7 @@ class DeadLetters:
             self._say,
             self._drop,
         )
+        self._counts = LetterCounts(state)
         self._busy = False
         self._inbox: queue.SimpleQueue[_Letter | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -198,7 +198,7 @@ class DeadLetters:
         while True:
             try:
                 letter = self._inbox.get(
-                    timeout=NUMBERED_LOOK_S if self._numbered.waiting else None
+                    timeout=NUMBERED_LOOK_S if self._numbered.waiting else LOOK_S
                 )
             except queue.Empty:
                 guard.round(self.work)
@@ -220,6 +220,8 @@ class DeadLetters:
                 return
             self._take(letter)
         self.flush()
+        while self._counts.advance() and self._inbox.empty():
+            pass
 
     def _take(self, letter: _Letter) -> None:
         """The first time says the reason."""

@@ -6,18 +6,17 @@ is left before is kept with it, so that the next re-drive does not read that aga
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tidecast.errors import ConfigError, NotFound, TidecastError
+from tidecast.errors import ConfigError, NotFound
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER
-from tidecast.node.consumers.dead_letters import MARK
+from tidecast.node.consumers.dead_letters import DeadLetters
+from tidecast.node.consumers.letters.confirmed import MARK, Confirms, confirms_of
 from tidecast.node.consumers.service import DurableSubscriptions
-from tidecast.node.consumers.state import SubscriptionState
 from tidecast.node.consumers.storage import check_target
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
@@ -29,7 +28,7 @@ TOKENS_MAX = 1000
 
 
 @dataclass(slots=True)
-class _Page:
+class Page:
     """The finds of one page; ``starts``: by queue, before which nothing is left."""
 
     pattern: str
@@ -86,6 +85,29 @@ class _Page:
             if clear:
                 self.starts[queue] = token + 1
 
+    def send(self, letters: DeadLetters, to: str | None) -> None:
+        """Send the finds again, durably. Raises TidecastError."""
+        topics = {to or record["headers"][f"{MARK}topic"] for _, _, record in self.found}
+        for _, _, record in self.found:
+            topic = to or record["headers"][f"{MARK}topic"]
+            letters.send(topic, record, self.name if to is None else None)
+        for topic in topics:
+            letters.sent(topic, plain=to is not None)
+
+    def result(self, dry_run: bool) -> dict[str, Any]:
+        """The page as its caller gets it."""
+        return {
+            "records": len(self.found),
+            "scanned": self.scanned,
+            "dry_run": dry_run,
+            "unverified": self.unverified,
+            "tokens": [
+                (record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
+                for _, _, record in self.found[:TOKENS_MAX]
+            ],
+            "next": [list(one) for one in self.following.items()] if self.more else None,
+        }
+
     def _is_mine(self, record: dict[str, Any]) -> bool:
         headers = record["headers"]
         return bool(
@@ -105,33 +127,19 @@ class _Page:
         return bool(keeps_record(self.program, np.frombuffer(bytearray(raw), dtype=np.uint8), 0))
 
 
-Confirms = Callable[[dict[str, Any], bool], bool]
-
-
-def confirms_of(subs: DurableSubscriptions, subscription: SubscriptionState) -> Confirms:
-    """The check that a letter is one of this subscription, as its headers claim.
-
-    It must name a record of a queue that the subscription has here. The engine's own letters are
-    then true. Others (of an older engine, or of one elsewhere) are if that record is still there,
-    and is the letter's.
-    """
-    puller, cursors = subs.puller, dict(subscription.cursors)
-
-    def confirms(record: dict[str, Any], of_engine: bool) -> bool:
-        headers = record["headers"]
-        where = (headers.get(f"{MARK}topic"), headers.get(f"{MARK}queue"))
-        token, cursor = headers.get(f"{MARK}token"), cursors.get(where)
-        if cursor is None or not isinstance(token, int) or puller is None:
-            return False
-        if of_engine:
-            return True
-        try:
-            found = decoded(puller.call(puller.record, cursor.here.row, token), cut=False)
-        except TidecastError:
-            return False
-        return bool(found["key"] == record["key"] and found["payload"] == record["payload"])
-
-    return confirms
+def checked(
+    limit: int, where: str | None, after: list[list[int]] | None
+) -> tuple[np.ndarray | None, dict[int, int]]:
+    """The program of a filter, None if all passes; the page's begin. Raises ConfigError."""
+    if not 1 <= limit <= REDRIVE_MAX:
+        raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
+    text = where_of(where or "").program  # nothing, if all is let pass
+    program = np.frombuffer(bytearray(text), np.uint8) if text else None
+    try:
+        behind = {int(queue): int(token) for queue, token in after or []}
+    except (TypeError, ValueError):
+        raise ConfigError(f"after: {after!r}: allowed is what a page called next") from None
+    return program, behind
 
 
 def redrive(
@@ -148,14 +156,7 @@ def redrive(
     ``to``: publish them to this durable topic instead, for all who read it. Raises ConfigError,
     and NotFound where another engine keeps the dead letters.
     """
-    if not 1 <= limit <= REDRIVE_MAX:
-        raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
-    text = where_of(where or "").program  # nothing, if all is let pass
-    program = np.frombuffer(bytearray(text), np.uint8) if text else None
-    try:
-        behind = {int(queue): int(token) for queue, token in after or []}
-    except (TypeError, ValueError):
-        raise ConfigError(f"after: {after!r}: allowed is what a page called next") from None
+    program, behind = checked(limit, where, after)
     with subs.lock:
         if to:
             check_target(subs.state, to)
@@ -164,29 +165,21 @@ def redrive(
         if here is None and saved.dead_letter:
             _check_here(subs, saved)
         done = {(int(queue), int(token)) for queue, token in saved.redriven}
-        page = _Page(pattern, name, reason, key, program, limit, done, dict(saved.redrive_start))
+        page = Page(pattern, name, reason, key, program, limit, done, dict(saved.redrive_start))
         queues = [] if here is None else list(here.queues)
         page.partial = bool(behind)
-        confirms = confirms_of(subs, subs.get(pattern, name))
+        confirms = confirms_of(subs.state, subs.get(pattern, name))
     for one in queues:
         assert isinstance(one.log, QueueLog)
         page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run, confirms)
     if not dry_run:
-        _send(subs, page, to)
+        page.send(subs.letters, to)
+        sent = [(queue, token) for queue, token, _ in page.found]
+        note_sent(subs, pattern, name, sent, page.starts, is_all=page.is_all)
     elif page.is_all:
         with subs.lock:
             saved.set_dead_open(len(page.found))
-    return {
-        "records": len(page.found),
-        "scanned": page.scanned,
-        "dry_run": dry_run,
-        "unverified": page.unverified,
-        "tokens": [
-            (record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
-            for _, _, record in page.found[:TOKENS_MAX]
-        ],
-        "next": [list(one) for one in page.following.items()] if page.more else None,
-    }
+    return page.result(dry_run)
 
 
 def _check_here(subs: DurableSubscriptions, saved: SavedSubscription) -> None:
@@ -195,8 +188,8 @@ def _check_here(subs: DurableSubscriptions, saved: SavedSubscription) -> None:
         subs.durable.topic(saved.dead_letter)
     except NotFound as problem:
         raise NotFound(
-            f"dead letters of subscription {saved.name} of {saved.pattern}: {problem}; an engine "
-            "delivers them again where it keeps both, their topic and that of the records"
+            f"dead letters of subscription {saved.name} of {saved.pattern}: {problem}; engines "
+            "send each other no commands: send them again by the control service"
         ) from problem
 
 
@@ -216,17 +209,20 @@ def redrive_pages(
     return whole
 
 
-def _send(subs: DurableSubscriptions, page: _Page, to: str | None) -> None:
-    topics = {to or record["headers"][f"{MARK}topic"] for _, _, record in page.found}
-    for _, _, record in page.found:
-        topic = to or record["headers"][f"{MARK}topic"]
-        subs.letters.send(topic, record, page.name if to is None else None)
-    for topic in topics:
-        subs.letters.sent(topic, plain=to is not None)
+def note_sent(
+    subs: DurableSubscriptions,
+    pattern: str,
+    name: str,
+    sent: list[tuple[int, int]],
+    starts: dict[int, int],
+    *,
+    is_all: bool,
+) -> None:
+    """Letters were sent again: keep that with their subscription. Raises NotFound."""
     with subs.lock:
-        subscription = subs.get(page.pattern, page.name)
-        left = max(0, subscription.saved.dead_open - len(page.found))
-        subscription.saved.set_dead_open(0 if page.is_all else left)
-        done = {*page.done, *((queue, token) for queue, token, _ in page.found)}
-        subscription.saved.note_redriven(done, page.starts)
+        subscription = subs.get(pattern, name)
+        saved = subscription.saved
+        saved.set_dead_open(0 if is_all else max(0, saved.dead_open - len(sent)))
+        done = {(int(queue), int(token)) for queue, token in saved.redriven}
+        saved.note_redriven({*done, *sent}, starts)
         subs.save_or_say(subscription)  # they were sent
