@@ -13,10 +13,11 @@ from tests.simulation.test_durable_leases import cluster as sharing
 from tests.support.durable import rows_of
 
 from tidecast.config.topology import TopicConfig
-from tidecast.errors import NotFound
+from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.events import MessageDropped
 from tidecast.layout import packet as wire
 from tidecast.node.consumers.dead_letters import DeadLetters
+from tidecast.node.consumers.letters import elsewhere
 from tidecast.node.consumers.letters.numbered import NumberedLetters
 from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.queues.records import is_of_engine, records_from
@@ -180,6 +181,53 @@ def test_letters_are_sent_again_by_an_engine_that_did_not_make_them(tmp_path: Pa
         assert one.net.run(60e6, until=gone), [log.earliest_token for log in logs]
         result = consumer.redrive()
         assert (result["records"], result["unverified"]) == (N, 0)
+
+
+@pytest.mark.parametrize("to", [None, "plain"])
+def test_the_engine_of_the_letters_sends_them_again(to: str | None) -> None:
+    plain = msgspec.structs.replace(ORDERS, name="plain")
+    with Network(seed=1) as net:
+        two = Pair(net, ORDERS, DEAD, plain, level=2)
+        sent, consumer = two.publish(), two.join()
+        two.refuse_all(consumer)
+        keeper, own, name = two.a.engine.consumers, two.b.engine.consumers, ("orders", "billing")
+        keeper.letters._clients.update({False: of_engine(two.a), True: two.a.connect()})
+        audit = two.b.connect().consumer(to or "orders", "audit", start="latest")
+        found: list[bytes] = []
+        for limit, records in ((5, 5), (100, N - 5), (100, 0)):
+            page: dict[str, Any] = {"marks": elsewhere.marks_of(own, *name), "limit": limit}
+            assert not page["marks"]["here"]
+            plan = elsewhere.send_page(keeper, *name, dry_run=True, to=to, **page)
+            result = elsewhere.send_page(keeper, *name, dry_run=False, to=to, **page)
+            assert plan["records"] == result["records"] == records
+            elsewhere.note_page(own, *name, result["sent"])
+            saved = own.subscriptions[name].saved
+            assert saved.dead_open == N - min(N, len(found) + records)
+            for message in (audit if to else consumer).fetch(100, 0.1).messages:
+                found.append(bytes(message.data))
+                message.ack()
+        assert sorted(found) == sent
+        assert to or len(audit.fetch(100, 0.1).messages) == 0
+
+
+def test_letters_are_sent_again_elsewhere_from_level_2_on_and_with_sound_marks() -> None:
+    with Network(seed=1) as net:
+        two = Pair(net, level=1)
+        two.publish(1)
+        two.refuse_all(two.join())
+        keeper, name = two.a.engine.consumers, ("orders", "billing")
+        marks = elsewhere.marks_of(two.b.engine.consumers, *name)
+        with pytest.raises(Conflict, match="level 1: from level 2 on"):
+            elsewhere.send_page(keeper, *name, marks=marks, limit=1, dry_run=True)
+        for level in (two.a, two.b):
+            level.engine.set_level(2)
+        lost, bad = marks | {"dead_letter": "none"}, marks | {"redriven": [["x", 1]]}
+        with pytest.raises(NotFound, match="topic none"):
+            elsewhere.send_page(keeper, *name, marks=lost, limit=1, dry_run=True)
+        with pytest.raises(ConfigError, match=r"marks: .*redriven"):
+            elsewhere.send_page(keeper, *name, marks=bad, limit=1, dry_run=True)
+        with pytest.raises(ConfigError, match="limit: 0: allowed 1 to"):
+            elsewhere.send_page(keeper, *name, marks=marks, limit=0, dry_run=True)
 
 
 def test_a_crash_before_the_positions_are_saved_stores_no_letter_twice(

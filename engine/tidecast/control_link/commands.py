@@ -25,6 +25,7 @@ from tidecast.control_link.drain import drain_state
 from tidecast.errors import ConfigError, NotFound, TidecastError, Timeout
 from tidecast.layout.recorder import MEANING, Code
 from tidecast.native.mapped import MappedFile
+from tidecast.node.consumers.letters import elsewhere
 from tidecast.node.consumers.redrive import redrive_pages
 from tidecast.node.guests import KAFKA_ACTIONS
 from tidecast.node.scheduling.scheduled import cancel_pages
@@ -139,6 +140,27 @@ class Commands:
         chosen = {k: str(args[k]) for k in given if args.get(k)} | {"dry_run": command.dry_run}
         limit = args.get("count_max", 1000)
         return redrive_pages(self._node.consumers, command.which | chosen, limit)
+
+    def redrive_marks(self, command: Command) -> Any:
+        """The letters of a subscription that were sent again."""
+        return elsewhere.marks_of(self._node.consumers, **command.which)
+
+    def redrive_page(self, command: Command) -> Any:
+        """Deliver dead letters again whose subscription has its queues at another engine."""
+        args, given = command.args, ("key", "reason", "where", "to")
+        chosen: dict[str, Any] = {k: str(args[k]) for k in given if args.get(k)}
+        page: dict[str, Any] = {
+            "marks": args["marks"],
+            "limit": int(args["limit"]),
+            "after": args.get("after"),
+            "dry_run": command.dry_run,
+        }
+        named: dict[str, Any] = dict(command.which)
+        return elsewhere.send_page(self._node.consumers, **named, **chosen, **page)
+
+    def redrive_note(self, command: Command) -> Any:
+        """Another engine delivered dead letters again."""
+        return elsewhere.note_page(self._node.consumers, **command.which, sent=command.args["sent"])
 
     def scheduled(self, command: Command) -> dict[str, Any]:
         """Records of a topic that wait for their delivery time."""
@@ -359,6 +381,9 @@ COMMANDS = Operations(
         ("resume", "subscription"): _PAUSE_SUBSCRIPTION,
         ("seek", "subscription"): Operation(Commands.seek),
         ("redrive", "subscription"): Operation(Commands.redrive),
+        ("redrive_marks", "subscription"): Operation(Commands.redrive_marks),
+        ("redrive_page", "subscription"): Operation(Commands.redrive_page),
+        ("redrive_note", "subscription"): Operation(Commands.redrive_note),
     },
     Commands.unknown,
 )
