@@ -57,10 +57,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(compiled.Plugin(), "tidecast-compiled")
     gc.disable()  # what is imported and collected stays: see `pytest_collection_finish`
     if config.getoption("numprocesses", None):
+        from tests.support import warm
         from tidecast.agents.warmup import warm_up
 
         gc.enable()  # this process collects no tests
-        warm_up()
+        with warm.beside():
+            warm_up()
 
 
 @pytest.hookimpl(optionalhook=True)

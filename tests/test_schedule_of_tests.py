@@ -16,6 +16,7 @@ import yaml
 from tests import changed, scheduling, shards
 from tests.mutation.entries import MUTATIONS
 from tests.project import ROOT, files
+from tests.support import warm
 
 WORKFLOWS = {path.name: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
 
@@ -92,6 +93,21 @@ def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
     )
     assert "18 passed" in done.stdout, done.stdout + done.stderr
     assert len(set(re.findall(r"\[(gw\d)\]", done.stdout))) == 1
+
+
+def test_kernels_that_engines_compile_late_are_compiled_before_the_tests() -> None:
+    """Each `warm_up` of the engine, but those that call others, and one of Spark."""
+    modules = {
+        path.removeprefix("engine/").removesuffix(".py").replace("/", ".")
+        for path, text in files().items()
+        if path.startswith("engine/tidecast/") and "\ndef warm_up(" in text
+    }
+    modules -= {
+        "tidecast.agents.warmup",
+        "tidecast.kafka.server",
+        "tidecast.cli.pipelines.pipeline",
+    }
+    assert {module.__name__ for module in warm.modules()} == modules
 
 
 @pytest.mark.long
