@@ -114,7 +114,7 @@ def _transfer(note: Note, shape: str, count: int, **config: Any) -> tuple[Any, A
             "publish_compiled", 0, node=1, count=count, message_bytes=MESSAGE_BYTES, **config
         )
         return tuple(run_together(subscriber, publisher))  # type: ignore[return-value]
-    engines, dirs, _folders = _engines(note, **config)
+    engines, dirs, _ = _engines(note, **config)
     with workers(*engines):
         subscriber = Worker("subscribe_compiled", None, node=2, count=count, data_dir=dirs[1])
         publisher = Worker(

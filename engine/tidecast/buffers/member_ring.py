@@ -45,8 +45,8 @@ record lies in it."""
 
 (
     K_POSITION, K_DELIVERIES, K_ACKS, K_ACKED, K_FRAME_DONE, K_RECORD_AT, K_TOTAL, K_FILLED,
-    K_TOKEN, K_MESSAGES, K_BYTES, K_CURSOR,
-) = range(12)  # fmt: skip
+    K_TOKEN, K_CURSOR,
+) = range(10)  # fmt: skip
 CLIENT_FIELDS = 16
 """Private state of the client: position in the deliveries, sizes of both rings, position in the
 acks, records of the current frame that were taken, where the next one lies in the frame; assembly

@@ -40,7 +40,7 @@ FLAG_PRODUCER = 64
 FLAG_LEFT = 128
 """SETUP: the publisher is gone, or its engine was: what its ring holds is repeated."""
 
-CHANNEL_CONTROL, CHANNEL_ORDINARY, CHANNEL_LARGE = 0, 1, 2
+CHANNEL_ORDINARY, CHANNEL_LARGE = 1, 2
 CHANNELS = 3
 CHANNEL_NAMES = ("control", "ordinary", "large")
 CHANNEL_PORT_OFFSET = (1, 0, 2)

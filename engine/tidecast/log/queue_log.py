@@ -52,7 +52,6 @@ from tidecast.native.system.files import disk_table
 
 __all__ = ["LogReader", "QueueLog", "bytes_of"]
 
-SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX = 1 << 16, 1 << 40
 SEGMENT_BYTES = 128 << 20
 
 

@@ -35,7 +35,7 @@ LOG_WORDS = 40
 
 SEGMENTS_MAX = 1 << 14
 """Segments of one queue: 2 TiB of 128 MiB each."""
-S_BASE_TOKEN, S_BYTES, S_TIME_MAX, S_CREATED = 0, 1, 2, 3
+S_BASE_TOKEN, S_BYTES, S_TIME_MAX = 0, 1, 2
 SEGMENT_FIELDS = 4
 """Columns of `segments`; bytes and latest time-stamp are set when a segment is sealed."""
 

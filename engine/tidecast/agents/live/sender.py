@@ -117,7 +117,6 @@ CROSSING_NS = 200_000_000
 """After the first ACK of the next owner, ACKs of the one before may still be on their way."""
 CLAIM_NS_MAX = 10 * OWNER_SILENT_NS
 """A claim that is older is forgotten: the next one is judged by itself."""
-_I_GAUGES = (int(C.HEAD), int(C.SENT), int(C.SLOWEST_CONSUMED), int(C.RTT_NS))
 
 
 @inlined
@@ -261,7 +260,7 @@ def _serve(S, p, now_ns):
     work = 0
     if pub.resends > 0:
         work += send_repairs(S, p, pub, ring, now_ns)
-    work += send_new_packets(S, p, pub, ring, now_ns)
+    work += send_new_packets(S, pub, ring, now_ns)
     if work == 0 or now_ns >= pub.setup_ns:
         _timers(S, p, pub, ring, now_ns)
     return work

@@ -147,7 +147,7 @@ def _sealed_run(pub, ring, wanted, now_ns):
 
 
 @inlined
-def send_new_packets(S, p, pub, ring, now_ns):
+def send_new_packets(S, pub, ring, now_ns):
     """Send sealed packets. Returns how many went out."""
     if pub.waits_ns != 0:
         _count_wait(pub, now_ns)

@@ -97,7 +97,7 @@ def _note_taken(S, member, ring, now):
 
 
 @inlined
-def _taken_since(S, member, position, now):
+def _taken_since(S, member, position):
     """When the client took the record at ``position`` (32 bits), rather late; -1: not yet.
 
     A record that lies in the ring untaken is not being worked at, so its `ack_wait` does not run.
@@ -347,7 +347,7 @@ def look_at_timers(S, cursor, C, now):
         member = load_u16(win, e + window.W_MEMBER)
         m = S.members[member]
         _note_taken(S, member, bytes_at(m.ring_address, m.ring_bytes), now)
-        taken_ns = _taken_since(S, member, load_u32(win, e + window.W_POSITION), now)
+        taken_ns = _taken_since(S, member, load_u32(win, e + window.W_POSITION))
         since = m.taken_ns if taken_ns < 0 else taken_ns
         if since + C.ack_wait_ns > now:
             store_i64(win, e + window.W_DEADLINE, since + C.ack_wait_ns)

@@ -113,7 +113,7 @@ def share_of(key_hash):
 
 
 @inlined
-def _anybody_has_credit(S, C, cursor):
+def _anybody_has_credit(S, cursor):
     for k in range(cursors.SHARES):
         m = S.owners[cursor, k]
         if m < cursors.MOVING and credit_of(S.members[m], cursor) > 0:
@@ -156,7 +156,7 @@ def _choose(S, C, cursor, data, p, token, now):
     if member == cursors.NOBODY:
         return STOP, 0
     if C.owner < 0 and credit_of(S.members[member], cursor) == 0:
-        if _anybody_has_credit(S, C, cursor):
+        if _anybody_has_credit(S, cursor):
             return HOLD, attempts
         return STOP, 0
     return member, attempts

@@ -59,13 +59,13 @@ MEMBER = np.dtype(
 )
 
 (
-    P_CYCLE, P_CURSORS, P_TIMER_NS, P_ROTATE, P_TOUCHED, P_STAMP, P_ROW, P_BELL, P_DISCARD,
-    P_DUE_NS, P_WALL_NS,
-) = range(11)  # fmt: skip
+    P_CYCLE, P_CURSORS, P_TIMER_NS, P_ROTATE, P_TOUCHED, P_STAMP, P_BELL, P_DISCARD, P_DUE_NS,
+    P_WALL_NS,
+) = range(10)  # fmt: skip
 MISC_FIELDS = 16
 """Words of the puller: cycle number, cursors in use, when timers are looked at again, where the
 walk over ready cursors starts, members with unpublished frames, stamp of the scratch table of keys,
-counters row, doorbell line, 1: blocks are discarded when their cursors pause (for comparison),
+doorbell line, 1: blocks are discarded when their cursors pause (for comparison),
 before when no cursor's timer is due, what the time since 1970 is ahead of the puller's clock."""
 NEVER_NS = (1 << 62) - 1
 

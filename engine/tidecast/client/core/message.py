@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 SLICED_MAX = 8
 """So few payloads are sliced one by one: gathering costs some us, however few there are."""
-_VIEW_INLINE_BYTES, _VIEW_BYTES = 12, 16
+_VIEW_BYTES = 16
 
 
 class Origin:

@@ -22,9 +22,7 @@ SHARES = 64
 NOBODY, MOVING = 0xFFFF, 0xFFFE
 """Owners: none; one that still has outstanding records of the share, which is to move."""
 
-(FLOWING, CAUGHT_UP, PAUSED, NO_MEMBER, NO_CREDIT, NO_ROOM, WINDOW_FULL, FETCHING, SHARE_MOVES) = (
-    range(9)
-)
+FLOWING, CAUGHT_UP, PAUSED, NO_MEMBER, NO_CREDIT, NO_ROOM, WINDOW_FULL, FETCHING = range(8)
 REASONS = (
     "flowing",
     "caught up",
@@ -34,7 +32,6 @@ REASONS = (
     "member's ring is full",
     "window is full",
     "fetching",
-    "a share of keys moves",
 )
 
 CURSOR = in_lines(
@@ -223,13 +220,13 @@ def want(S, C, cursor, token):
     if token >= Q.end and S.links[cursor, FOR_QUEUE, WHERE] == BLOCK_CHAINS + C.queue:
         return  # what is to be delivered again waits for its block: that comes first
     if token >= Q.end:
-        C.reason = 1  # CAUGHT_UP
+        C.reason = CAUGHT_UP
         if C.filter == STREAM:
             follow(S, C, cursor)
             return
         link(S, cursor, FOR_QUEUE, DATA_CHAINS + C.queue)
         return
-    C.reason = 7  # FETCHING
+    C.reason = FETCHING
     link(S, cursor, FOR_QUEUE, BLOCK_CHAINS + C.queue)
     if Q.want < 0:
         Q.want = token
@@ -300,7 +297,7 @@ def follow(S, C, cursor):
         return
     if Q.followers == 0 or C.next < Q.scout:
         Q.scout = C.next
-    C.reason = 1  # CAUGHT_UP, as far as its own stream is concerned
+    C.reason = CAUGHT_UP  # as far as its own stream is concerned
     chain = stream_chain(q, C.stream_hash)
     if S.links[cursor, FOR_QUEUE, WHERE] != chain:
         link(S, cursor, FOR_QUEUE, chain)
