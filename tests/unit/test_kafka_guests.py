@@ -330,7 +330,7 @@ def test_looking_while_members_join_and_leave(served: Served) -> None:
                 await asyncio.sleep(0)
         groups.clear()
 
-    loop = served.endpoint._loop
+    loop = served.endpoint._server.loop
     assert loop is not None
     done = asyncio.run_coroutine_threadsafe(churn(), loop)
     while not done.done():

@@ -14,7 +14,6 @@ import http
 import logging
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
@@ -47,6 +46,7 @@ from tidecast.gateway.session import RemoteSession
 from tidecast.gateway.settings import GatewaySettings
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter, KeyCounter
 from tidecast.node.access.rights import Denials
+from tidecast.node.server_thread import ServerThread
 from tidecast.protocol.state_table import StateTable
 
 PORT = 7400
@@ -133,11 +133,7 @@ class Gateway:
         self._sessions: dict[str, RemoteSession] = {}
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
-        self._ready = threading.Event()
-        self._problem: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="tidecast-gateway", daemon=True)
+        self._server = ServerThread(self._main, "tidecast-gateway")
 
     @property
     def url(self) -> str:
@@ -148,24 +144,13 @@ class Gateway:
 
     def start(self) -> None:
         """Listen. Raises ConfigError when the address is taken or not ours."""
-        self._thread.start()
-        if not self._ready.wait(START_TIMEOUT_S):
-            raise ConfigError(f"gateway: {self.host}:{self.port}: it did not start in time")
-        if isinstance(self._problem, OSError):
-            raise ConfigError(
-                f"gateway: {self.host}:{self.port}: {self._problem.strerror or self._problem}: "
-                "choose another with --gateway HOST:PORT, or --gateway off"
-            ) from self._problem
-        if self._problem is not None:
-            raise self._problem
+        place = f"gateway: {self.host}:{self.port}"
+        mend = "choose another with --gateway HOST:PORT, or --gateway off"
+        self._server.start(place, mend, timeout_s=START_TIMEOUT_S)
 
     def stop(self) -> None:
         """Tell the clients, end their sessions. Idempotent."""
-        if self._loop is not None and self._stopping is not None and self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._stopping.set)
-        if self._thread.is_alive():
-            self._thread.join(START_TIMEOUT_S)
+        self._server.stop(timeout_s=START_TIMEOUT_S)
 
     def stats(self) -> dict[str, Any]:
         """Counts of the gateway and of each session, without anything secret."""
@@ -185,16 +170,7 @@ class Gateway:
 
     # --- the loop's thread ------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except Exception as problem:  # noqa: BLE001 - raised by `start`
-            self._problem = problem
-        finally:
-            self._ready.set()
-
     async def _main(self) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = await serve(
             self._handle, self.host, self.port, process_request=self._admit, origins=[None],
             compression=None, max_size=frames.FRAME_BYTES_MAX, max_queue=4, logger=UNLOGGED,
@@ -202,10 +178,9 @@ class Gateway:
             ssl=None if self._certificate is None else self._certificate.context,
         )  # fmt: skip
         self.port = _port_of(server)
-        self._ready.set()
         checking = asyncio.create_task(self._check())
         try:
-            await self._stopping.wait()
+            await self._server.serve()
         finally:
             checking.cancel()
             server.close(close_connections=False)
@@ -412,9 +387,9 @@ class Gateway:
 
     def await_return(self, session: RemoteSession, _reason: str) -> None:
         """Keep it for `resume_s`."""
-        assert self._loop is not None
         expire = partial(self._on, session, life.Event.EXPIRED)
-        self._expiries[session.id] = self._loop.call_later(self._resume_s, expire)
+        loop = asyncio.get_running_loop()
+        self._expiries[session.id] = loop.call_later(self._resume_s, expire)
 
     def expire(self, session: RemoteSession, reason: str) -> None:
         """Its client does not come back."""

@@ -7,7 +7,6 @@ appends go through the thread of `PlacedAppends`; nothing here waits for a disk.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import threading
@@ -42,6 +41,7 @@ from tidecast.layout.counters import KafkaCounter, KeyCounter
 from tidecast.node.access.rights import Denials
 from tidecast.node.administration import Administration
 from tidecast.node.durable.placed import PlacedAppends, new_placed_producer
+from tidecast.node.server_thread import ServerThread
 
 if TYPE_CHECKING:
     from tidecast.node.durable.topic import DurableTopic
@@ -103,14 +103,10 @@ class KafkaEndpoint:
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
         self._woken: set[str] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
-        self._ready = threading.Event()
-        self._problem: Exception | None = None
         self._warned_s = self._told_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="tidecast-kafka", daemon=True)
+        self._server = ServerThread(self._main, "tidecast-kafka")
         self.guests = GroupAdministration(
-            node, self.groups, lambda: list(self._connections), lambda: self._loop
+            node, self.groups, lambda: list(self._connections), lambda: self._server.loop
         )
         topics = TopicAdministration(node, administration, self._settings)
         self._administering = ThreadPoolExecutor(1, thread_name_prefix="kafka-admin")
@@ -164,28 +160,19 @@ class KafkaEndpoint:
         self.node.durable.registry.on_synced.append(self._synced)
         self.node.durable.registry.on_written.append(self._synced)
         self.node.durable.registry.on_deleted.append(self._deleted)
-        self._thread.start()
-        if not self._ready.wait(START_TIMEOUT_S):
-            raise ConfigError(f"kafka: {self.address}: it did not start in time")
-        if isinstance(self._problem, OSError):
+        mend = "choose another with kafka.listen in the topology, or --kafka HOST:PORT"
+        try:
+            self._server.start(f"kafka: {self.address}", mend, timeout_s=START_TIMEOUT_S)
+        except Exception:
+            self._server.stop(timeout_s=STOP_TIMEOUT_S)
             self._release()
-            raise ConfigError(
-                f"kafka: {self.address}: {self._problem.strerror or self._problem}: choose another "
-                "with kafka.listen in the topology, or --kafka HOST:PORT"
-            ) from self._problem
-        if self._problem is not None:
-            self._release()
-            raise self._problem
+            raise
         self.node.kafka.serve(self.guests)
 
     def stop(self) -> None:
         """End all connections. Idempotent."""
         self.node.kafka.end(self.guests)
-        if self._loop is not None and self._stopping is not None and self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._stopping.set)
-        if self._thread.is_alive():
-            self._thread.join(STOP_TIMEOUT_S)
+        self._server.stop(timeout_s=STOP_TIMEOUT_S)
         self._release()
 
     def _release(self) -> None:
@@ -199,16 +186,7 @@ class KafkaEndpoint:
         self.producing.stop()
         self.groups.offsets.stop()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except Exception as problem:  # noqa: BLE001 - raised by `start`
-            self._problem = problem
-        finally:
-            self._ready.set()
-
     async def _main(self) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = await asyncio.start_server(
             self._accepted,
             self.host,
@@ -219,13 +197,12 @@ class KafkaEndpoint:
             ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
         )
         self.port = int(server.sockets[0].getsockname()[1])
-        self._ready.set()
         helpers = [
             asyncio.create_task(self.groups.tick_for_ever()),
             asyncio.create_task(self._end_revoked()),
         ]
         try:
-            await self._stopping.wait()
+            await self._server.serve()
         finally:
             server.close()
             for helper in helpers:
@@ -389,9 +366,8 @@ class KafkaEndpoint:
         with self._lock:
             first = not self._woken
             self._woken.add(topic)
-        if first and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it ended
-                self._loop.call_soon_threadsafe(self._wake_all)
+        if first:
+            self._server.call(self._wake_all)
 
     def _wake_all(self) -> None:
         with self._lock:
@@ -449,9 +425,7 @@ class KafkaEndpoint:
 
     def _deleted(self, topic: str) -> None:
         """In any thread: the topic and its records are gone."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it ended
-                self._loop.call_soon_threadsafe(self._forget, topic)
+        self._server.call(self._forget, topic)
 
     def _forget(self, topic: str) -> None:
         task = asyncio.create_task(self.groups.forget_topic(topic))
