@@ -21,6 +21,7 @@ from tidecast.mirror.plan import Placing, Plan, Route, placing, plan_of
 from tidecast.mirror.progress import Progress, Stopped
 from tidecast.mirror.state import Saved, StateFile
 from tidecast.mirror.target import Target
+from tidecast.mirror.threads import run_together
 from tidecast.queues.adapter import Adapter, Growing, Receiver, Run
 from tidecast.queues.backoff import Backoff
 
@@ -205,7 +206,7 @@ class Into:
         self._placing = Placing("queue", 1)
         self._receivers: list[Receiver] = []
         self._problem: BaseException | None = None
-        self._again = threading.Event()
+        self._again, self._watched_s = threading.Event(), 0.0
 
     def plan(self) -> Plan:
         """Where to copy from and to; nothing is changed. Raises TidecastError, Stopped."""
@@ -274,38 +275,27 @@ class Into:
 
     def _run_threads(self, look: Callable[[], None]) -> None:
         halted = self._progress.stopping
-        threads = [
-            threading.Thread(target=self._copy, args=(each,), name=f"mirror-{each.route.source}")
-            for each in self._copiers
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            watched_s = time.monotonic()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(LOOK_S)
-                    if not halted.is_set():
-                        self._look(look)
-                    watched_s = self._watch_source(watched_s)
-        except BaseException:
-            halted.set()
-            raise
-        finally:
-            for thread in threads:
-                thread.join()
+        self._watched_s = time.monotonic()
 
-    def _watch_source(self, watched_s: float) -> float:
+        def watch() -> None:
+            if not halted.is_set():
+                self._look(look)
+            self._watch_source()
+
+        jobs = {f"mirror-{each.route.source}": partial(self._copy, each) for each in self._copiers}
+        run_together(jobs, watch, every_s=LOOK_S, halt=halted.set)
+
+    def _watch_source(self) -> None:
         adapter, now_s = self._adapter, time.monotonic()
-        if isinstance(adapter, Growing) and now_s - watched_s >= adapter.refresh_s:
-            try:
-                adapter.refresh()
-            except TidecastError as problem:
-                self._progress.tell("SourceAway", str(problem))
-            if adapter.queues > len(self._copiers):
-                self._again.set()
-            return now_s
-        return watched_s
+        if not isinstance(adapter, Growing) or now_s - self._watched_s < adapter.refresh_s:
+            return
+        self._watched_s = now_s
+        try:
+            adapter.refresh()
+        except TidecastError as problem:
+            self._progress.tell("SourceAway", str(problem))
+        if adapter.queues > len(self._copiers):
+            self._again.set()
 
     def _copy(self, copier: Copier) -> None:
         try:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tidecast.log.reading.select import W_AT
 from tidecast.mirror.progress import BYTES, Progress, Stopped
 from tidecast.mirror.state import StateFile, Stored
 from tidecast.mirror.target import Target
+from tidecast.mirror.threads import run_together
 from tidecast.queues.adapter import Run
 from tidecast.queues.backoff import Backoff
 
@@ -367,39 +369,32 @@ class Out:
                 )
                 for queue, mark in enumerate(marks)
             ]
-        threads = [
-            threading.Thread(target=self._write, args=(each,), name=f"mirror-{each.queue}")
-            for each in self._writing
-        ]
         renew_s = time.monotonic() + RENEW_S
-        for thread in threads:
-            thread.start()
+
+        def watch() -> None:
+            self._look(look)
+            if time.monotonic() > renew_s:
+                self._again.set()
+
+        jobs = {f"mirror-{each.queue}": partial(self._write, each) for each in self._writing}
         try:
-            for thread in threads:
-                while thread.is_alive():
-                    self._look(look)
-                    if time.monotonic() > renew_s:
-                        self._again.set()
-                    thread.join(LOOK_S)
-        except BaseException:
-            self._again.set()
-            raise
+            run_together(
+                jobs, watch, every_s=LOOK_S, halt=self._again.set, release=self._release_writers
+            )
         finally:
-            self._end(threads)
+            for each in self._writing:
+                each.writer.close()
+            self.save()
         if self._problem:
             raise self._problem[0]
         self.progress.check()
         return self._again.is_set()
 
-    def _end(self, threads: list[threading.Thread]) -> None:
+    def _release_writers(self) -> None:
+        """Writers that wait for a broker end at once, unless all was copied."""
         if self._again.is_set() or self._problem or self.progress.stopping.is_set():
             for each in self._writing:
                 each.writer.close()
-        for thread in threads:
-            thread.join()
-        for each in self._writing:
-            each.writer.close()
-        self.save()
 
     def _write(self, writing: Writing) -> None:
         try:
