@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +20,8 @@ from tidecast.cli.common import (
 from tidecast.cli.options.names import TopicName
 from tidecast.cli.options.params import Param
 
-LISTED_PAGE = 1000
+if TYPE_CHECKING:
+    from tidecast.client.admin.types import Cancelled
 
 
 class Place(Param):
@@ -66,25 +68,16 @@ def scheduled(
 ) -> None:
     """List the records of TOPIC that wait for their delivery time, soonest first."""
     from tidecast.cli.topics.subscription import ask
+    from tidecast.client.admin.pages import read_scheduled
 
-    rows: list[dict[str, Any]] = []
-    after = None
-    while len(rows) < limit:
-        page = ask(
-            data_dir,
-            token,
-            "scheduled",
-            topic=topic,
-            subscription=subscription,
-            key=key,
-            where=where,
-            limit=min(limit - len(rows), LISTED_PAGE),
-            after=after,
-        )
-        rows += page["records"]
-        after = page["next"]
-        if after is None:
-            break
+    rows, more = read_scheduled(
+        partial(ask, data_dir, token),
+        topic=topic,
+        subscription=subscription,
+        key=key,
+        where=where,
+        limit=limit,
+    )
     rows.sort(key=lambda row: (row["deliver_at_ns"], row["queue"], row["token"]))
     if as_json:
         echo_json(rows)
@@ -101,7 +94,7 @@ def scheduled(
         shown = (row["key"] or b"").decode(errors="replace")
         table.add_row(f"{row['queue']}:{row['token']}", at, shown, str(row["size"]), names)
     console().print(table)
-    if after is not None:
+    if more:
         click.echo(f"the first {limit}, by queue and offset: --limit shows more", err=True)
 
 
@@ -131,7 +124,10 @@ def cancel(
     Choose them by --record, or by --key and --where, or take --all. A record whose time has come is
     delivered all the same, and counted as too late.
     """
+    from msgspec import to_builtins
+
     from tidecast.cli.topics.subscription import ask
+    from tidecast.client.admin.pages import cancel_scheduled
 
     chosen = key is not None or where is not None
     if bool(records) + chosen + everything != 1:
@@ -139,44 +135,30 @@ def cancel(
     if everything and not dry_run and not yes:
         whom = f"subscription {subscription}" if subscription else "all subscriptions"
         click.confirm(f"Cancel all scheduled records of {topic} for {whom}?", abort=True, err=True)
-    count, after = 0, None
-    sums: dict[tuple[str, str], dict[str, Any]] = {}
-    while True:
-        page = ask(
-            data_dir,
-            token,
-            "cancel_scheduled",
-            topic=topic,
-            subscription=subscription,
-            key=key,
-            where=where,
-            records=[list(each) for each in records] or None,
-            everything=everything,
-            dry_run=dry_run,
-            after=after,
-        )
-        count, after = count + page["records"], page["next"]
-        for row in page["subscriptions"]:
-            before = sums.get((row["pattern"], row["name"]), {})
-            counts = {k: row[k] + before.get(k, 0) for k in ("cancelled", "too_late", "acked")}
-            sums[row["pattern"], row["name"]] = row | counts
-        if after is None:
-            break
-    rows = [sums[each] for each in sorted(sums)]
+    done = cancel_scheduled(
+        partial(ask, data_dir, token),
+        topic=topic,
+        subscription=subscription,
+        key=key,
+        where=where,
+        records=[list(each) for each in records] or None,
+        everything=everything,
+        dry_run=dry_run,
+    )
     if as_json:
-        echo_json({"dry_run": dry_run, "records": count, "subscriptions": rows})
-        return
-    _report(rows, count, dry_run=dry_run)
+        echo_json(to_builtins(done))
+    else:
+        _report(done)
 
 
-def _report(rows: list[dict[str, Any]], count: int, *, dry_run: bool) -> None:
-    verb = "would be cancelled" if dry_run else "cancelled"
-    for row in rows:
-        text = f"{row['name']} of {row['pattern']}: {row['cancelled']} {verb}"
-        if row["too_late"]:
-            text += f", {row['too_late']} too late: their time has come"
-        if row["acked"]:
-            text += f", {row['acked']} acked or cancelled before"
+def _report(done: Cancelled) -> None:
+    verb = "would be cancelled" if done.dry_run else "cancelled"
+    for row in done.subscriptions:
+        text = f"{row.name} of {row.pattern}: {row.cancelled} {verb}"
+        if row.too_late:
+            text += f", {row.too_late} too late: their time has come"
+        if row.acked:
+            text += f", {row.acked} acked or cancelled before"
         click.echo(text)
-    if not rows:
-        click.echo("no scheduled records" if not count else "no subscription waits for them")
+    if not done.subscriptions:
+        click.echo("no scheduled records" if not done.records else "no subscription waits for them")

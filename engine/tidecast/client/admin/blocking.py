@@ -8,6 +8,7 @@ import msgspec
 
 from tidecast.api.renamed import with_new_name
 from tidecast.api.start import Earliest, Start
+from tidecast.client.admin import pages
 from tidecast.client.admin.types import (
     Cancelled,
     Moves,
@@ -17,7 +18,6 @@ from tidecast.client.admin.types import (
     SubscriptionInfos,
     TopicConfigs,
     TopicSettings,
-    sum_of,
 )
 from tidecast.client.consumer.core import start_options
 from tidecast.client.core.public import Public
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from tidecast.client.core.connection import ConnectionCore
 
-SCHEDULED_PAGE = 1000
 TOPIC_CALLS = "cancel_scheduled check create delete edit ensure get list pause resume scheduled"
 SUBSCRIPTION_CALLS = "check create delete ensure get list pause peek resume seek"
 
@@ -145,22 +144,9 @@ class Topics(Public):
         ``read_payloads``. Raises NotFound, ConfigError.
         """
         self._connection.flush_to_rings()  # what this client published before counts
-        rows: list[Any] = []
-        after: Any = None
-        while len(rows) < limit:
-            page = self._ask(
-                "scheduled",
-                topic=name,
-                subscription=subscription,
-                key=key,
-                where=where,
-                limit=min(limit - len(rows), SCHEDULED_PAGE),
-                after=after,
-            )
-            rows += page["records"]
-            after = page["next"]
-            if after is None:
-                break
+        rows, _ = pages.read_scheduled(
+            self._ask, topic=name, subscription=subscription, key=key, where=where, limit=limit
+        )
         return msgspec.convert(rows, ScheduledRecords)
 
     def cancel_scheduled(
@@ -184,23 +170,16 @@ class Topics(Public):
         """
         places = None if records is None else [list(each) for each in records]
         self._connection.flush_to_rings()  # what this client published before counts
-        pages: list[Cancelled] = []
-        after: Any = None
-        while not pages or after is not None:
-            page = self._ask(
-                "cancel_scheduled",
-                topic=name,
-                records=places,
-                key=key,
-                where=where,
-                everything=everything,
-                subscription=subscription,
-                dry_run=dry_run,
-                after=after,
-            )
-            pages.append(msgspec.convert(page, Cancelled))
-            after = page["next"]
-        return sum_of(pages)
+        return pages.cancel_scheduled(
+            self._ask,
+            topic=name,
+            records=places,
+            key=key,
+            where=where,
+            everything=everything,
+            subscription=subscription,
+            dry_run=dry_run,
+        )
 
     def _pause(self, name: str, queue: int | None, *, paused: bool) -> None:
         if queue is None:
