@@ -13,15 +13,14 @@ import { nanosOf } from "@/pages/messages/place";
 import { Button } from "@/ui/button";
 import { Facts } from "@/ui/card";
 import { Confirm } from "@/ui/confirm";
-import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
-import { SelectField } from "@/ui/select";
 import { Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { TimeField } from "@/ui/time-field";
 import { GroupState } from "./kafka";
-import { countOf, OperationView, queuesOf, type Say } from "./operation";
+import { movedBy, type Say } from "./operation";
+import { ResetDialog } from "./reset-dialog";
 
 type Offset = Schemas["KafkaOffset"];
 type Member = Schemas["KafkaMember"];
@@ -178,12 +177,7 @@ function DeleteGroup({
 
 /** Records that come again or are skipped. */
 const sayReset: Say = (value, dry) => {
-  let [again, skipped] = [0, 0];
-  for (const row of queuesOf(value)) {
-    const moved = countOf(row.records);
-    if (moved < 0) again -= moved;
-    else skipped += moved;
-  }
+  const { again, skipped } = movedBy(value);
   const will = dry ? "will be" : "are";
   const parts = [
     ...(skipped ? [`${plural(skipped, "record")} ${will} skipped`] : []),
@@ -250,72 +244,42 @@ function ResetOffsets({
   };
   const cli = preview.data?.cli?.replace(/ --dry-run$/, "");
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <ResetDialog
       title="Reset offsets"
       lead="Backwards reads records again; forwards skips them. No record is deleted."
-      footer={
-        <>
-          <span className="mr-auto">
-            {body && (
-              <CopyAs
-                action={{ method: "POST", path: pathOf({ name, node }, "/reset"), body, cli }}
-              />
-            )}
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="primary" disabled={!body || preview.isError} busy={busy} onClick={run}>
-            Reset offsets
-          </Button>
-        </>
-      }
+      unit="records"
+      way={way}
+      onWay={(next) => {
+        setWay(next);
+        setText("");
+      }}
+      offset="offset"
+      queue={place}
+      onQueue={setPlace}
+      queues={places.map((one) => ({ value: one, label: one }))}
+      action={body && { method: "POST", path: pathOf({ name, node }, "/reset"), body, cli }}
+      preview={preview}
+      say={sayReset}
+      busy={busy}
+      error={error}
+      run={run}
+      onClose={onClose}
     >
-      <div className="grid gap-3 pb-2 sm:grid-cols-2">
-        <SelectField
-          label="To"
-          value={way}
-          onChange={(next) => {
-            setWay(next);
-            setText("");
-          }}
-          options={[
-            { value: "earliest", label: "Earliest", hint: "All stored records" },
-            { value: "latest", label: "Latest", hint: "Skip all waiting records" },
-            { value: "time", label: "Time" },
-            { value: "offset", label: "Offset", hint: "In one queue" },
-            { value: "shift", label: "Shift by N records" },
-          ]}
+      {way === "time" && (
+        <TimeField label="Time" className="col-span-full" value={text} onChange={setText} />
+      )}
+      {(way === "offset" || way === "shift") && (
+        <TextField
+          label={way === "offset" ? "Offset" : "Records"}
+          hint={way === "offset" ? `Of ${place}` : "Negative: backwards"}
+          error={body || text === "" ? undefined : "Enter a whole number"}
+          className="col-span-full"
+          inputMode="numeric"
+          mono
+          value={text}
+          onChange={setText}
         />
-        <SelectField
-          label="Queue"
-          value={place}
-          onChange={setPlace}
-          options={[
-            ...(way === "offset" ? [] : [{ value: "all", label: "All queues" }]),
-            ...places.map((one) => ({ value: one, label: one })),
-          ]}
-        />
-        {way === "time" && (
-          <TimeField label="Time" className="col-span-full" value={text} onChange={setText} />
-        )}
-        {(way === "offset" || way === "shift") && (
-          <TextField
-            label={way === "offset" ? "Offset" : "Records"}
-            hint={way === "offset" ? `Of ${place}` : "Negative: backwards"}
-            error={body || text === "" ? undefined : "Enter a whole number"}
-            className="col-span-full"
-            inputMode="numeric"
-            mono
-            value={text}
-            onChange={setText}
-          />
-        )}
-        <div className="col-span-full flex flex-col gap-2">
-          {(error !== null || preview.isError) && <Failed error={error ?? preview.error} />}
-          {body && preview.data && <OperationView operation={preview.data} say={sayReset} />}
-        </div>
-      </div>
-    </Dialog>
+      )}
+    </ResetDialog>
   );
 }

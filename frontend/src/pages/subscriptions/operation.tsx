@@ -69,6 +69,17 @@ export function queuesOf(value: Record<string, unknown>): readonly QueueRow[] {
   return (found as unknown[] | undefined)?.filter(isRow) ?? [];
 }
 
+/** How many messages or records come again, and how many are skipped. */
+export function movedBy(value: Record<string, unknown>): { again: number; skipped: number } {
+  let [again, skipped] = [0, 0];
+  for (const row of queuesOf(value)) {
+    const moved = countOf(row.records);
+    if (moved < 0) again -= moved;
+    else skipped += moved;
+  }
+  return { again, skipped };
+}
+
 const COLUMNS: Column<QueueRow>[] = [
   { id: "queue", head: "Queue", cell: (row) => `${row.topic}:${row.queue}` },
   { id: "before", head: "From", right: true, cell: (row) => exact(row.before) },

@@ -5,28 +5,18 @@ import type { Operation } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { exact, plural } from "@/lib/format";
 import { nanosOf } from "@/pages/messages/place";
-import { Button } from "@/ui/button";
-import { CopyAs } from "@/ui/copy-as";
-import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
-import { SelectField } from "@/ui/select";
-import { Failed } from "@/ui/states";
 import { TimeField } from "@/ui/time-field";
-import { countOf, OperationView, queuesOf, type Say } from "./operation";
+import { countOf, movedBy, queuesOf, type Say } from "./operation";
+import { ResetDialog } from "./reset-dialog";
 
 type Cursor = Schemas["QueueCursor"];
 type Way = "earliest" | "latest" | "time" | "token" | "shift";
 
 /** Messages that come again or are skipped, and those in flight that are discarded. */
 const saySeek: Say = (value, dry) => {
-  const rows = queuesOf(value);
-  let [again, skipped, out] = [0, 0, 0];
-  for (const row of rows) {
-    const moved = countOf(row.records);
-    if (moved < 0) again -= moved;
-    else skipped += moved;
-    out += countOf(row.forgotten);
-  }
+  const { again, skipped } = movedBy(value);
+  const out = queuesOf(value).reduce((sum, row) => sum + countOf(row.forgotten), 0);
   const will = dry ? "will be" : "are";
   const parts = [
     ...(skipped ? [`${plural(skipped, "message")} ${will} skipped`] : []),
@@ -52,9 +42,9 @@ export function Seek({
   const [token, setToken] = useState("");
   const [shift, setShift] = useState("-100");
   const [chosen, setQueue] = useState("all");
-  const first = queueOf(cursors[0]?.queue ?? "0");
+  const queues = cursors.length ? cursors.map((one) => queueOf(one.queue)) : ["0"];
   // An offset is of one queue: the first, until another one is chosen.
-  const queue = way === "token" && chosen === "all" ? first : chosen;
+  const queue = way === "token" && chosen === "all" ? (queues[0] ?? "0") : chosen;
   const number = queue === "all" ? null : Number(queue);
   const body = useMemo((): Schemas["SeekRequest"] | null => {
     const only = number === null ? {} : { queue: number };
@@ -98,80 +88,51 @@ export function Seek({
     if (done) onClose();
   };
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <ResetDialog
       title="Reset position"
       lead="Backwards delivers again; forwards skips. No message is deleted."
-      footer={
-        <>
-          <span className="mr-auto">
-            {body && <CopyAs action={{ method: "POST", path, body }} />}
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="primary" disabled={!body || preview.isError} busy={busy} onClick={run}>
-            Reset position
-          </Button>
-        </>
-      }
+      unit="messages"
+      way={way}
+      onWay={setWay}
+      offset="token"
+      queue={queue}
+      onQueue={setQueue}
+      queues={queues.map((one) => ({ value: one, label: `Queue ${one}` }))}
+      action={body && { method: "POST", path, body }}
+      preview={preview}
+      say={saySeek}
+      busy={busy}
+      error={error}
+      run={run}
+      onClose={onClose}
     >
-      <div className="grid gap-3 pb-2 sm:grid-cols-2">
-        <SelectField
-          label="To"
-          value={way}
-          onChange={setWay}
-          options={[
-            { value: "earliest", label: "Earliest", hint: "All stored messages" },
-            { value: "latest", label: "Latest", hint: "Skip all waiting messages" },
-            { value: "time", label: "Time" },
-            { value: "token", label: "Offset", hint: "In one queue" },
-            { value: "shift", label: "Shift by N messages" },
-          ]}
+      {way === "time" && (
+        <TimeField label="Time" className="col-span-full" value={time} onChange={setTime} />
+      )}
+      {way === "token" && (
+        <TextField
+          label="Offset"
+          hint={`Of queue ${queue}; see Positions for its earliest and latest`}
+          error={token === "" || /^\d{1,19}$/.test(token) ? undefined : "Digits only"}
+          className="col-span-full"
+          inputMode="numeric"
+          mono
+          value={token}
+          onChange={setToken}
         />
-        <SelectField
-          label="Queue"
-          value={queue}
-          onChange={setQueue}
-          options={[
-            ...(way === "token" ? [] : [{ value: "all", label: "All queues" }]),
-            ...(cursors.length ? cursors.map((one) => queueOf(one.queue)) : ["0"]).map((one) => ({
-              value: one,
-              label: `Queue ${one}`,
-            })),
-          ]}
+      )}
+      {way === "shift" && (
+        <TextField
+          label="Messages"
+          hint="Negative: backwards"
+          error={body ? undefined : "Enter a whole number other than 0"}
+          className="col-span-full"
+          inputMode="numeric"
+          value={shift}
+          onChange={setShift}
         />
-        {way === "time" && (
-          <TimeField label="Time" className="col-span-full" value={time} onChange={setTime} />
-        )}
-        {way === "token" && (
-          <TextField
-            label="Offset"
-            hint={`Of queue ${queue}; see Positions for its earliest and latest`}
-            error={token === "" || /^\d{1,19}$/.test(token) ? undefined : "Digits only"}
-            className="col-span-full"
-            inputMode="numeric"
-            mono
-            value={token}
-            onChange={setToken}
-          />
-        )}
-        {way === "shift" && (
-          <TextField
-            label="Messages"
-            hint="Negative: backwards"
-            error={body ? undefined : "Enter a whole number other than 0"}
-            className="col-span-full"
-            inputMode="numeric"
-            value={shift}
-            onChange={setShift}
-          />
-        )}
-        <div className="col-span-full flex flex-col gap-2">
-          {(error !== null || preview.isError) && <Failed error={error ?? preview.error} />}
-          {body && preview.data && <OperationView operation={preview.data} say={saySeek} />}
-        </div>
-      </div>
-    </Dialog>
+      )}
+    </ResetDialog>
   );
 }
 
