@@ -28,12 +28,12 @@ _LOOK_S = 0.2
 _KERNELS = "tidecast.agents.kernels"
 _BACKGROUND_NICE = 10
 
-CPU_S = {
-    "receiver": 4.3, "sender": 3.1, "inline": 1.0, "rings": 2.8, "client": 4.6, "remote": 1.0,
-    "consumers": 0.7, "puller": 6.3, "puller entries": 1.8, "archiver": 2.1, "log": 1.5,
-    "queues": 0.7,
+SHARES = {
+    "receiver": 17, "sender": 12, "inline": 3, "rings": 9, "client": 12, "remote": 3,
+    "consumers": 3, "puller": 21, "puller entries": 5, "archiver": 8, "log": 5, "queues": 2,
 }  # fmt: skip
-"""The kernels to compile, and the CPU seconds that each takes in the order of its group."""
+"""The kernels to compile, and the share of all CPU time that each takes, in percent, measured in
+the order of its group."""
 _GROUPS = (
     ("rings", "client", "remote", "consumers"),
     ("receiver", "sender", "inline"),
@@ -51,7 +51,7 @@ REMOTE = (*CLIENT, "remote")
 """Kernels of a client of a gateway."""
 CONSUMER = (*CLIENT, "consumers")
 """Kernels of a client that consumes durable topics."""
-ALL = tuple(CPU_S)
+ALL = tuple(SHARES)
 
 
 def _silent(*_: object) -> None:
@@ -195,7 +195,7 @@ class _Compiling:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End all children; who waits for them gets an error."""
+        """End all children; a caller that waits for them gets an error."""
         if os.getpid() != self._process_id:
             return  # a fork: they are its parent's
         with self._changed:
@@ -247,10 +247,10 @@ def _dealt(names: list[str]) -> list[list[str]]:
     groups = [[name for name in group if name in names] for group in _GROUPS]
     cores = len(os.sched_getaffinity(0))
     hands: list[list[str]] = [[] for _ in range(cores)]
-    for group in sorted(groups, key=_cpu_s, reverse=True):
-        min(hands, key=_cpu_s).extend(group)
+    for group in sorted(groups, key=_share, reverse=True):
+        min(hands, key=_share).extend(group)
     return [hand for hand in hands if hand]
 
 
-def _cpu_s(names: list[str]) -> float:
-    return sum(CPU_S[name] for name in names)
+def _share(names: list[str]) -> int:
+    return sum(SHARES[name] for name in names)
