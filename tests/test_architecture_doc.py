@@ -76,6 +76,24 @@ def test_every_package_has_its_sentence() -> None:
     assert folders - {"__init__.py", "testing"} <= shown
 
 
+def test_every_package_of_a_package_has_its_words() -> None:
+    """A row names the packages below its own, wherever they lie in it."""
+    inner = [
+        path.removeprefix(ENGINE).split("/")[:-1]
+        for path in files()
+        if path.startswith(ENGINE) and path.endswith("/__init__.py")
+    ]
+    rows = [line for line in PAGE.read_text("utf-8").splitlines() if PACKAGES.match(line)]
+    missing = [
+        "/".join(path)
+        for path in inner
+        if len(path) > 1
+        and path[0] not in ("testing", "bench")
+        and not any(f"`{path[0]}`" in row and f"`{path[-1]}`" in row for row in rows)
+    ]
+    assert not missing
+
+
 LIVE = ("From `publish`", "From the wire")
 DURABLE = ("From `publish`", "From the ring to disk", "From disk")
 
