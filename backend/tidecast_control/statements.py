@@ -1,6 +1,6 @@
 """Single statements in the event loop, each a transaction of its own.
 
-What most requests need of Postgres (who asks, one resource, one page) is a statement or two. Here
+What most requests need of Postgres (the caller, one resource, one page) is a statement or two. Here
 they cost no thread, no unit of work and, once prepared, no parsing.
 """
 
@@ -22,7 +22,7 @@ LIFE_S, RECENT_MAX = 1.0, 1024
 
 
 class Recent:
-    """Answers that hold for a moment: who asks once asks again at once.
+    """Answers that hold for a moment: a caller that asks once asks again at once.
 
     A change through this service clears them; one through another is seen after ``LIFE_S``.
     """

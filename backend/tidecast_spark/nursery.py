@@ -69,7 +69,7 @@ def start() -> None:
     environment = os.environ | {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(f"\0{name}")
-        listening.listen(CLIENTS_MAX)  # who comes early waits
+        listening.listen(CLIENTS_MAX)  # an early client waits
         _started = subprocess.Popen(
             [sys.executable, "-m", "tidecast_spark.nursery", str(listening.fileno())],
             stdin=subprocess.PIPE,

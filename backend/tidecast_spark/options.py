@@ -195,7 +195,7 @@ SOURCE_OPTIONS: dict[str, str] = {
     "endingOffsets": "batch only, where to end: latest (default), a time, or JSON of tokens",
     "maxRecordsPerTrigger": "records a trigger, at most",
     "minPartitions": "tasks to cut a read into, if it is large enough; default: the cores here",
-    "failOnDataLoss": "true (default): stop when retention overtook the read; false: go on",
+    "failOnDataLoss": "true (default): stop when retention overtook the read; false: continue",
     "includeHeaders": "false (default), true (a map of text to bytes), or raw (MessagePack bytes)",
     "mode": "failfast (default): stop at a corrupt batch; skip: leave it out and count it",
     "keys": "only records with one of these keys, separated by commas",

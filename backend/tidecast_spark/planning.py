@@ -152,8 +152,8 @@ def check_forward(start: Positions, end: Positions) -> None:
                 what = "is gone" if stop < 0 else f"ends at {stop}"
                 raise GapError(
                     f"{topic}/{queue} {what}, the read stands at token {token}: it was deleted, "
-                    "replaced or cut. Begin anew with another checkpoint, or set "
-                    "failOnDataLoss=false to go on with what is there",
+                    "replaced or cut. Begin again with another checkpoint, or set "
+                    "failOnDataLoss=false to continue with what is there",
                     (max(stop, 0), token),
                 )
 

@@ -139,7 +139,7 @@ def check_python(_: Place) -> Iterator[Finding]:
         yield Finding(
             check="kernel cache",
             status=WARN,
-            detail=f"{root} cannot be written: every start compiles anew",
+            detail=f"{root} cannot be written: every start compiles again",
             mend="set TIDECAST_CACHE_DIR to a directory of yours",
         )
 

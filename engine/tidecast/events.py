@@ -267,7 +267,7 @@ class PayloadInvalid(Event, frozen=True):
 class MessagesUnsent(Event, frozen=True):
     """A live publication is gone with messages in its ring that were not sent to other nodes.
 
-    Its topic was deleted or made anew and its writer did not stop; or it was closed and a rate
+    Its topic was deleted or recreated and its writer did not stop; or it was closed and a rate
     limit or a receiver held it back for half a minute, or until the engine stopped; or it lost its
     engine, and was closed before the next one came, or the next one could not continue it.
 
@@ -472,11 +472,11 @@ class SegmentsDeleted(Event, frozen=True):
 
 
 class EngineFault(Event, frozen=True):
-    """A part of an engine failed in a way nobody foresaw: a fault of Tidecast. The engine goes on.
+    """A part of an engine has an error that is a fault of Tidecast. The engine continues.
 
     ``agent``: the conductor, or the thread that it came from (``sender-multicast``). What it was to
     do is not done; the traceback is in the engine's log. ``faults``: how many there were since the
-    engine began; the same again and again is told each ten seconds.
+    engine began; a fault that repeats is reported each ten seconds.
     """
 
     node: str
@@ -582,7 +582,7 @@ class FileDamaged(Event, frozen=True):
 
 
 class DeliveryPaused(Event, frozen=True):
-    """Delivery was paused, goes on again, or is paused still where an engine takes the queues up.
+    """Delivery was paused, is resumed, or is paused still where an engine takes the queues up.
 
     Of a topic (or pattern), of one queue (-1: all), for one subscription ("": all).
     """
@@ -649,7 +649,7 @@ class GatewayBack(Event, frozen=True):
 
 
 class PublicationEnded(Event, frozen=True):
-    """A publisher cannot go on: why, as the error that its next call raises."""
+    """A publisher cannot continue: why, as the error that its next call raises."""
 
     topic: str
     session: int
@@ -658,7 +658,7 @@ class PublicationEnded(Event, frozen=True):
 
 
 class SubscriptionEnded(Event, frozen=True, kw_only=True):
-    """A live subscription cannot go on: why, as the error that its iterator raises.
+    """A live subscription cannot continue: why, as the error that its iterator raises.
 
     Its topic was deleted, say. What had arrived before is still read.
     """
@@ -672,7 +672,7 @@ class SubscriptionEnded(Event, frozen=True, kw_only=True):
 class AccessDenied(Event, frozen=True):
     """A client lacks the right to do what it asked for, or showed no valid token (``key`` "").
 
-    Of clients without a token one event a second is told; ``unreported``: how many others there
+    Of clients without a token one event a second is reported; ``unreported``: how many others there
     were since the event before. The counter has all.
     """
 
@@ -684,7 +684,7 @@ class AccessDenied(Event, frozen=True):
 
 
 class ConsumerRejoined(Event, frozen=True):
-    """A remote consumer joined its subscription anew: its gateway had given its place up.
+    """A remote consumer joined its subscription again: its gateway had given its place up.
 
     What it was delivered and had not settled comes again.
     """

@@ -34,7 +34,7 @@ def test_what_was_published_before_the_end_arrives(anew: bool) -> None:
         if anew:
             a.engine.create_topic(config)
         stream.client.pump()
-        with pytest.raises(Closed, match="deleted or made anew"):
+        with pytest.raises(Closed, match="deleted or recreated"):
             stream.publisher.publish(b"too late")
         [ended] = stream.events(PublicationEnded)
         assert ended.code == "closed"

@@ -104,4 +104,4 @@ class Kind:
     unstored: Unstored | None = None
     """Lists hold these beside the resources, for callers that ask for them."""
     measured: bool = False
-    """Its status comes from telemetry: who reads it wants a fresh sample."""
+    """Its status comes from telemetry: a read wants a fresh sample."""

@@ -146,7 +146,9 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
                 lag,
             )
     for name, row in world.subscriptions.items():
-        late = (row.get("lag_s") or 0.0) >= LATE_S  # who reads from disk for a moment is not slow
+        late = (
+            row.get("lag_s") or 0.0
+        ) >= LATE_S  # a consumer that reads from disk for a moment is not slow
         if row["pressure"] and row["state"] == "active" and late:
             lag = int(row["lag_messages"])
             words = f"{lag:,} messages behind: {row['pressure']}"

@@ -38,7 +38,7 @@ LINGER_S, KEPT_S, FACTS_S = 10.0, 60.0, 1.0
 """A channel without a viewer continues for a while: longer if somebody watches another one."""
 FRESH_S, FRESH_WAIT_S, SEEN_S = 2.0, 1.0, 5.0
 FRAMES_KEPT_MAX, FRAMES_KEPT_BYTES_MAX = 240, 1 << 20
-"""A minute at 4 Hz, of a channel that is not huge: who comes later begins with it, not empty."""
+"""A minute at 4 Hz, of a channel that is not huge: a late page begins with it, not empty."""
 EARLY, TOGETHER_S = 0.8, 0.01
 """A tick may come by this share of its period; what other engines say so soon is in it, too."""
 SOURCES_WAIT_S = 0.05

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Asked:
-    """Runs in the agent's thread; whoever asked waits for `done`, or gives up.
+    """Runs in the agent's thread; the caller waits for `done`, or gives up.
 
     One that was given up never runs: what it would work on may be unmapped by then.
     """

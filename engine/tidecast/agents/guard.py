@@ -1,8 +1,8 @@
-"""Unforeseen failures in an agent's thread are reported, and the agent goes on.
+"""Unforeseen failures in an agent's thread are reported, and the agent continues.
 
-So does Aeron's AgentRunner. A cycle that failed is not repeated: the next one goes on with what the
-state holds. One that fails again and again is tried more and more slowly, so that commands (a stop,
-the removal of what makes it fail) still reach it.
+So does Aeron's AgentRunner. A cycle that failed is not repeated: the next one continues with
+the state as it is. A cycle that fails again and again is tried more and more slowly, so that
+commands (a stop, the removal of its cause) still reach the agent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ OnFault = Callable[[str, Exception, int], None]
 """(agent, what was raised, failures in a row). From the agent's thread: it must not wait."""
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.01, 1.0
 STUCK_FAULTS = 8
-"""So many failures in a row, some two seconds, and whoever depends on the agent is told to go."""
+"""So many failures in a row, some two seconds, and all that depends on the agent is closed."""
 
 
 class Guard:

@@ -1,7 +1,7 @@
 """The thread of an agent: sender, receiver, archiver and puller run in one of these each.
 
-Between two calls of the agent's kernel the thread runs commands: whoever wants an agent's state
-changed hands in a command, and the kernel returns for it (`A_STOP`).
+Between two calls of the agent's kernel the thread runs commands: to change an agent's state, other
+code hands in a command, and the kernel returns for it (`A_STOP`).
 """
 
 from __future__ import annotations

@@ -57,15 +57,15 @@ class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
     producer: str = ""
     """Durable topics: the name of the producer; a newer session by the same name fences this."""
     producer_id: int = 0
-    """Durable topics: goes on with a session that was lost; see `PublicationGrant`."""
+    """Durable topics: continues a session that was lost; see `PublicationGrant`."""
     first_seq: int | None = None
     """Durable topics: sequence of the first message; None: behind the last one that is known."""
     line: int = 0
-    """Durable topics: first session of a publisher that goes on after it has lost its engine."""
+    """Durable topics: first session of a publisher that continues after it has lost its engine."""
     after: int = 0
     """Then: the newest epoch that it had."""
     continues: Continued | None = None
-    """Live topics: goes on with a session whose engine was lost, if the node can."""
+    """Live topics: continues a session whose engine was lost, if the node can."""
 
 
 class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     receive_bytes: int | None = None
     tethered: bool | None = None
     resume: Annotated[dict[int, int], msgspec.Meta(max_length=RESUME_MAX)] = {}
-    """Of one that lost its engine: by session, the packet from which it wants to go on."""
+    """Of one that lost its engine: by session, the packet from which it wants to continue."""
     age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] = msgspec.field(
         default=0.0, name="away_s"
     )

@@ -110,7 +110,7 @@ def _fetch_body(topic: str, offsets: dict[int, int], wait_ms: int) -> dict[str, 
 
 
 class _Client:
-    """Two connections to whoever leads all partitions of a topic."""
+    """Two connections to the leader of all partitions of a topic."""
 
     def __init__(self, servers: str, topic: str, queues: int) -> None:
         self.topic, self.queues = topic, queues

@@ -194,7 +194,7 @@ def put_frame(ring, m, at, n, kind, attempts, token, count, used, offset, cursor
 
 @inlined
 def take_back(ring, m, bells, cursor):
-    """Make PADs of a cursor's frames in the ring: whoever reads them passes over. How many.
+    """Make PADs of a cursor's frames in the ring: readers pass over them. How many.
 
     A client that looks at one of them now may still take it, as if it had done so just before. What
     it has taken it finds out by `MEM_MOVED_AT`, and by the frame's kind.
@@ -241,7 +241,7 @@ def _wake_client(ring, m, bells):
 
 @inlined
 def next_ack(ring, m):
-    """Where the next ack frame lies, checked; or NOTHING, HOSTILE. `pass_ack` goes on."""
+    """Where the next ack frame lies, checked; or NOTHING, HOSTILE. `pass_ack` steps to the next."""
     while True:
         acked = load_acquire(ring, lay.MEM_ACKED_AT)
         ahead = acked - m.acks_read
@@ -394,7 +394,7 @@ def key_hash_at(memory, at):
 
 @inlined
 def _fragment(ring, k, at, assembly):
-    """Take one fragment: 0 to go on, NEED_BUFFER, ASSEMBLED, HOSTILE."""
+    """Take one fragment: 0 to continue, NEED_BUFFER, ASSEMBLED, HOSTILE."""
     total = load_u32(ring, at + lay.FRAME_COUNT_AT)
     used = load_u32(ring, at + lay.FRAME_BYTES_AT)
     offset = load_i64(ring, at + lay.FRAME_OFFSET_AT)

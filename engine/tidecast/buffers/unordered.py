@@ -1,6 +1,6 @@
 """Unordered topics: reading past holes. What was read ahead is skipped when its turn comes.
 
-The reader goes on in order wherever it can; only at a hole (a packet lost and not yet repaired) it
+The reader keeps the order wherever it can; only at a hole (a packet lost and not yet repaired) it
 looks ahead, up to the newest packet. A fragmented message is read ahead once all of it is there.
 """
 
@@ -55,7 +55,7 @@ def _mark(r, seq, bit):
 
 @inlined
 def resume_behind_hole(r):
-    """At R_SEQ: True when it was read ahead (now skipped). A packet read in part goes on there."""
+    """At R_SEQ: True when it was read ahead (now skipped). The rest of a packet follows there."""
     seq = r[R_SEQ]
     if _was_seen(r, seq):
         _mark(r, seq, 0)

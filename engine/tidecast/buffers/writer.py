@@ -112,7 +112,7 @@ def open_packet(ring, w, receiver):
     # One store: a reader that spins on this line is disturbed once. A packet of HEAD_AT has its
     # header, and nobody takes a packet that holds nothing else.
     store_relaxed(ring, at, control_word(seq, lay.OPEN, _HEADER))
-    fence_release()  # whoever still copies the old packet sees the new word first
+    fence_release()  # a reader that still copies the old packet sees the new word first
     slot = w[W_SLOTS_AT] + (seq & w[W_MASK]) * w[W_SLOT_BYTES]
     store_i64(ring, slot, w[W_PREFIX])
     store_i64(ring, slot + 8, w[W_TOPIC] | (receiver << 32) | (w[W_NODE] << 48))

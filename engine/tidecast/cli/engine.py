@@ -276,7 +276,7 @@ def _linked_url(data_dir: Path) -> str:
 
 
 def _start_missing_service(data_dir: Path, *, watched: bool) -> dict[str, Any] | None:
-    """Start the service where the engine looks for it; or wait for who watches to do so."""
+    """Start the service where the engine looks for it; or wait until its watcher does."""
     from tidecast.cli import Failure
     from tidecast.cli.control import service_state
 

@@ -92,7 +92,7 @@ def raise_problems(problems: list[str], source: str = "") -> None:
 def build(
     kind: type[StructT], raw: Any, at: str, problems: list[str], *, anyhow: bool = False
 ) -> StructT | None:
-    """Build a Struct from a mapping (or from a Struct of that kind, which is checked anew).
+    """Build a Struct from a mapping (or from a Struct of that kind, which is checked again).
 
     Adds ``path: value: what is allowed`` to ``problems`` for everything that is wrong; None then,
     or with ``anyhow`` what is right, if that is enough for one.

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 SHARED = "*"
-"""As ``owner`` of a topic: whoever has the lease."""
+"""As ``owner`` of a topic: the node that has the lease."""
 OWNERS_MAX = 64
 
 

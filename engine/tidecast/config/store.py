@@ -36,7 +36,7 @@ class TopologyStore:
     def changed(
         self, name: str, changes: dict[str, Any], running: list[TopicConfig], *, recreate: bool
     ) -> tuple[TopicConfig, bool]:
-        """The topic as it would be, and whether it must be made anew for that.
+        """The topic as it would be, and whether it must be recreated for that.
 
         Raises NotFound, ConfigError (needs ``recreate``, say).
         """
@@ -51,7 +51,7 @@ class TopologyStore:
         if fixed and not recreate:
             raise ConfigError(
                 f"{', '.join(fixed)} of topic {name} cannot change while it runs: allowed live are "
-                f"{', '.join(sorted(LIVE_TOPIC_FIELDS))}; to make the topic anew (its publications "
+                f"{', '.join(sorted(LIVE_TOPIC_FIELDS))}; to recreate the topic (its publications "
                 "and subscriptions end) use --recreate"
             )
         return topic, bool(fixed)

@@ -71,7 +71,7 @@ LIVE_TOPIC_FIELDS = frozenset(
      "fsync_interval_ms", "retention_bytes", "retention_s", "retention_past_unacked",
      "segment_bytes", "cache_bytes", "producer_ttl_s")
 )  # fmt: skip
-"""Settings of a topic that change while it runs; the others need it to be made anew."""
+"""Settings of a topic that change while it runs; the others need it to be recreated."""
 
 DURABLE_FIELDS = (
     "queues", "fsync", "fsync_interval_ms", "retention_bytes", "retention_s",

@@ -1,6 +1,6 @@
 """The gateway: remote clients over websockets, for hosts without an engine. See docs/GATEWAY.md.
 
-One thread with an event loop of its own. Who connects shows a token in the HTTP handshake: the
+One thread with an event loop of its own. A client shows a token in the HTTP handshake: the
 engine's own, or a key's secret. Only hashes are kept; the engine's is compared in constant time.
 Tokens are never logged. Browsers are refused: a client that sends an Origin is one.
 """
@@ -199,7 +199,7 @@ class Gateway:
         return self._find_key(digest)
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Refuse who has no token, before there is a websocket."""
+        """Refuse a client without a token, before there is a websocket."""
         given = request.headers.get("Authorization", "")
         scheme, _, token = given.partition(" ")
         digest = digest_of(token.strip())

@@ -1,4 +1,4 @@
-"""The endpoint: listens, answers what is asked about itself, hands the rest to those who serve it.
+"""The endpoint: listens, answers requests about itself, passes the others to their modules.
 
 One thread with an event loop of its own, as the gateway has. Logs are read in a few threads, and
 appends go through the thread of `PlacedAppends`; nothing here waits for a disk.
@@ -333,7 +333,7 @@ class KafkaEndpoint:
     # --- waiting for records ----------------------------------------------------------------------
 
     def watch(self, topics: set[str]) -> asyncio.Future[None]:
-        """Set the callback for more to read in one of these topics. End it with `unwatch`."""
+        """A future that is done once a topic has more to read. End it with `unwatch`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for topic in topics:
             self._watching.setdefault(topic, set()).add(waiter)
@@ -348,7 +348,7 @@ class KafkaEndpoint:
             registry.tables.await_write(found)
 
     def unwatch(self, topics: set[str], waiter: asyncio.Future[None]) -> None:
-        """Nobody waits for it any more."""
+        """End the watch of these topics."""
         waiter.cancel()
         for topic in topics:
             waiting = self._watching.get(topic)

@@ -77,7 +77,7 @@ class Request(NamedTuple):
 
 
 class Budget:
-    """Bytes that may be in use at a time; who wants more waits. In the loop's thread alone."""
+    """Bytes that may be in use at a time; a request for more waits. In the loop's thread alone."""
 
     def __init__(self, bytes_max: int, waits: Callable[[], None] = lambda: None) -> None:
         """``waits()``: called when bytes are not there at once."""

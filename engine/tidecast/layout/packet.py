@@ -171,7 +171,7 @@ PRODUCER_BODY = Layout(
         Field("packet", SETUP_ACKED_PACKET_AT, 8, "acked so far: packet,"),
         Field("offset", SETUP_ACKED_OFFSET_AT, 8, "offset in it,"),
         Field("count", SETUP_ACKED_COUNT_AT, 8, "messages before"),
-        Field("line", SETUP_LINE_AT, 4, "publisher's first session if it goes on with one, else 0"),
+        Field("line", SETUP_LINE_AT, 4, "publisher's first session if it continues one, else 0"),
         Field("after", SETUP_AFTER_AT, 4, "newest epoch that it had"),
         Field("older_ns", SETUP_OLDER_AT, 8, "age of a dead engine's ring when it was taken over"),
     ),

@@ -60,7 +60,7 @@ RING_HEADER = Layout(
         Field("head", HEAD_AT, 8, "next packet the writer opens (publication)"),
         Field("first", FIRST_AT, 8, "first packet this ring ever held"),
         Field("epoch", EPOCH_AT, 8, "producer's epoch, set once"),
-        Field("line", LINE_AT, 4, "publisher's first session if it goes on with one, else 0"),
+        Field("line", LINE_AT, 4, "publisher's first session if it continues one, else 0"),
         Field("after", AFTER_AT, 4, "newest epoch that it had"),
         Field("messages", MESSAGES_AT, 8, "messages in the packets before the newest one"),
         Field("network_limit", NETWORK_LIMIT_AT, 8, "packets the network allows to be opened"),

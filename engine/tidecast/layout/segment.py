@@ -114,7 +114,7 @@ INDEX_ENTRY = Layout(
         Field("crc", IDX_CRC_AT, 4, "CRC32C of the 24 bytes before"),
     ),
 )
-"""One entry about every INDEX_INTERVAL_BYTES of log. It can always be made anew from the log."""
+"""One entry about every INDEX_INTERVAL_BYTES of log. It can always be made again from the log."""
 
 # --- producers ----------------------------------------------------------------------------------
 PRODUCERS_MAGIC = 0x31444F5250434454  # "TDCPROD1", little endian

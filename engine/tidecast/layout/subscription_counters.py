@@ -1,6 +1,6 @@
 """Columns of a durable subscription's row in the counters file.
 
-Apart from `counters`, which kernels import, so that a column more compiles no kernel anew.
+Apart from `counters`, which kernels import, so that a new column compiles no kernel again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The file of grants beside a topic's queues: epochs that were told and may not be in the log yet.
 
-A grant is appended and synced before it is told, so it costs the same however many producers are
-known. Now and then, and whenever the topic is opened, the file is written anew without what newer
-grants have replaced: then it is as long as the table of producers, which has a limit. That also
-gives each owner of shared queues a file of its own: what it inherits is a link to the one before's.
+A grant is appended and synced before it is reported, so it costs the same however many producers
+are known. Now and then, and whenever the topic is opened, the file is written again without the
+grants that newer ones have replaced: then it is as long as the table of producers, which has a
+limit. That also gives each owner of shared queues a file of its own: it inherits a link to the file
+of the owner before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tidecast.log.files import checksum
 
 GRANTS_NAME = "grants.log"
 REPLACED_MAX = 1024
-"""The file is written anew when more grants than this, and than twice those kept, came since."""
+"""The file is written again when more grants than this, and than twice those kept, came since."""
 _CRC = struct.Struct("<I")
 _RECORD_BYTES = lay.PRODUCER_BYTES + _CRC.size
 
@@ -80,7 +81,7 @@ class GrantLog:
 
     @property
     def is_long(self) -> bool:
-        """It had better be written anew."""
+        """Should the file be written again?"""
         since = self._bytes // _RECORD_BYTES - self._kept
         return since > max(REPLACED_MAX, 2 * self._kept)
 

@@ -170,7 +170,9 @@ class QueueFiles:
             if scanner.position < scanner.file_end and scanner.cause in DAMAGE:
                 token = max(scanner.token, base)
                 if next_sound(fd, scanner.position + 1, token, scanner.file_end) >= 0:
-                    return token  # it may be in there: to go on behind it would skip it in silence
+                    return (
+                        token  # it may be in there: to continue behind it would skip it in silence
+                    )
         finally:
             os.close(fd)
         return None

@@ -566,7 +566,7 @@ class LogReader:
     def read_block(self, token: int, buffer: np.ndarray) -> int:
         """Fill ``buffer`` with whole batches from the one on that holds ``token``; bytes, 0: none.
 
-        `next_token` is then the token to go on with. Raises NotFound (deleted by retention),
+        `next_token` is then the token to continue with. Raises NotFound (deleted by retention),
         CorruptLog, StorageError; ValueError when ``buffer`` is smaller than the batch (`need`).
         """
         n = int(read_run(self.state.words, token, buffer, 0, buffer.size))

@@ -1,4 +1,4 @@
-"""The state of a queue's log as kernels see it: who writes holds a `LOG`, who reads a `READER`.
+"""The state of a queue's log as kernels see it: a writer holds a `LOG`, a reader a `READER`.
 
 A log has one writer, who keeps the descriptors in `LOG`. Any number of readers look at its words
 and its table of segments, and open segments themselves, by name, so that a segment may be deleted
@@ -20,7 +20,7 @@ time-stamp, position from which on the next batch gets an index entry, errno of 
 first token of the active segment."""
 L_DURABLE_TOKEN, L_SYNCS, L_DURABLE_POSITION, L_GENERATION, L_SUSPECT = 16, 17, 18, 19, 20
 L_STORED, L_STORED_TOKEN = 21, 22
-"""Written by whoever syncs: all tokens below are on the device; how many syncs there were; the
+"""Written by the thread that syncs: all tokens below are on the device; the number of syncs; the
 same as a position in the active segment; how often that was replaced by another file; 1: a sync of
 it failed, and nothing may be appended until another file took its place. L_STORED, 1: records are
 durable only when a storage beside the log has them, too; it has all below L_STORED_TOKEN."""

@@ -1,8 +1,8 @@
 """Taking a topic's queues over from another engine that may still believe it owns them.
 
 Each owner has a directory of its own, named by its epoch. Making it is the claim: from then on
-every owner with a lower epoch is fenced, for whoever says that something is durable looks first,
-behind the sync, whether a higher epoch is there. That needs no clock and no lock. One that was
+every owner with a lower epoch is fenced: before an owner reports a record as durable, and after its
+sync, it looks whether a higher epoch is there. That needs no clock and no lock. One that was
 asleep anywhere amid it can do no harm: it writes into a directory that nobody reads any more.
 
 The next owner's directory begins as what the one before had: sealed files by hard link, the newest

@@ -2,7 +2,7 @@
 
 A record's sequence is its offset in the source plus one, and a run is appended only when the mark
 of source and queue is the one that this mirror has seen last. Whatever dies in between, the mark
-says where to go on: no record is lost, none is stored twice, and each queue keeps its order.
+says where to continue: no record is lost, none is stored twice, and each queue keeps its order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GAPS = ("report", "stop")
 
 
 class _Moved(Exception):
-    """A mark is not the one that was seen last: plan anew."""
+    """A mark is not the one that was seen last: plan again."""
 
 
 class Copier:

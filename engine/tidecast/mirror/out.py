@@ -1,7 +1,7 @@
 """From a durable topic to a topic on Kafka: a thread for each queue.
 
 One idempotent producer of the mirror's name writes. A mark of each queue on disk says from which
-offset on its batches are counted when the mirror begins anew: so the partitions themselves say how
+offset on its batches are counted when the mirror begins again: so the partitions themselves say how
 far the copy is, whatever was killed. See docs/adr/0052.
 """
 
@@ -54,7 +54,7 @@ _NOBODY = -1
 
 
 class _Anew(Exception):
-    """The brokers have lost or forgotten something: count anew what they have."""
+    """The brokers have lost or forgotten something: count again what they have."""
 
 
 def whole_batches(block: Run, end: int) -> tuple[Run, int]:
@@ -232,7 +232,7 @@ class Out:
         return f"{self._kafka.servers}/{self._kafka.topic}"
 
     def check(self) -> None:
-        """Raise Stopped when another queue has failed, or the mirror begins anew."""
+        """Raise Stopped when another queue has failed, or the mirror begins again."""
         if self._again.is_set() or self._problem:
             raise Stopped
 
@@ -300,7 +300,7 @@ class Out:
         if token > end:
             raise StorageError(
                 f"{self.topic}/{queue}: the mirror has copied it up to offset {token}, and it ends "
-                f"at {end}: it lost records, or was made anew. Give the mirror another name"
+                f"at {end}: it lost records, or was recreated. Give the mirror another name"
             )
         return Mark(token, 0, place)
 
@@ -349,7 +349,7 @@ class Out:
         )
 
     def _serve(self, marks: list[Mark], look: Callable[[], None]) -> bool:
-        """Copy all queues. True: begin anew."""
+        """Copy all queues. True: begin again."""
         ends = self._durable()
         with self._lock:
             self._writing = [

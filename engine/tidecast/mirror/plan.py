@@ -72,7 +72,7 @@ def placing(place: str, sources: int, queues: int) -> Placing:
 
 @dataclass
 class Route:
-    """One queue of the source: where to go on, where the mirror began, its marks in the topic."""
+    """One queue of the source: its position, where the mirror began, its marks in the topic."""
 
     source: int
     position: int
@@ -110,7 +110,7 @@ def plan_of(
         if not mark and durable > began:
             raise Conflict(
                 f"topic {topic}: it knows nothing of this mirror, which has copied queue {source} "
-                f"up to offset {durable}: was it made anew? Use another name to copy it again"
+                f"up to offset {durable}: was it recreated? Use another name to copy it again"
             )
         position = max(began, durable)
         if old.fixed(source) is not None:

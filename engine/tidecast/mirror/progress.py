@@ -1,4 +1,4 @@
-"""How a mirror does: counts from any thread, a limit of its rate, events to whoever listens."""
+"""The progress of a mirror: counts from any thread, a limit of its rate, events to a listener."""
 
 from __future__ import annotations
 

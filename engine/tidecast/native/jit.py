@@ -3,10 +3,10 @@
 Numba's own cache notices an edit of the file that holds a function, not of the files that function
 calls into, and module globals are frozen as constants. Here a kernel is cached in a directory named
 by its module and a digest of that module's source and of every Tidecast module it imports, directly
-or not: an edit compiles anew what depends on it and nothing else, and two checkouts of the same
+or not: an edit compiles again what depends on it and nothing else, and two checkouts of the same
 sources share what either compiled.
 
-Kernels allocate nothing and count no references: whoever calls one holds its arrays until it
+Kernels allocate nothing and count no references: its caller holds the arrays until it
 returns. Numba would count at every use of an array, by a call and, for arrays of Python, a locked
 instruction: two thirds of the time that a message took (142 ns to append and take one, 25 without).
 """
@@ -174,7 +174,7 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
         """Numba's, without `target_context.refresh()`.
 
         It gathers what a compiler needs to know, 0.35 s of CPU in each process, and a kernel that
-        is loaded needs none of it; whoever compiles calls it first.
+        is loaded needs none of it; each compilation calls it first.
         """
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():

@@ -145,7 +145,7 @@ class Conductor:
             self._reported_s[kind] = now_s + REPORT_AGAIN_S
             unreported, self._unreported = self._unreported, 0
             _log.error(
-                "the engine's %s failed; it goes on (%d more such failures were not logged). This "
+                "the engine's %s failed; it resumes (%d more such failures were not logged). This "
                 "is a fault of Tidecast: please report it",
                 agent,
                 unreported,

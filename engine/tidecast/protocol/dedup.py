@@ -260,9 +260,9 @@ class ProducerTable:
     # --- sessions ---------------------------------------------------------------------------------
 
     def overtaken(self, producer: int, line: int, after: int) -> bool:
-        """Has another publisher begun since, of whom one that goes on with a session knows nothing?
+        """Has another publisher begun since, of whom one that continues a session knows nothing?
 
-        ``line``: its first session, 0: it does not go on; ``after``: the newest epoch it had.
+        ``line``: its first session, 0: it continues none; ``after``: the newest epoch it had.
         """
         found = self.known.get(producer)
         return bool(line) and found is not None and found.epoch > after and found.line != line

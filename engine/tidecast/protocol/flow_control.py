@@ -24,7 +24,7 @@ RECEIVER = np.dtype(
         ("progress_ns", np.int64),  # last time `consumed` moved
         ("lost", np.int64),  # packets it found missing
         ("excluded", np.int64),  # 1: was stuck too long; counts again once it moves
-        ("named", np.int64),  # 1: the conductor was told the name of its node
+        ("named", np.int64),  # 1: the conductor knows the name of its node
         ("address_a", np.int64),  # 16 bytes: where it is; only from there it is believed
         ("address_b", np.int64),
         ("credit", np.int64),  # packets that it may ask for again

@@ -1,1 +1,1 @@
-"""Durable queues: who lies where, who reads what, and how far."""
+"""Durable queues: where records lie, which cursors read them, and how far these are."""

@@ -1,6 +1,6 @@
 """Queues that an adapter keeps, as an engine reads them: a thread a queue asks the adapter.
 
-The puller never waits for it: it asks for a block and goes on with other queues until that is here.
+The puller never waits for it: it asks for a block, and serves other queues until that is here.
 When nothing more comes the thread waits at the end of the queue, and wakes the puller by itself.
 """
 

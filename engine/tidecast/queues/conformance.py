@@ -87,7 +87,7 @@ def _writes(adapter: Adapter) -> bool:
 
 
 def _receive(receiver: Receiver, token: int, room: int = ROOM) -> tuple[Run, int]:
-    """One run and where to go on, with a larger buffer when one is asked for."""
+    """One run and where to continue, with a larger buffer when one is asked for."""
     buffer = np.zeros(room, dtype=np.uint8)
     got = receiver.receive(token, buffer, TIMEOUT_S)
     if got.bytes == 0 and got.need:

@@ -166,7 +166,7 @@ class GeneratorAdapter:
         self._parts: list[GeneratorReceiver] = []
 
     def grow(self, queue: int, records: int) -> None:
-        """Let a queue have more records; wakes who waits for them."""
+        """Let a queue have more records; wakes the receivers that wait for them."""
         with self.grown:
             self.counts[queue] += records
             self.grown.notify_all()

@@ -58,7 +58,7 @@ MEMORY_BYTES_MIN = 1 << 30
 
 
 class SimulatedLink(EmbeddedLink):
-    """A session with a node of a `Network`: whoever waits advances the network."""
+    """A session with a node of a `Network`: a caller that waits advances the network."""
 
     def __init__(self, simulated: SimulatedNode, name: str) -> None:
         self.simulated = simulated

@@ -2,7 +2,7 @@
 
 A node sends into one inbox of the switch, once for all, as on a multicast network; NAK and STATUS
 go to another, that of the node they are for. `Switch.move` takes everything out, asks the seeded
-generator and whoever looks, and puts each packet into the inboxes of its receivers when it is due.
+generator and each onlooker, and puts each packet into the inboxes of its receivers when it is due.
 """
 
 from __future__ import annotations

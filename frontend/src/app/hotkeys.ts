@@ -13,7 +13,7 @@ const typing = (target: EventTarget | null) =>
  * with `mod` count; inside a dialog none but those do.
  */
 export function useHotkeys(keys: Hotkeys): void {
-  // The page renders anew with each piece of live data: that must not part the two keys of a pair.
+  // The page renders again with each piece of live data: that must not part the two keys of a pair.
   const latest = useRef(keys);
   useEffect(() => {
     latest.current = keys;

@@ -29,7 +29,7 @@ export function Sparkline(props: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const { theme } = usePrefs();
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: colours are read anew when the theme changes
+  // biome-ignore lint/correctness/useExhaustiveDependencies: colours are read again when the theme changes
   useEffect(() => {
     const element = canvas.current;
     const context = element?.getContext("2d");

@@ -9,7 +9,7 @@ export interface Difference {
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** A short list of objects: its rows are told one by one, not as a cell of JSON. */
+/** A short list of objects: its rows are listed one by one, not as a cell of JSON. */
 const areRows = (value: unknown): value is Record<string, unknown>[] =>
   Array.isArray(value) && value.length > 0 && value.length <= ROWS_MAX && value.every(isObject);
 

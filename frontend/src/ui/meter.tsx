@@ -1,7 +1,7 @@
 import { cn } from "@/lib/cn";
 import { percent } from "@/lib/format";
 
-/** How full something is. Above `high` it is also said in words by whoever shows it. */
+/** How full something is. Above `high` the page that shows it says so in words, too. */
 export function Meter({
   value,
   label,

@@ -3,7 +3,7 @@
 One duty cycle a topic: read all its rings into buffers, one write a queue, and if all writes
 succeeded the topic has moved on. If one did not, nothing more is read from the topic's rings until
 it does: the rings keep what is not in the log, and fill up. Group commit: while one sync runs, the
-cycles go on; what they append is part of the next one. A sync runs in a thread of its own
+cycles continue; what they append is part of the next one. A sync runs in a thread of its own
 (`SYNC_ASKED` until it says `SYNC_DONE`), or in between when the agents are inline. Where a topic
 has a storage beside its logs (`STORING`), what was synced is durable when that storage has it, too.
 After a sync that failed nothing is appended to the topic until one succeeds: it stores the segment

@@ -67,7 +67,7 @@ IMAGE = np.dtype(
         ("published", np.int64),  # messages of the publisher's ring in all, -1 = not known
         ("timeout_ns", np.int64),
         ("silent", np.int64),  # 1: time-out was reported
-        ("durable", np.int64),  # 1: the archiver reads it, and its publisher is told
+        ("durable", np.int64),  # 1: the archiver reads it, and its publisher gets acks
         ("producer", np.int64),  # of a durable image
         ("epoch", np.int64),
         ("first_seq", np.int64),

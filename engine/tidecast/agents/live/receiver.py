@@ -418,7 +418,9 @@ def receive_cycle(S, now_ns):
         n = _drain_socket(S, S.rx0, now_ns)
         S.misc[M_SKIP0] = 0 if n > 0 else QUIET_SOCKET_SKIP
         work += n
-    if S.misc[M_READS] == 0 and S.misc[M_SKIP1] > 0:  # who reads nothing pays no call a cycle
+    if (
+        S.misc[M_READS] == 0 and S.misc[M_SKIP1] > 0
+    ):  # a receiver without readers pays no call a cycle
         S.misc[M_SKIP1] -= 1
     else:
         n = _drain_socket(S, S.rx1, now_ns)

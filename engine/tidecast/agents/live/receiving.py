@@ -264,14 +264,14 @@ def place_packet(S, image, buffer, at, length, now_ns):
                 _repair_not_needed(S, image, now_ns)
         return 0
     if image.end_seq >= 0 and seq >= image.end_seq:
-        image.end_seq = -1  # a publisher that goes on has not ended: that END was not its own
+        image.end_seq = -1  # a publisher that still sends has not ended: that END was not its own
         S.counters[row, C.ENDS_CORRECTED] += 1
     if seq >= image.window_end and not _window_open_for(S, image, ring, seq, now_ns):
         slowest, _, _ = consumed_by_all(image, ring)
         if image.reliability != lay.UNRELIABLE or slowest < image.highest:
             S.counters[row, C.OVERRUNS] += 1
             return 0
-        # A ring and more was lost, all of it was read and none will be repaired: begin anew here.
+        # A ring and more was lost, all of it was read and none will be repaired: begin again here.
         on_lost(S, image, seq, now_ns)
     if seq < image.highest:
         i = find_gap(S.gaps[image.index], image.gaps, seq)

@@ -170,7 +170,7 @@ def send_new_packets(S, pub, ring, now_ns):
             pub.opened = pub.lowest
             _open_writer_limit(pub, ring)
         return 0
-    if load_acquire(ring, lay.CLOSED_AT) != 0:  # what a writer that goes on adds is not part of it
+    if load_acquire(ring, lay.CLOSED_AT) != 0:  # what a writer still adds is not part of it
         wanted = min(wanted, load_i64(ring, lay.END_SEQ_AT) - pub.sent)
         if wanted <= 0:
             return 0

@@ -1,9 +1,9 @@
 """The puller: one agent that serves every cursor (subscription in a queue) of a node.
 
 One duty cycle: what members wrote (acks, room), which queues grew, timers, then each ready cursor
-in turn: what is to be delivered again, then new records, up to a budget. Cursors that cannot go on
+in turn: what is to be delivered again, then new records, up to a budget. Cursors that are stuck
 wait in chains, so the cost of a cycle is that of its work. What needs a log, a file or a decision
-goes to the shell as an event; the cursors concerned wait meanwhile, the others go on.
+goes to the shell as an event; the cursors concerned wait meanwhile, the others continue.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _one_ack(S, cursor, C, ring, at, member, now):
 
 @inlined
 def _after_acks(S, cursor, C):
-    """A cursor's entries changed: go on with what waited for that."""
+    """A cursor's entries changed: continue with what waited for that."""
     if C.owner < 0 and C.moving > 0:
         finish_moves(S, cursor, C)
     if C.reason == cursors.WINDOW_FULL or (C.again_n > 0 and C.again_dirty > 0):
@@ -338,7 +338,7 @@ def look_at_timers(S, cursor, C, now):
             C.again_dirty = 1
             continue
         if state == window.DEAD:
-            if S.attention[A_EVENTS] < EVENTS_MAX:  # who was told of it first has the reason
+            if S.attention[A_EVENTS] < EVENTS_MAX:  # the first report has the reason
                 store_u8(bytes_at(address_of(S.reasons[S.attention[A_EVENTS]]), 2), 0, 0)
                 store_u8(bytes_at(address_of(S.reasons[S.attention[A_EVENTS]]), 2), 1, 0)
             announce_dead(S, C, cursor, win, e, now, load_u32(win, e + window.W_POSITION))

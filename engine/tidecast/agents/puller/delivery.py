@@ -2,7 +2,7 @@
 
 A run is records with contiguous tokens for one member: one copy, one frame. Whatever holds a record
 back (its key waits, its share of keys moves, its member has no credit while another has) makes it a
-HELD entry of the window, so that the cursor goes on past it, as far as the window reaches.
+HELD entry of the window, so that the cursor continues past it, as far as the window reaches.
 """
 
 from __future__ import annotations

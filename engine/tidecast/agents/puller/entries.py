@@ -173,7 +173,7 @@ def evict_block(words, q):
 
 @held_kernel
 def end_fetch(words, q, b, fetched_bytes, records, end, fresh):
-    """A fetch of queue ``q`` ended: wake who waits. ``end``: behind the queue's newest record."""
+    """A fetch of queue ``q`` ended: wake waiting cursors. ``end``: behind its newest record."""
     finish_fetch(puller_of(words), q, b, fetched_bytes, records, end, fresh)
     return 0
 

@@ -45,7 +45,7 @@ def extensible(S, q, token):
 
 @inlined
 def finish_fetch(S, q, b, fetched_bytes, records, end, fresh):
-    """A fetch of queue ``q`` ended: wake who waits. ``end``: behind the queue's newest record."""
+    """A fetch of queue ``q`` ended: wake waiting cursors. ``end``: behind its newest record."""
     Q = S.queues[q]
     if fresh and records > 0:
         adopt(S, q, b)

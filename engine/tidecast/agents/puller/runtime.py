@@ -52,7 +52,7 @@ _GAPS, _HOLES = 1024, 16
 
 
 def _raise(_agent: str, problem: Exception, _in_a_row: int) -> None:
-    """Nobody is there to be told: end the thread with a traceback."""
+    """There is nobody to notify: end the thread with a traceback."""
     raise problem
 
 
@@ -346,7 +346,7 @@ class Puller(BlockMemory):
             del self._bad[q]
         if Q["want"] >= 0:
             self._fetch(q)
-        elif again:  # whoever wants it still asks for it anew
+        elif again:  # cursors that still want it ask again
             entries.end_fetch(self.words, q, 0, 0, 0, int(Q["end"]), False)
         if bad:
             self._waiting.setdefault(q, min(one.due_ns for one in bad.values()))
@@ -385,7 +385,7 @@ class Puller(BlockMemory):
         if got.oldest > job.token:
             self._jump(job.q, job.token, got.oldest)
             self._go_on_at(job, got.oldest)
-            if not job.fresh:  # those behind in that block have yet to be told of what is gone
+            if not job.fresh:  # those behind in that block have yet to learn what is gone
                 self._instead_fresh(job)
                 return
         if got.need_bytes > 0:
@@ -518,7 +518,7 @@ class Puller(BlockMemory):
     def record_from(self, q: int, token: int) -> tuple[int, bytes]:
         """The first record from ``token`` on, and its token. Raises TidecastError.
 
-        NotFound: there is none, though the queue goes on behind ``token``.
+        NotFound: there is none, though the queue continues behind ``token``.
         """
         S = self.state
         for b in S.held[q, : int(S.queues[q]["blocks"])].tolist():

@@ -26,7 +26,7 @@ _AHEAD = 2
 
 @inlined
 def _hand_over(S, C, cursor, b, now, limit):
-    """Deliver up to ``limit`` records at a waiting cursor, which goes on waiting.
+    """Deliver up to ``limit`` records at a waiting cursor, which continues to wait.
 
     If anything holds it back it waits for that, or has a turn of its own.
     """

@@ -27,7 +27,7 @@ def _take(port, out):
 
 @kernel
 def ping_inline(out_port, in_port, source, n, out, samples, progress, agents, scratch):
-    """Round trips from progress[0] on, agents inline. Returns 1: events wait, go on after them."""
+    """Round trips from progress[0] on, agents inline. Returns 1: events wait, call again after."""
     while progress[0] < samples.size:
         began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         if _send(out_port, source, n) < 0:

@@ -58,7 +58,9 @@ class Closing(Protocol):
     "--rate", type=click.IntRange(1, 100_000_000), metavar="N", help="Records a second, at most."
 )
 @click.option(
-    "--once/--follow", default=False, help="End when all is copied, or go on [default: --follow]."
+    "--once/--follow",
+    default=False,
+    help="End when all is copied, or continue [default: --follow].",
 )
 @click.option(
     "--start",

@@ -63,7 +63,7 @@ def kafka_options(command: F) -> F:
             "docs/KAFKA.md. [default: `kafka` in the topology, else off]",
         ),
         click.option("--kafka-advertised", "advertised", metavar="HOST:PORT",
-                     help="Where Kafka clients are told to find it. [default: where each has "
+                     help="The address that Kafka clients get. [default: where each has "
                      "reached it]"),
         click.option("--kafka-cert", "certificate", type=file, envvar="TIDECAST_KAFKA_CERT",
                      help="Its TLS certificate, a PEM file [env: TIDECAST_KAFKA_CERT]."),

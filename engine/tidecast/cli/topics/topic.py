@@ -392,7 +392,7 @@ def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
 @_settings_options
 @click.option(
     "--recreate", is_flag=True,
-    help="Also change what needs the topic made anew: its publications and subscriptions end.",
+    help="Also change settings that recreate the topic: its publications and subscriptions end.",
 )  # fmt: skip
 @data_dir_option
 @token_option

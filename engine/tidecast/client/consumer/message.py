@@ -257,7 +257,7 @@ class DurableBatch(StoredRecords):
 
     @property
     def messages(self) -> list[DurableMessage]:
-        """All messages. `to_arrow` is for who wants columns."""
+        """All messages. `to_arrow` gives columns."""
         return list(map(DurableMessage, self.payloads(), repeat(self), range(self._n)))
 
     def values(self) -> list[Any]:

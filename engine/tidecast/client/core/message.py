@@ -171,7 +171,7 @@ class Batch(Origin):
 
     @property
     def parts(self) -> tuple[memoryview, ports.Port, ports.Port | None, int]:
-        """Memory, starts and ends, poll's output (None: all plain), count: for who passes it on."""
+        """Memory, starts and ends, poll's output (None: all plain), count: to be passed on."""
         self._check()
         return self._memory, self._columns, self._rows, self._n
 
@@ -196,7 +196,7 @@ class Batch(Origin):
 
     @property
     def messages(self) -> list[Message]:
-        """All messages. `views` and `to_arrow` are for who wants nothing copied.
+        """All messages. `views` and `to_arrow` copy nothing.
 
         A subscription that can be lapped took a copy; the ring of another is not overwritten
         before it moves on, except when it is evicted: see `still_valid`.

@@ -200,7 +200,7 @@ def refused(topic: str, number: int) -> StorageError:
         )
     return StorageError(
         f"topic {topic}: the engine's disk takes no more: {os.strerror(number)}; what is not "
-        "durable waits in the publisher's ring; the engine goes on by itself: free space there, or "
+        "durable waits in the publisher's ring; the engine resumes by itself: free space there, or "
         "let it delete (tidecast topic edit --retention-bytes)",
         number,
     )

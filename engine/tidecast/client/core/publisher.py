@@ -210,7 +210,7 @@ class PublisherCore:
         Where that engine cannot continue it, what was not sent is lost, and reported.
         """
         mapped, ring = self._mapped, self._ring
-        ports.finish(self._port)  # who reads it here reads it to its end, then the next one
+        ports.finish(self._port)  # its readers here read it to its end, then the next one
         unsent, incarnation = self._unsent_in_ring(), describe(ring).incarnation
         grant = self._attach(self._continuing())
         if not grant.continued and self._connection.link.incarnation != incarnation:
@@ -535,7 +535,7 @@ class PublisherCore:
         return int(self._mapped.array.nbytes)
 
     def port_for_kernel(self) -> ports.Port | None:
-        """The port, for who holds the lock; None when the ring is full or the engine is lost."""
+        """The port, under the lock; None when the ring is full or the engine is lost."""
         return self._port if self._flush_collected() else None
 
     def _flush_collected(self) -> bool:

@@ -15,7 +15,7 @@ from tidecast.native.memory import address_of, bytes_at, copy, load_i64, load_u1
 
 V_SEQ, V_AT, V_COUNT, V_MOVED, V_SLOTS, V_SLOT_BYTES, V_SLOTS_AT, V_NEED, V_BAD = range(9)
 MOVE_FIELDS = 9
-"""Where moving goes on: packet, offset in it, messages before it; messages moved; the old ring's
+"""Next to move: packet, offset in it, messages before it; messages moved; the old ring's
 geometry; bytes of assembly buffer wanted; messages that could not be read."""
 MOVED, NEED = 0, -20
 _HEADER = wire.PACKET_HEADER_BYTES

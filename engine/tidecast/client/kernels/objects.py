@@ -81,7 +81,7 @@ def _put(own: int, arguments: int, n: int, names: int) -> int:
 def fast_publish(
     cell: np.ndarray[Any, Any], slow: Callable[..., Any], done: object
 ) -> Callable[..., Any]:
-    """``slow``, a method that publishes, for who calls it with `bytes` and nothing else.
+    """``slow``, a method that publishes, for calls with `bytes` and nothing else.
 
     ``cell``: int64[1], the address of the publisher's port. ``done``: what it returns then.
     """

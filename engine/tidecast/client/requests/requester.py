@@ -440,7 +440,7 @@ class Requester:
                 if inbox.gone:
                     self._responders_gone()
                 if self._inbox.ended or self._announcements.ended:
-                    self._problem = Closed(f"topic {self.topic}: it was deleted or made anew")
+                    self._problem = Closed(f"topic {self.topic}: it was deleted or recreated")
             if self._problem is not None:
                 for pending in list(self._pending.values()):
                     self._complete(pending, None, self._problem)

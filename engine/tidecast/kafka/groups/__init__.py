@@ -1,1 +1,1 @@
-"""Groups of consumers: who reads which partition, and the offsets that they commit."""
+"""Groups of consumers: the partitions that each member reads, and the committed offsets."""

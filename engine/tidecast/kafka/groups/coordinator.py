@@ -1,6 +1,6 @@
 """Consumer groups: the coordinator's state machine, without sockets, clocks or files.
 
-A group is *empty*, *preparing* (members join), *completing* (its leader works out who reads what)
+A group is *empty*, *preparing* (members join), *completing* (its leader assigns the partitions)
 or *stable*. Joins and syncs are answered later, through the function that came with them. All
 methods are called in one thread; times are seconds on a monotonic clock, given by the caller.
 Members are forgotten by a restart, and join again; offsets are kept by `Offsets`.

@@ -91,7 +91,7 @@ class Offsets:
             try:
                 found = msgspec.json.decode(open_json(path.read_bytes()), type=Stored)
             except (OSError, ValueError, ConfigError, msgspec.DecodeError) as problem:
-                _log.error("kafka: %s: %s: it is set aside; its group begins anew", path, problem)
+                _log.error("kafka: %s: %s: it is set aside; its group starts empty", path, problem)
                 with contextlib.suppress(OSError):
                     path.replace(path.with_suffix(".bad"))
                 continue

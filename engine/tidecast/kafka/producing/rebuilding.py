@@ -150,7 +150,7 @@ def rebuild_queue(
                 if noted.token > due:
                     raise StorageError(
                         f"records {due} to {noted.token - 1} of the log are not there: the brokers "
-                        "lost them. To go on without all before, delete them (kafka-delete-records"
+                        "lost them. To do without all before, delete them (kafka-delete-records"
                         f" up to offset {head.base_offset})"
                     )
                 if noted.token + noted.records > due:

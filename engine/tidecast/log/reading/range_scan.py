@@ -239,7 +239,7 @@ def lost(topic: str, queue: int, first: int, end: int) -> GapError:
     """The error of a read that retention has overtaken."""
     return GapError(
         f"{topic}/{queue}: tokens {first} to {end - 1} were deleted by retention before they were "
-        "read. Keep more (retention), read faster, or set failOnDataLoss=false to go on with what "
-        "is left",
+        "read. Keep more (retention), read faster, or set failOnDataLoss=false to continue with "
+        "what is left",
         (first, end),
     )

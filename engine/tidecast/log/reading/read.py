@@ -226,7 +226,7 @@ def read_block(R, token, buffer, at, room):
     """Read whole batches into ``buffer[at:at + room]``, the first the one that holds ``token``.
 
     Returns bytes (always of one segment, checksums verified), or NOTHING, GONE, CORRUPT, NEED_ROOM
-    or ``-errno``. ``room``: at least 4 KiB. R_TOKEN is then the token to go on with.
+    or ``-errno``. ``room``: at least 4 KiB. R_TOKEN is then the token to continue with.
     """
     L, W = R.log, R.w
     limit = readable_token(L)
@@ -276,7 +276,7 @@ def read_run(words, token, buffer, at, room):
 
 @kernel
 def close_reader(words):
-    """Close what a reader has open. It may go on reading all the same."""
+    """Close what a reader has open. It may continue to read."""
     _close_segment(_reader_of(words))
 
 

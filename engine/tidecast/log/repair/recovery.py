@@ -7,7 +7,7 @@ batch is copied aside as ``<segment>.torn-<n>`` and cut off.
 A batch that is not sound, with sound ones behind it, is either what a loss of power left of writes
 that were not synced, or was whole once and rotted. In the first case nothing from there on was
 acked, and it is cut off, too: what publishers send again must not meet its own later sequences. In
-the second it stays where it is, and readers are told.
+the second it stays where it is, and readers get an error.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def write_index(
     *,
     seal: tuple[int, int] | None,
 ) -> None:
-    """Write an index anew, whole or not at all."""
+    """Write an index again, whole or not at all."""
     raw = index_header(segment_head)
     some = entries if seal is None else [*entries[:-1], (*seal, entries[-1][2])]
     raw += b"".join(index_entry(*entry) for entry in some)

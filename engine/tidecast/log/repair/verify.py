@@ -126,7 +126,7 @@ def _segment(report: Report, path: Path, base: int, following: int, progress: Pr
             _bad(report, path, scanner.position, token, CAUSES[scanner.cause])
             if found < 0:
                 break
-            scanner.reset(found)  # go on behind the damage
+            scanner.reset(found)  # continue behind the damage
             progress(scanner.position - at)
             at = scanner.position
     finally:

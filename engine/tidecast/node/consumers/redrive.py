@@ -113,7 +113,8 @@ class Page:
         return bool(
             headers.get(f"{MARK}subscription") == self.name
             and headers.get(f"{MARK}pattern") == self.pattern
-            and FOR_HEADER not in headers  # a letter that was sent again, to who gave it up
+            and FOR_HEADER
+            not in headers  # a letter that was sent again, to the subscription that gave it up
         )
 
     def _is_meant(self, record: dict[str, Any], raw: bytes) -> bool:

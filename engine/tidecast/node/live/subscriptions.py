@@ -93,7 +93,7 @@ class Subscriptions:
             if client_id in self._ctx.clients:
                 self._ctx.clients[client_id].subscriptions.discard(subscription_id)
             for publication in self._covered_pubs(subscription.pattern):
-                if not publication.left:  # who reads it keeps its entry
+                if not publication.left:  # its readers keep their entries
                     self._stop_reading(publication, subscription_id)
             for image in self._covered_images(subscription.pattern):
                 self._stop_reading(image, subscription_id)

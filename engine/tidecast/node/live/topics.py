@@ -245,5 +245,5 @@ def _ended(publication: Publication) -> events.PublicationEnded:
         topic=name,
         session=publication.session,
         code=Closed.code,
-        reason=f"topic {name}: it was deleted or made anew: open another publisher",
+        reason=f"topic {name}: it was deleted or recreated: open another publisher",
     )

@@ -2,7 +2,7 @@
 
 A *sender* here is a node's start, a lane and a kind of key: what has packet numbers of its own. It
 enters the table by a packet whose tag is good, and takes the place of the node's sender that was
-silent longest: whoever has no key throws no sender out, and costs one tag check a packet.
+silent longest: a sender without the key throws no other out, and costs one tag check a packet.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ QUEUE = np.dtype(
         ("evicted", np.int64),  # blocks given up
         ("spilled", np.int64),  # of these, blocks in which a slow or paused cursor rested
         ("bad", np.int64),  # fetches whose batches were not sound
-        ("followers", np.int64),  # cursors of one stream each that wait to be told of a record
+        ("followers", np.int64),  # cursors of one stream each that wait for news of a record
         ("scout", np.int64),  # for them, all records before were looked at
         ("reader_address", np.int64),  # words of the READER of its log; 0: the shell fetches
     ]

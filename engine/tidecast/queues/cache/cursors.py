@@ -205,7 +205,7 @@ def park(S, C):
 
 @inlined
 def unpark(S, C):
-    """It goes on."""
+    """Put a cursor among the ready ones: it continues."""
     if C.parked >= 0:
         B = S.blocks[C.parked]
         if B.generation == C.parked_generation and B.parked > 0:
@@ -236,7 +236,7 @@ def want(S, C, cursor, token):
 
 @inlined
 def queue_grew(S, q):
-    """New records were appended: how many is found out by whoever fetches."""
+    """New records were appended: the next fetch finds out how many."""
     S.queues[q].end, S.queues[q].grew = UNKNOWN, 1
     if S.queues[q].followers > 0:
         S.scouting[q >> 6] |= 1 << (q & 63)

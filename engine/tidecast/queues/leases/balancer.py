@@ -48,7 +48,7 @@ def best_fit(queues: int, nodes: Collection[str], active: Collection[str]) -> Pl
 
 
 def static(queues: int, nodes: Collection[str], active: Collection[str]) -> Plan:
-    """The plan over all configured ``nodes``, whoever is there; answered for the active ones.
+    """The plan over all configured ``nodes``, active or not; answered for the active ones.
 
     The queues of a node that left wait for it.
     """

@@ -7,8 +7,8 @@ Two nets hold together:
    from when it *sent* the request that was granted, less a margin for clocks that run at different
    speeds. So an owner that looks at `LeaseKeeper.epoch_to_append` before it appends never meets
    another.
-2. **Epoch.** A process that sleeps between that look and the append is caught by the log: whoever
-   starts on a queue first writes its epoch there, and an append with a lower one is refused.
+2. **Epoch.** A process that sleeps between that look and the append is caught by the log: each new
+   owner of a queue first writes its epoch there, and an append with a lower one is refused.
 
 A queue is handed over in the order flush -> release -> acquire: the agent stops and flushes while
 the lease is still renewed, and only then gives it back. (Orleans releases before its agent has

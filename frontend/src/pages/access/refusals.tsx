@@ -2,7 +2,7 @@ import { exact, rate } from "@/lib/format";
 import type { KeyLive } from "@/live/types";
 import { StateBadge } from "@/ui/badge";
 
-/** Requests of a key's clients that engines refused since these started, and whether it goes on. */
+/** Requests of a key's clients that engines refused since these started, and whether that continues. */
 export function Refusals({ live }: { live: KeyLive | undefined }) {
   if (!live) return <span className="text-faint text-xs">none</span>;
   return (

@@ -37,7 +37,7 @@ interface Shown {
   edges: string[];
 }
 
-/** The platform's own topics: telemetry. They are shown to who asks for them. */
+/** The platform's own topics: telemetry. They are shown on request. */
 const OWN = "tidecast.";
 
 /**
