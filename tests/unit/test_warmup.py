@@ -61,7 +61,7 @@ def test_groups_are_dealt_to_the_cores_evenly(monkeypatch: pytest.MonkeyPatch) -
         one, other = warmup._dealt(list(wanted))
         assert sorted(one + other) == sorted(wanted)
         shorter, longer = sorted((warmup._share(one), warmup._share(other)))
-        assert longer < 1.5 * shorter, f"{one} and {other}"
+        assert longer < 1.6 * shorter, f"{one} and {other}"
     assert warmup._dealt(["log", "archiver"]) == [["archiver", "log"]], "one group, one process"
     assert warmup._dealt([]) == []
 
