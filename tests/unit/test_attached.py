@@ -24,6 +24,7 @@ from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound
 from tidecast.events import MessageDropped, QueueUnreadable, RecordsGone
 from tidecast.queues import attached
 from tidecast.queues.generator import GeneratorAdapter
+from tidecast.queues.sources import Fetched
 from tidecast.sync import Connection
 from tidecast.telemetry.queues import Times, samples
 
@@ -239,6 +240,53 @@ def test_a_block_is_waited_for_by_nobody() -> None:
     assert got is not None
     assert (got.end, source.poll(0)) == (50, None)
     source.close()
+
+
+def test_a_reader_behind_the_end_is_not_held_up_by_a_watch_of_it(tmp_path: Path) -> None:
+    """A receive at the end waits for the next record, and the next block waits for it."""
+    n = 30_000
+    feed, asked = GeneratorAdapter(1, n, RECIPE), list[int]()
+    make = feed.receiver
+
+    def receiver(queue: int) -> Any:
+        one: Any = make(queue)
+        receive = one.receive
+
+        def noted(token: int, buffer: Any, timeout_s: float) -> Any:
+            asked.append(token)
+            return receive(token, buffer, timeout_s)
+
+        one.receive = noted
+        return one
+
+    feed.receiver = receiver  # type: ignore[method-assign]
+    with fed(tmp_path, feed) as client, client.consumer("feed", "reader") as consumer:
+        got = 0
+        while got < n:
+            batch = consumer.fetch(4096, 5.0)
+            got += len(batch)
+            batch.ack()
+        feed.grow(0, 5)
+        assert len(take(consumer, 5)) == 5  # at the end it is watched
+    blocks = [at for at, token in enumerate(asked) if token < n]
+    assert len(blocks) > 5
+    assert n not in asked[: blocks[-1]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "end", "watched"),
+    [
+        (Fetched(9, 50, next_token=10), -1, (-1, 0.0)),
+        (Fetched(9, 50, next_token=50), -1, (50, 0.0)),
+        (Fetched(0, 50, next_token=50), -1, (50, 0.0)),
+        (Fetched(9, 60, next_token=10), 50, (60, attached.NEXT_S)),
+        (Fetched(0, 10, 4096), 50, (-1, 0.0)),
+    ],
+)
+def test_the_end_is_watched_once_a_reader_is_there(
+    answer: Fetched, end: int, watched: tuple[int, float]
+) -> None:
+    assert attached._watched(answer, end) == watched
 
 
 def test_holes_are_passed_and_positions_lag_and_seek_stay_true(tmp_path: Path) -> None:

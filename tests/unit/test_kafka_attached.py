@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import numpy as np
 import pytest
 from tests.support.kafka_brokers import Brokers, brokers, missing
 from tests.support.patience import wait_until
@@ -89,6 +90,22 @@ def test_what_was_fetched_is_not_fetched_again_under_any_pauses(
             numbers = [int(x.split()[1]) for x in found if int(x.split()[0]) == partition]
             assert numbers == list(range(each))
         assert feed.counted().bytes == once
+
+
+def test_the_next_answer_is_asked_for_while_records_are_delivered(real_kafka: Brokers) -> None:
+    topic, n = fresh("ahead"), 40
+    real_kafka.create(topic, 1)
+    real_kafka.fill(topic, [bytes(1000)] * n, batch_num_messages=10)
+    receiver: Any = adapter_of(real_kafka, topic, fetch_bytes=16_384).receiver(0)
+    buffer, token, ahead = np.empty(1 << 20, dtype=np.uint8), 0, 0
+    while token < n:
+        token = receiver.receive(token, buffer, 10.0).next_token
+        asked = [link.asked for link in receiver._links if link.asked is not None]
+        assert asked == [receiver._kept[0].behind] * (receiver._kept[0].behind < n)
+        ahead += len(asked)
+    assert ahead
+    assert receiver.records == n
+    receiver.close()
 
 
 def test_one_slow_subscription_beside_nine_fast_ones_reads_each_byte_once(

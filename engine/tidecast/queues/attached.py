@@ -22,9 +22,9 @@ from tidecast.queues.adapter import Adapter, Received, Receiver
 from tidecast.queues.records import head_of
 from tidecast.queues.sources import Fetched
 
-FETCH_S, WATCH_S, RETRY_S = 0.1, 0.05, 1.0
+FETCH_S, WATCH_S, RETRY_S, NEXT_S = 0.1, 0.05, 1.0, 0.02
 """How long a receive may wait for a block that is wanted, and for the next record at the end; how
-long nothing is asked after an error."""
+long nothing is asked after an error; how long a reader that has more to read may take to ask."""
 TOKEN_MAX = 1 << 62
 _JOIN_S = 5.0
 
@@ -157,6 +157,20 @@ def _check_run(buffer: Bytes, got: Received, token: int) -> None:
         )
 
 
+def _watched(answer: Fetched, end: int) -> tuple[int, float]:
+    """The end to watch for growth behind an answer, -1: none; seconds to wait for a job before.
+
+    ``end``: the end watched so far. A watch holds the next job up, so a reader that is not at the
+    end begins none, and delays one of another reader.
+    """
+    if answer.need_bytes:
+        return -1, 0.0
+    at_end = answer.next_token >= answer.end
+    if end < 0 and not at_end:
+        return -1, 0.0
+    return answer.end, 0.0 if at_end else NEXT_S
+
+
 class AdapterSource:
     """See `tidecast.queues.sources.Source`."""
 
@@ -225,8 +239,9 @@ class AdapterSource:
                 if job is None:
                     end = -1 if self._grew(end) else end
                 else:
-                    self._answer = answer = self._fetch(*job)
-                    end = -1 if answer.need_bytes else answer.end
+                    answer = self._fetch(*job)
+                    end, pause_s = _watched(answer, end)
+                    self._answer = answer
             except Closed:
                 return
             except TidecastError as problem:

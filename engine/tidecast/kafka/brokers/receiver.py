@@ -1,8 +1,9 @@
 """Reads one partition at the offsets that it is asked for, and never fetches what it has.
 
-A Fetch waits at the broker for the next record; when another offset is wanted meanwhile, that is
-fetched over a second connection. What an answer brought is kept until a reader has passed it, two
-answers at most, so a pause of a reader costs no byte.
+The next answer is asked for while the records of one are delivered. A Fetch waits at the broker for
+the next record; when another offset is wanted meanwhile, that is fetched over a second connection.
+What an answer brought is kept until a reader has passed it, two answers at most, so a pause of a
+reader costs no byte.
 """
 
 from __future__ import annotations
@@ -94,9 +95,29 @@ class KafkaReceiver:
             answer = link.answer(max(0.0, deadline - time.monotonic()))
             if answer is None:
                 return False
-            return self._take(token, answer, deadline)
+            found = self._take(token, answer, deadline)
         except ConnectionLost as problem:
             return self._wait(problem, deadline)
+        if found and self._kept and self._kept[0].token == token:
+            self._ask_ahead(link, self._kept[0])
+        return found
+
+    def _ask_ahead(self, link: Link, taken: Fetched) -> None:
+        """Ask for what follows an answer while its records are delivered.
+
+        What comes stays in the connection until a reader wants it. At the end of the partition the
+        reader asks by itself.
+        """
+        token = taken.behind
+        known = token >= taken.end or any(one.covers(token) for one in self._kept)
+        if known or link.asked is not None or any(one.asked == token for one in self._links):
+            return
+        with contextlib.suppress(ConnectionLost):  # the next receive finds it, and waits
+            link.send(
+                tables.FETCH,
+                self._request(token, self._cluster.leader(self.partition).epoch),
+                token,
+            )
 
     def _link_for(self, token: int) -> Link:
         """The connection over which ``token`` is asked for, now or already."""
