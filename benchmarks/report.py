@@ -37,6 +37,10 @@ LIMITS_S = {
 LIMIT_S = 100.0
 KAFKA_JARS = HERE / "peers" / ".cache" / "kafka"
 KAFKA = ("--kafka", str(KAFKA_JARS.relative_to(HERE.parent))) if KAFKA_JARS.is_dir() else ()
+BROKER = tuple(
+    word for each in (os.environ.get("KAFKA_SERVERS"),) if each for word in ("--servers", each)
+)
+"""A Kafka broker to compare with, HOST:PORT of the variable."""
 # The most telling ones first: time may run out.
 RUNS: dict[str, tuple[str, ...]] = {
     "throughput": ("tidecast", "bench", "throughput", "--peers", "--json"),
@@ -56,7 +60,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "pausing": ("tidecast", "bench", "pausing", "--json"),
     "slow-consumer": ("tidecast", "bench", "slow-consumer", "--json"),
     "streams": ("tidecast", "bench", "streams", "--json"),
-    "kafka": ("tidecast", "bench", "kafka", "--json"),
+    "kafka": ("tidecast", "bench", "kafka", *BROKER, "--json"),
     "start": ("tidecast", "bench", "start", "--json"),
     "control": ("python", "-m", "benchmarks.control", "--seconds", "5", "--json"),
     "recovery": ("tidecast", "bench", "recovery", "--gigabytes", "10", "--json"),
@@ -78,6 +82,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
     "throughput-61440": ("tidecast", "bench", "throughput", "--packet-bytes", "61440", "--json"),
 }
+if BROKER:
+    RUNS["kafka-storage"] = ("tidecast", "bench", "kafka-storage", *BROKER, "--json")
 README_FIGURES = (
     ("throughput", "msgs_per_s", "messages/s"),
     ("throughput-engine", "msgs_per_s", "messages/s"),
@@ -118,6 +124,12 @@ HEAD_FIGURES = (
     "rtt_p999_us",
     "source_rows_per_s",
     "sink_rows_per_s",
+    "produced_records_per_s",
+    "fetched_records_per_s",
+    "stored_msgs_per_s",
+    "read_msgs_per_s",
+    "paused_fetched_ratio",
+    "paused_msgs_per_s",
 )
 
 
@@ -177,6 +189,10 @@ def _figure(value: Any) -> str:
 def _peer_rows(peers: dict[str, Any]) -> list[str]:
     rows = []
     for peer, outcomes in peers.items():
+        if peer == "ratio":
+            shown = ", ".join(f"{key} {_figure(value)}" for key, value in outcomes.items())
+            rows.append(f"| ratio, ours to theirs | | {shown} |")
+            continue
         for outcome in outcomes:
             config = " ".join(
                 f"{k}={v}"
@@ -238,7 +254,7 @@ def write() -> None:
     )
     lines = ["# Results", "", about, ""]
     older = _older_sections()
-    for name in [n for n in RUNS if n in kept or n in older]:
+    for name in [n for n in {**RUNS, "kafka-storage": ()} if n in kept or n in older]:
         section = _section(name, kept[name]) if name in kept else older[name]
         lines += [*section, ""] if section[-1] else section
     (HERE / "RESULTS.md").write_text("\n".join(lines))

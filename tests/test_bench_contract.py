@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from tests.project import ROOT, select
-from tidecast.bench import benches, consuming, kafka, pulling
+from tidecast.bench import benches, consuming, kafka, kafka_storage, pulling
 from tidecast.bench.commands import HELP, cli
 
 PAGE = (ROOT / "docs" / "BENCHMARKS.md").read_text()
@@ -53,6 +53,7 @@ QUICK = {
     "pausing": ["--records", "1000", "--seconds", "0.1", "--bm2-records", "1000"],
     "slow-consumer": ["--records", "1000", "--healthy", "2"],
     "kafka": ["--records", "10000", "--queues", "2"],
+    "kafka-storage": ["--messages", "2000", "--queues", "2"],
     "seal": ["--packet-bytes", "1400"],
     "start": [],
     "streams": ["--records", "1000", "--streams", "20"],
@@ -151,9 +152,14 @@ def problems_of(name: str, outcome: dict[str, Any]) -> list[str]:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", QUICK)
-def test_a_bench_prints_what_is_documented(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bench_prints_what_is_documented(
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     if name == "spark":
         pytest.importorskip("pyspark")
+    options = list(QUICK[name])
+    if name == "kafka-storage":
+        options += ["--servers", request.getfixturevalue("real_kafka").address]
     for module, setting, n in (
         (benches, "TURNS", 1),
         (benches, "IPC_TURNS", 1),
@@ -162,9 +168,12 @@ def test_a_bench_prints_what_is_documented(name: str, monkeypatch: pytest.Monkey
         (pulling, "TURNS", 1),
         (kafka, "TURNS", 1),
         (kafka, "ROUNDS", 20),
+        (kafka_storage, "TURNS", 1),
+        (kafka_storage, "PAUSED_RECORDS", 20),
+        (kafka_storage, "PAUSED_POLLS", 10),
     ):
         monkeypatch.setattr(module, setting, n)
-    run = CliRunner().invoke(cli, [name, "--json", *QUICK[name]])
+    run = CliRunner().invoke(cli, [name, "--json", *options])
     assert run.exit_code == 0, run.output
     *_, last = run.stdout.splitlines()
     assert problems_of(name, json.loads(last)) == []

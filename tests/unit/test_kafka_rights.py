@@ -14,7 +14,7 @@ from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 
 TOPICS = [{"name": "mine", "mode": "durable", "fsync_interval_ms": 2}]
-SECRET, KEY = new_key("every", [Scope(pattern=">", rights=list(RIGHTS))])
+SECRET, KEY = new_key("every", [Scope(pattern=">", rights=["publish", "subscribe", "manage"])])
 POOR_SECRET, POOR_KEY = new_key("poor", [Scope(pattern="none", rights=["publish"])])
 PLACE = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1}
 OFFSETS = {"name": "mine", "partitions": [PLACE]}

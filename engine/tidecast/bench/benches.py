@@ -15,6 +15,7 @@ from tidecast.bench.consuming import consume
 from tidecast.bench.durable import durable, recovery
 from tidecast.bench.gateway import gateway
 from tidecast.bench.kafka import kafka
+from tidecast.bench.kafka_storage import kafka_storage
 from tidecast.bench.loops.floor import copy_packets, open_packets, seal_packets
 from tidecast.bench.measure import (
     Result,
@@ -633,7 +634,7 @@ BENCHES: dict[str, Callable[..., Result]] = {
     "fanout": fanout, "loss": loss, "idle": idle, "durable": durable, "recovery": recovery,
     "gateway": gateway, "request": request,
     "consume": consume, "pausing": pausing, "slow-consumer": slow_consumer, "streams": streams,
-    "start": start, "seal": seal, "kafka": kafka,
+    "start": start, "seal": seal, "kafka": kafka, "kafka-storage": kafka_storage,
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ HELP = {
     "start": "A first start of an engine, which compiles its kernels, and later ones.",
     "seal": "The cipher of sealed packets (AES-GCM of libcrypto), beside a copy of the packet.",
     "kafka": "The Kafka endpoint: Produce, Fetch, round trips; with --servers beside Kafka.",
+    "kafka-storage": "Topics on a Kafka cluster beside confluent-kafka; needs --servers.",
     "streams": "One key's messages in a queue of very many keys, each with a subscription.",
 }
 OURS = {"durable": "publish_batched_msgs_per_s", "consume": "batches_msgs_per_s"}
@@ -178,7 +179,7 @@ def _add(name: str) -> None:
     @click.option("--healthy", type=click.IntRange(1, 500), help="Consumers beside the stuck one.")
     @click.option("--seconds", type=click.FloatRange(0.1, 600), help="Of each case.")
     @click.option("--bm2-records", type=click.IntRange(1000), help="Of 5,000 bytes.")
-    @click.option("--servers", metavar="HOST:PORT", help="A Kafka broker to compare with.")
+    @click.option("--servers", metavar="HOST:PORT", help="A Kafka broker.")
     @click.option("--secure", is_flag=True, default=None, help="Sealed packets, beside plain ones.")
     @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost.")
     @data_dir_option
@@ -203,7 +204,7 @@ for _name in HELP:
     _add(_name)
 
 
-@cli.command("all", help="Every bench in turn; one JSON object each.")
+@cli.command("all", help="Every bench that needs no broker, in turn; one JSON object each.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @click.option("--peers", is_flag=True, help="Also run the installed peers.")
 @data_dir_option
@@ -211,7 +212,8 @@ def run_all(as_json: bool, peers: bool, data_dir: Path) -> None:
     """Run them all."""
     del data_dir
     for name in HELP:
-        _measure(name, as_json, peers, {})
+        if name != "kafka-storage":  # it is nothing without a broker
+            _measure(name, as_json, peers, {})
     _measure("throughput", as_json, False, {"shape": "engine"})
 
 
