@@ -104,7 +104,7 @@ class Denials:
 
     def __init__(self, db: Database, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._db, self._clock_s = db, clock_s
-        self._lock = threading.Lock()
+        self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._kinds: dict[object, _Kind] = {}
         self._rows: list[AuditRow] = []
         self.lost = 0
@@ -141,25 +141,29 @@ class Denials:
             await run_in_threadpool(self.flush, windows_end=True)
 
     def flush(self, *, windows_end: bool = False) -> None:
-        """Store what came; with ``windows_end`` also repeats of the minute that runs."""
-        now_s = self._clock_s()
-        with self._lock:
-            for key, kind in list(self._kinds.items()):
-                if windows_end or now_s - kind.begun_s >= WINDOW_S:
-                    del self._kinds[key]
-                    if kind.repeats:
-                        self._keep(kind.row())
-            rows, self._rows = self._rows, []
-        if not rows:
-            return
-        try:
-            with self._db.begin() as session:
-                session.add_all(rows)
-        except SQLAlchemyError:
+        """Store what came; with ``windows_end`` also repeats of the minute that runs.
+
+        What another thread is about to store is stored, too, when this returns.
+        """
+        with self._flushing:
+            now_s = self._clock_s()
             with self._lock:
-                for row in rows:
-                    self._keep(AuditRow(**row.model_dump(exclude={"id"})))
-            raise
+                for key, kind in list(self._kinds.items()):
+                    if windows_end or now_s - kind.begun_s >= WINDOW_S:
+                        del self._kinds[key]
+                        if kind.repeats:
+                            self._keep(kind.row())
+                rows, self._rows = self._rows, []
+            if not rows:
+                return
+            try:
+                with self._db.begin() as session:
+                    session.add_all(rows)
+            except SQLAlchemyError:
+                with self._lock:
+                    for row in rows:
+                        self._keep(AuditRow(**row.model_dump(exclude={"id"})))
+                raise
 
 
 def _others(denial: Denial) -> Denial:
