@@ -204,16 +204,16 @@ def test_the_link_continues_while_a_topology_waits_for_a_compiler(
         return create(wanted)
 
     monkeypatch.setattr(type(node), "create_topics", lambda self, wanted: slow(wanted))
+    learned, clock = threading.Event(), type(node.wire_keys.service_clock)
+    monkeypatch.setattr(clock, "learn", lambda self, *times: learned.set())
     answers: list[Any] = []
     put = threading.Thread(target=lambda: answers.append(_put(control, "topics/slow", {})))
     put.start()
     try:
         assert begun.wait(20)
         assert link.leases.handle(ListLeases(1)) == Listing(owners={})
-        asked_ns = link._asked_ns
-        link._clock_due_s = 0.0
-        eventually(lambda: link._asked_ns not in (0, asked_ns), "the next question for the time")
-        eventually(lambda: link._asked_ns == 0, "the service's time")
+        learned.clear()
+        assert learned.wait(30), "the service's time is asked for every 5 s"
         status = control.api.get(f"/nodes/{node.name}").json()["status"]
         assert status["state"] == "up"
         counters = control.api.get(f"/nodes/{node.name}/counters")
