@@ -37,7 +37,7 @@ COUNTERS = [
         "UNKNOWN_SESSION", "STALE_SESSION", "DUPLICATES", "OVERRUNS", "LOSSES", "LOST_FOR_GOOD",
         "GAP_TABLE_FULL", "NAKS_RECEIVED", "NAKS_TOO_LATE", "STATUS_RECEIVED", "RECEIVERS_REFUSED",
         "HEARTBEATS_RECEIVED", "SETUPS_RECEIVED", "LATE", "OPENED", "TAG_FAILED", "REPLAYED",
-        "UNKNOWN_KEY", "PLAIN_REFUSED", "INVALID_AREA",
+        "UNKNOWN_KEY", "PLAIN_REFUSED", "INVALID_AREA", "COMPACTED", "TABLE_MISSING",
     )
 ]  # fmt: skip
 
@@ -61,6 +61,14 @@ def seeds() -> list[bytes]:
         packet_builder.data(b"\xff\xff\xff\x03"),
         packet_builder.data(seq=top),
         packet_builder.data(seq=1 << 31),
+        packet_builder.definitions(b"\4keys\7more of", count=2),
+        packet_builder.definitions(b"\7more of", first=1),
+        packet_builder.compact(
+            b"\x80\x81" * 3 + b"\x07" + packet_builder.message(b"what"), length=76
+        ),
+        packet_builder.compact(b"\x80" * 7 + b"\xf0\0", entries=0xFFFF, length=0xFFFF, seq=2),
+        packet_builder.status(flags=wire.FLAG_TABLES),
+        packet_builder.status(flags=wire.FLAG_WANT_TABLE),
         packet_builder.heartbeat(seq=9),
         packet_builder.heartbeat(seq=top),
         packet_builder.heartbeat(seq=0, flags=wire.FLAG_END),

@@ -120,6 +120,30 @@ def sent_packets() -> dict[str, str]:
     return found
 
 
+def table_packets() -> dict[str, str]:
+    """TABLE and COMPACT as a whole node sends them."""
+    seen: list[Packet] = []
+    with Network(seed=1) as net:
+        settings: dict[str, Any] = {"compression": "tables", "level": 2}
+        a = net.node("alpha", topics=["md.eu"], node={"id": 258}, **settings)
+        b = net.node("beta", topics=["md.eu"], node={"id": 259}, **settings)
+        b.connect().subscribe("md.eu").open()
+        net.run(300_000.0)
+        publish = Stream(a, "md.eu").publisher.publish
+        net.run(300_000.0)
+        net.intercept(seen.append)
+        for i in range(5):
+            publish(b"%d" % i, key="XETR.SAP", headers={"service": "quotes", "n": i}, flush=True)
+            net.run(1000.0)
+    raw = {p.type: p.data for p in seen}
+    at = wire.TIME_AT  # and the table's number behind the header, which is drawn by the time of day
+    whole = {k: r[:at] + bytes(8) + b"\7\0\0\0" + r[at + 12 :] for k, r in raw.items()}
+    return {
+        "packet_table": drawn(wire.TABLE_BODY, whole[wire.TABLE]),
+        "packet_compact": drawn(wire.COMPACT_BODY, whole[wire.COMPACT]),
+    }
+
+
 def durable_setup(level: int = 1, *, own: bool = False) -> bytes:
     """The SETUP of a publication whose topic another node keeps, once its session is open.
 
@@ -298,6 +322,7 @@ def golden() -> dict[str, str]:
         | enumerations()
         | gateway_frames()
         | durable_setups()
+        | table_packets()
         | member_files()
     )
 

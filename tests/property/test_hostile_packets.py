@@ -26,7 +26,7 @@ from tidecast.testing import Network
 CAUSES = {
     "short": (b"\1", Counter.INVALID_SHORT),
     "version": (packet_builder.data(version=9), Counter.INVALID_VERSION),
-    "type": (packet_builder.header(9, 32), Counter.INVALID_TYPE),
+    "type": (packet_builder.header(wire.TYPE_MAX + 1, 32), Counter.INVALID_TYPE),
     "field": (packet_builder.data(channel=9), Counter.INVALID_FIELD),
     "foreign topic": (packet_builder.data(topic=999, session=8), Counter.FILTERED),
     "control at the data socket": (packet_builder.status(), Counter.INVALID_TYPE),

@@ -38,6 +38,20 @@ def data(*messages: bytes, **fields: int) -> bytes:
     return header(wire.DATA, wire.PACKET_HEADER_BYTES + len(body), **fields) + body
 
 
+def compact(
+    operations: bytes, *, length: int = 60, entries: int = 1, table: int = 7, **fields: int
+) -> bytes:
+    body = struct.pack("<IHH", table, entries, length) + operations
+    return header(wire.COMPACT, wire.PACKET_HEADER_BYTES + len(body), **fields) + body
+
+
+def definitions(
+    entries: bytes, *, first: int = 0, count: int = 1, table: int = 7, **fields: int
+) -> bytes:
+    body = struct.pack("<IHH", table, first, count) + entries
+    return header(wire.TABLE, wire.PACKET_HEADER_BYTES + len(body), **fields) + body
+
+
 def heartbeat(**fields: int) -> bytes:
     return header(wire.HEARTBEAT, wire.PACKET_HEADER_BYTES, **fields)
 

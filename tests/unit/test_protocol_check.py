@@ -36,6 +36,9 @@ SOUND = {
     "data": packets.data(packets.message(b"hello")),
     "empty data": packets.data(),
     "data behind": packets.data(packets.message(b"hello")) + b"padding of a segment",
+    "compact": packets.compact(b"\x80"),
+    "definitions": packets.definitions(b"\4keys\1x", count=2),
+    "no definitions": packets.definitions(b"", count=0),
     "heartbeat": packets.heartbeat(seq=1 << 60),
     "lost": packets.lost(seq=3),
     "nak": packets.nak([(0, 1), (5, 7)]),
@@ -77,10 +80,16 @@ def test_every_truncation_is_short(name: str) -> None:
 
 
 BROKEN = {
+    "compact without operations": (SHORT, packets.compact(b"")),
+    "table number 0": (FIELD, packets.definitions(b"\4keys", table=0)),
+    "definitions beyond the packet": (FIELD, packets.definitions(b"\5keys")),
+    "bytes behind the definitions": (FIELD, packets.definitions(b"\4keys!")),
+    "an empty definition": (FIELD, packets.definitions(b"\0")),
+    "definitions beyond the table": (FIELD, packets.definitions(b"\4keys", first=1024)),
     "version 2": (VERSION, packets.data(version=2)),
     "version 0": (VERSION, bytes(64)),
     "type 0": (TYPE, packets.header(0, 32)),
-    "type 8": (TYPE, packets.header(8, 32)),
+    "type 10": (TYPE, packets.header(10, 32)),
     "length below header": (SHORT, packets.header(wire.DATA, 31)),
     "length beyond the datagram": (SHORT, packets.header(wire.DATA, 33)),
     "channel 3": (FIELD, packets.data(channel=3)),

@@ -7,7 +7,7 @@ import numpy as np
 from tidecast.agents.events import ATTENTION_FIELDS, event_ring
 from tidecast.agents.live import images as image_table
 from tidecast.agents.live import publications as publication_table
-from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX
+from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX, PACKET_BYTES_MAX
 from tidecast.native.handles import State
 from tidecast.native.mapped import Bytes
 from tidecast.protocol.sealing.receiver import no_opener
@@ -45,6 +45,7 @@ def sender_state(
         rx=back,
         opener=no_opener() if opener is None else opener,
         bounce=np.zeros(_BOUNCE_BYTES, dtype=np.uint8),
+        compact=np.zeros(_BOUNCE_BYTES, dtype=np.uint8),
         events=event_ring(),
         attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
         counters=counters,
@@ -95,6 +96,7 @@ def receiver_state(
         recorder=recorder,
         bells=bells,
         packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),
+        expanded=np.zeros(PACKET_BYTES_MAX, dtype=np.uint8),
         name=np.frombuffer(bytearray(name.encode()), dtype=np.uint8),
         ranges=np.zeros((_RANGES, 2), dtype=np.int64),
         misc=np.zeros(image_table.MISC_FIELDS, dtype=np.int64),

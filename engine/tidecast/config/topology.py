@@ -79,6 +79,7 @@ DURABLE_FIELDS = (
 )  # fmt: skip
 """Settings that mean nothing for a live topic."""
 
+UNREPAIRED = "an unreliable topic repairs no packet whose table was lost"
 PLATFORM_GROUPS, PLATFORM_PORTS = 1 << 18, range(20_000, 29_000, 3)
 """The groups of 239.192.0.0/14 (RFC 2365: local to an organization), and ports below those that
 Linux gives to clients."""
@@ -220,6 +221,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rate_packets_per_s: Count = 0
     rate_bytes_per_s: Count = 0
     on_full: Literal["block", "error", "drop"] = "block"
+    compression: Literal["off", "tables"] = "off"  # keys and headers that repeat, on the network
     nak_delay_us: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
     nak_retry_us: Annotated[int, Meta(ge=1, le=10_000_000)] = 200
     receiver_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
@@ -584,6 +586,8 @@ def _check_topics(topology: Topology, problems: list[str]) -> None:
                 problems += [problem] if problem is not None else []
         if topic.mode == "durable" and topic.reliability == "unreliable":
             problems.append(f"{at}.reliability: unreliable: a durable topic loses nothing")
+        if topic.compression != "off" and topic.reliability == "unreliable":
+            problems.append(f"{at}.compression: {topic.compression}: allowed off: {UNREPAIRED}")
         problems += owner_problems(
             at, topic, carrier is not None and carrier.kind == "ipc", topology.node.name
         )

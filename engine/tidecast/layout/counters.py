@@ -225,6 +225,12 @@ class Counter(IntEnum):
     """HEARTBEAT packets of no publication, one a second to the discovered peers of a transport."""
     BEACONS_RECEIVED = 76
     """Those of other nodes."""
+    COMPACTED = 77
+    """COMPACT packets: sent instead of DATA (publication), or expanded (image)."""
+    BYTES_SAVED = 78
+    """Bytes that those are shorter than DATA; a publication's less those of its tables."""
+    TABLE_MISSING = 79
+    """COMPACT packets whose table is not here: asked for again, and repaired as DATA."""
 
 
 GAUGES = frozenset(

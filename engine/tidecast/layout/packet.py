@@ -13,9 +13,20 @@ VERSION_AT, TYPE_AT, FLAGS_AT, CHANNEL_AT = 0, 1, 2, 3
 SESSION_AT, TOPIC_AT, LENGTH_AT = 4, 8, 10
 RECEIVER_AT, SOURCE_AT, SEQ_AT, TIME_AT = 12, 14, 16, 24
 
-DATA, HEARTBEAT, NAK, STATUS, SETUP, LOST, ACK = 1, 2, 3, 4, 5, 6, 7
-TYPE_MAX = ACK
-TYPE_NAMES = {1: "DATA", 2: "HEARTBEAT", 3: "NAK", 4: "STATUS", 5: "SETUP", 6: "LOST", 7: "ACK"}
+DATA, HEARTBEAT, NAK, STATUS, SETUP, LOST, ACK, COMPACT, TABLE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+"""COMPACT: a DATA packet whose keys and headers refer to a table; TABLE defines entries of it."""
+TYPE_MAX = TABLE
+TYPE_NAMES = {
+    DATA: "DATA",
+    HEARTBEAT: "HEARTBEAT",
+    NAK: "NAK",
+    STATUS: "STATUS",
+    SETUP: "SETUP",
+    LOST: "LOST",
+    ACK: "ACK",
+    COMPACT: "COMPACT",
+    TABLE: "TABLE",
+}
 
 FLAG_RETRANSMIT = 1
 """DATA: sent again because of a NAK."""
@@ -27,6 +38,10 @@ FLAG_PROBE = 8
 """HEARTBEAT: tail-loss probe."""
 FLAG_LEAVE = 16
 """STATUS: the receiver leaves; forget it."""
+FLAG_TABLES = 1
+"""STATUS: the receiver reads COMPACT and TABLE."""
+FLAG_WANT_TABLE = 2
+"""STATUS: the receiver lacks the table of a packet; define all of it again."""
 
 FLAG_REPORT = 32
 """HEARTBEAT: not all is confirmed as consumed; answer with STATUS (an earlier one may be lost)."""
@@ -57,13 +72,18 @@ PACKET_HEADER = Layout(
     PACKET_HEADER_BYTES,
     (
         Field("version", VERSION_AT, 1, f"always {VERSION}"),
-        Field("type", TYPE_AT, 1, "DATA 1, HEARTBEAT 2, NAK 3, STATUS 4, SETUP 5, LOST 6, ACK 7"),
+        Field(
+            "type",
+            TYPE_AT,
+            1,
+            "DATA 1, HEARTBEAT 2, NAK 3, STATUS 4, SETUP 5, LOST 6, ACK 7, COMPACT 8, TABLE 9",
+        ),
         Field(
             "flags",
             FLAGS_AT,
             1,
             "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32, PRODUCER 64, "
-            "LEFT 128; of SETUP: AREA 1",
+            "LEFT 128; of SETUP: AREA 1; of STATUS: TABLES 1, WANT_TABLE 2",
         ),
         Field("channel", CHANNEL_AT, 1, "control 0, ordinary 1, large 2"),
         Field("session", SESSION_AT, 4, "random id of the publication, never 0"),
@@ -249,6 +269,33 @@ ACK_BODY = Layout(
         Field("offset", ACK_OFFSET_AT, 4, "durable up to this offset in packet seq"),
         Field("state", ACK_STATE_AT, 4, "0, errno of a full disk, -1 fenced, -4 refused"),
         Field("owner", ACK_OWNER_AT, 8, "epoch of the owner; a lower one than seen is ignored"),
+    ),
+)
+
+# --- tables of repeated keys and headers ----------------------------------------------------------
+COMPACT_TABLE_AT, COMPACT_ENTRIES_AT, COMPACT_LENGTH_AT, COMPACT_OPERATIONS_AT = 32, 36, 38, 40
+COMPACT_BODY = Layout(
+    "COMPACT",
+    COMPACT_OPERATIONS_AT,
+    (
+        Field("header", 0, 32, "packet header, as of the DATA packet but for type and length"),
+        Field("table", COMPACT_TABLE_AT, 4, "number of the table that the packet refers to"),
+        Field("entries", COMPACT_ENTRIES_AT, 2, "it needs the entries below this number"),
+        Field("length", COMPACT_LENGTH_AT, 2, "of the DATA packet, header included"),
+    ),
+)
+"""Operations follow, which give what lies behind the header of the DATA packet."""
+
+TABLE_NUMBER_AT, TABLE_FIRST_AT, TABLE_COUNT_AT, TABLE_DEFINITIONS_AT = 32, 36, 38, 40
+TABLE_PACKET_BYTES_MAX = 1400
+TABLE_BODY = Layout(
+    "TABLE",
+    TABLE_DEFINITIONS_AT,
+    (
+        Field("header", 0, 32, "packet header; seq = next sequence"),
+        Field("table", TABLE_NUMBER_AT, 4, "its number, never 0; another one replaces it"),
+        Field("first", TABLE_FIRST_AT, 2, "number of the first entry here"),
+        Field("count", TABLE_COUNT_AT, 2, "entries that follow: {length u8, bytes}"),
     ),
 )
 

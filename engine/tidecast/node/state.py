@@ -16,6 +16,8 @@ from tidecast.events import Event
 from tidecast.layout.ring import HEAD_AT
 from tidecast.native.mapped import MappedFile
 from tidecast.node.live.transports import TransportRuntime
+from tidecast.protocol.tables.reading import table_reader
+from tidecast.protocol.tables.writing import table_writer
 
 ARCHIVER_SUBSCRIPTION = 0
 """Subscription id of the archiver's consumer entries; others begin at 1."""
@@ -146,6 +148,8 @@ class Publication(OwnRing):
     slot: int = -1
     row: int = -1
     resent: np.ndarray | None = None
+    table: np.ndarray | None = None
+    """Of keys and headers that repeat; None: its packets are sent in full."""
     closing: bool = False
     drained: bool = False
     closed_s: float = 0.0
@@ -190,6 +194,10 @@ class Publication(OwnRing):
     def place(self, row: int, slot: int, resent: np.ndarray) -> None:
         """The sender has it, at ``slot``; ``row`` of the counters."""
         self.row, self.slot, self.resent = row, slot, resent
+
+    def use_table(self, number: int) -> None:
+        """Keys and headers that repeat may be sent by a table, whose first number this is."""
+        self.table = table_writer(number)
 
     def displace(self) -> None:
         """The sender has it no more."""
@@ -309,6 +317,8 @@ class Image(OwnRing):
     """When its publication was made."""
     silent_ns: int = 0
     """When it was heard last before its silence was reported; 0: it was not."""
+    table: np.ndarray = field(default_factory=table_reader)
+    """Of the publisher's keys and headers that repeat."""
     superseded_ns: int = 0
     """When its node was found to have restarted; 0: it was not, or the session continues there."""
 

@@ -7,6 +7,7 @@ from tidecast.layout.counters import Counter
 from tidecast.native.jit import inlined
 from tidecast.native.memory import load_i64, load_u8, load_u16, load_u32
 from tidecast.protocol.area import area_begin, check_area
+from tidecast.protocol.tables.reading import check_definitions
 
 _SHORT, _VERSION = int(Counter.INVALID_SHORT), int(Counter.INVALID_VERSION)
 _TYPE, _FIELD = int(Counter.INVALID_TYPE), int(Counter.INVALID_FIELD)
@@ -61,6 +62,12 @@ def _check_body(buffer, at, kind, length):
         return 0
     if kind == wire.ACK:
         return _check_ack(buffer, at, length)
+    if kind == wire.COMPACT:
+        return _SHORT if length <= wire.COMPACT_OPERATIONS_AT else 0
+    if kind == wire.TABLE:
+        if length < wire.TABLE_DEFINITIONS_AT:
+            return _SHORT
+        return 0 if check_definitions(buffer, at, length) else _FIELD
     if kind == wire.STATUS:
         if length < wire.STATUS_BYTES:
             return _SHORT

@@ -25,6 +25,7 @@ RECEIVER = np.dtype(
         ("lost", np.int64),  # packets it found missing
         ("excluded", np.int64),  # 1: was stuck too long; counts again once it moves
         ("named", np.int64),  # 1: the conductor knows the name of its node
+        ("tables", np.int64),  # 1: it reads COMPACT
         ("address_a", np.int64),  # 16 bytes: where it is; only from there it is believed
         ("address_b", np.int64),
         ("credit", np.int64),  # packets that it may ask for again

@@ -593,6 +593,8 @@ def _receiver_due(state: Any) -> int:
     if index.size == 0:
         return image_table.NEVER
     due = int(state.images["status_ns"][index].min())
+    asking = state.images["table_ns"][index]
+    due = min(due, *(int(each) for each in asking if each), image_table.NEVER)
     missing = index[state.images["gaps"][index] > 0]
     return min(due, int(state.images["nak_ns"][missing].min())) if missing.size else due
 

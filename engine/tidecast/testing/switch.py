@@ -254,7 +254,7 @@ class Switch(Memory):
         self.counts["bytes"] += len(data)
         if not self._passes(now_ns, source, to.node_id, data):
             self.counts["dropped"] += 1
-            if data[wire.TYPE_AT] == wire.DATA:
+            if data[wire.TYPE_AT] in (wire.DATA, wire.COMPACT):
                 self.counts["dropped_data"] += 1
                 self.counts["dropped_data_bytes"] += len(data)
             return

@@ -85,7 +85,8 @@ def fault_verdict(faults, counters, row, buffer, at, n, name, now_ns):
     s, seed = faults.settings, faults.seed
     source = load_u16(buffer, at + wire.SOURCE_AT) if n >= wire.PACKET_HEADER_BYTES else 0
     data_bytes = 0
-    if n >= wire.PACKET_HEADER_BYTES and load_u8(buffer, at + wire.TYPE_AT) == wire.DATA:
+    kind = load_u8(buffer, at + wire.TYPE_AT) if n >= wire.PACKET_HEADER_BYTES else 0
+    if kind == wire.DATA or kind == wire.COMPACT:
         data_bytes = load_u16(buffer, at + wire.LENGTH_AT)
     cut = (faults.cut[source >> 6] >> (source & 63)) & 1 != 0
     if cut or random_below(seed, _MILLION) < s[F_DROP]:

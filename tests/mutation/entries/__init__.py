@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.mutation.entries import archiver, consumers, control, leases, live, sealing, storage
+from tests.mutation.entries import (
+    archiver,
+    consumers,
+    control,
+    leases,
+    live,
+    sealing,
+    storage,
+    tables,
+)
 from tests.mutation.entry import Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -12,5 +21,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *consumers.MUTATIONS,
     *live.MUTATIONS,
     *sealing.MUTATIONS,
+    *tables.MUTATIONS,
     *control.MUTATIONS,
 )

@@ -77,6 +77,9 @@ IMAGE = np.dtype(
         ("dirty", np.int64),  # 1: readers are to be woken
         ("begins", np.int64),  # where history begins, while nothing of it has come; else -1
         ("renewed_ns", np.int64),  # when its node's newer incarnation is looked at again
+        ("table_address", np.int64),  # its table's block
+        ("table_ns", np.int64),  # when to ask for the table; 0: it is not missing
+        ("table_asked_ns", np.int64),  # when that was last done
         ("want_setup_ns", np.int64),  # when to ask for a SETUP for the conductor; 0: not wanted
     ]
 )
@@ -107,6 +110,7 @@ RECEIVER = Kind(
         ("recorder", np.uint8, ()),
         ("bells", np.uint8, ()),
         ("packet", np.uint8, ()),  # one under construction
+        ("expanded", np.uint8, ()),  # the DATA packet of a COMPACT one
         ("name", np.uint8, ()),  # of our node, UTF-8
         ("ranges", np.int64, (2,)),  # of a NAK under construction
         ("misc", np.int64, ()),  # M_*

@@ -84,6 +84,15 @@ PUBLICATION = np.dtype(
         ("waits_rate", np.int64),  # 1: it was the rate limit, 0: flow control
         ("rate_held_ns", np.int64),  # for how long in all each of them has held packets back
         ("flow_held_ns", np.int64),
+        ("wire_bytes", np.int64),  # of new packets, padding of segments and tables included
+        ("tables", np.int64),  # 1: its topic and the cluster's level allow tables
+        ("compacts", np.int64),  # 1: and it has receivers, all of which read them
+        ("table_address", np.int64),  # the table's block, 0: none
+        ("table_ns", np.int64),  # when all of the table was last to be defined again
+        ("table_debt", np.int64),  # bytes of definitions that nothing was saved for yet
+        ("table_skip", np.int64),  # packets that go in full, since tables saved little
+        ("table_seen", np.int64),  # bytes that were looked at since that was last judged
+        ("table_saved", np.int64),  # and saved of them
     ]
 )
 
@@ -99,7 +108,8 @@ SENDER = Kind(
         ("tx", SEND_IO, ()),
         ("rx", RECEIVE_IO, ()),  # where control packets come back
         ("opener", OPENER, ()),  # of control packets that are sealed
-        ("bounce", np.uint8, ()),  # repairs, gathered
+        ("bounce", np.uint8, ()),  # repairs, gathered; COMPACT packets, as they are made
+        ("compact", np.uint8, ()),  # those, side by side
         ("events", np.int64, (EVENT_FIELDS,)),
         ("attention", np.int64, ()),
         ("counters", np.int64, (COLUMNS,)),

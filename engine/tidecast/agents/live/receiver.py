@@ -13,6 +13,7 @@ from tidecast.agents.events import (
     E_SETUP,
     emit,
 )
+from tidecast.agents.live.expanding import ask_for_table, on_compact, on_table
 from tidecast.agents.live.images import (
     M_COUNT,
     M_CURSOR,
@@ -206,6 +207,11 @@ def _to_image(S, i, kind, buffer, at, length, name, now_ns):
     if kind == wire.DATA:
         image.named = max(image.named, seq + 1)
         place_packet(S, image, buffer, at, length, now_ns)
+    elif kind == wire.COMPACT:
+        image.named = max(image.named, seq + 1)
+        on_compact(S, image, buffer, at, length, now_ns)
+    elif kind == wire.TABLE:
+        on_table(S, image, buffer, at, now_ns)
     elif kind == wire.HEARTBEAT:
         image.named = max(image.named, seq)
         on_heartbeat(S, image, buffer, at, now_ns)
@@ -361,6 +367,9 @@ def _image_timers(S, image, now_ns):
             address_of_publisher(S, image),
             image.source,
         )
+    if image.table_ns != 0 and now_ns >= image.table_ns:
+        ask_for_table(S, image, now_ns)
+        work += 1
     if image.gaps > 0 and now_ns >= image.nak_ns:
         work += send_naks(S, image, now_ns)
     if image.contiguous - image.contiguous_reported >= (image.buffer_slots >> 2):

@@ -308,6 +308,20 @@ def place_packet(S, image, buffer, at, length, now_ns):
 
 
 @inlined
+def miss_packet(S, image, seq, now_ns):
+    """A packet came that cannot be read: it is missing as one that was lost."""
+    image.heard_ns = now_ns
+    if image.closed != 0 or seq < image.highest:
+        return
+    ring = ring_of(image)
+    if seq >= image.window_end and not _window_open_for(S, image, ring, seq, now_ns):
+        S.counters[image.row, C.OVERRUNS] += 1
+        return
+    if open_gap_up_to(S, image, ring, seq + 1, nak_due_ns(S, image, now_ns), now_ns):
+        advance(S, image, ring)
+
+
+@inlined
 def _note_end(S, image, ring, seq):
     """The session ends at ``seq``. A lower end than was known, or than what came, corrects it."""
     if image.closed != 0 or (image.end_seq >= 0 and seq >= image.end_seq):
@@ -450,8 +464,8 @@ def send_status(S, image, ring, flags, now_ns):
     window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
     echo_delay_us = (now_ns - image.echo_at_ns) // 1000
     put_status(
-        S.packet, flags, image.channel, image.session, image.topic, S.misc[M_NODE],
-        image.receiver, slowest, image.contiguous, window, image.lost,
+        S.packet, flags | wire.FLAG_TABLES, image.channel, image.session, image.topic,
+        S.misc[M_NODE], image.receiver, slowest, image.contiguous, window, image.lost,
         image.echo_ns, echo_delay_us,
     )  # fmt: skip
     n = put_name(S.packet, S.name)

@@ -17,6 +17,7 @@ from tidecast.agents.events import (
     E_RECEIVER_TIMEOUT,
     emit,
 )
+from tidecast.agents.live.compacting import define_again, use_tables
 from tidecast.agents.live.opening import (
     AS_IT_CAME,
     REFUSED,
@@ -230,6 +231,7 @@ def _check_receivers(S, p, pub, ring, now_ns):
             r.excluded = 1
     if changed:
         pub.limit, pub.lowest = limits(S.receivers[p], pub.flow)
+    use_tables(S, p, pub)
     few = pub.receivers < FEW_REPORTERS
     if pub.sampling > 0 and few and now_ns - pub.sampled_ns > SAMPLING_NS:
         pub.sampling, pub.sampled_ns, pub.setup_ns = pub.sampling - 1, now_ns, now_ns
@@ -342,11 +344,25 @@ def _place_of(S, p, pub, identity, now_ns):
 
 
 @inlined
+def _joins_tables(S, p, pub, i, reads, now_ns):
+    """A receiver has joined that reads tables, or an older one that does not."""
+    S.receivers[p, i].tables = reads
+    if reads == 0:
+        pub.compacts = 0
+    elif pub.tables != 0:
+        define_again(pub, now_ns)
+        pub.check_ns = min(pub.check_ns, now_ns)
+
+
+@inlined
 def _on_status(S, p, pub, now_ns, buffer, at, name):
     flags = load_u8(buffer, at + wire.FLAGS_AT)
     counted(S, pub, C.STATUS_RECEIVED, 1)
     if flags & wire.FLAG_WANT_SETUP:
         pub.setup_ns = min(pub.setup_ns, now_ns + SETUP_THROTTLE_NS)
+        return
+    if flags & wire.FLAG_WANT_TABLE:
+        define_again(pub, now_ns)
         return
     identity = load_i64(buffer, at + wire.STATUS_RECEIVER_AT)
     node = load_u16(buffer, at + wire.SOURCE_AT)
@@ -380,6 +396,8 @@ def _on_status(S, p, pub, now_ns, buffer, at, name):
     if joins and not _join(S, p, pub, i, identity, node, name, now_ns):
         counted(S, pub, C.RECEIVERS_REFUSED, 1)
         return
+    if joins:
+        _joins_tables(S, p, pub, i, flags & wire.FLAG_TABLES, now_ns)
     if joins:  # what history does not hold nobody can get: do not wait for it
         ring = bytes_at(pub.ring_address, pub.ring_bytes)
         oldest = max(load_acquire(ring, lay.HEAD_AT), pub.sent) - pub.slots

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidecast.agents.live.publications import M_RATE_BYTES, M_RATE_PACKETS
+from tidecast.agents.live.compacting import stage_run, staged_bytes
+from tidecast.agents.live.publications import M_NODE, M_RATE_BYTES, M_RATE_PACKETS
 from tidecast.buffers.recorder import record
 from tidecast.buffers.slots import control_at, control_word, holds
 from tidecast.layout import packet as wire
@@ -18,7 +19,16 @@ from tidecast.native.atomics import (
     store_release,
 )
 from tidecast.native.jit import inlined
-from tidecast.native.memory import copy, load_i64, store_i64, store_u8, store_u16
+from tidecast.native.memory import (
+    address_of,
+    bytes_at,
+    copy,
+    load_i64,
+    load_u16,
+    store_i64,
+    store_u8,
+    store_u16,
+)
 from tidecast.protocol.rate_limit import BURST_PACKETS_MIN, allowed_packets, refill
 from tidecast.transport.wire_io import IO_GSO, IO_SEGMENTS_MAX, send_run_to_all
 
@@ -28,6 +38,8 @@ PROBE_NS_MIN, PROBE_NS_MAX, PROBE_NS_UNKNOWN = 60_000, 10_000_000, 200_000
 NEAR_LIMIT_LINGER_NS = 1_000_000
 SEND_RETRY_NS = 1_000_000
 """A network that refuses packets (interface down, no route) is asked so often: no spin."""
+PADDING_SHIFT = 3
+"""COMPACT packets are as long as the longest of a run where that adds at most 1/8."""
 _HEADER = wire.PACKET_HEADER_BYTES
 
 
@@ -147,6 +159,31 @@ def _sealed_run(pub, ring, wanted, now_ns):
 
 
 @inlined
+def _send_run(S, pub, ring, n, total, now_ns):
+    """Send ``n`` sealed packets of ``total`` bytes, or COMPACT ones: (packets, bytes) sent."""
+    memory, stride = ring, pub.slot_bytes
+    at = pub.slots_at + (pub.sent & (pub.slots - 1)) * pub.slot_bytes
+    padded = total * 2 >= n * stride
+    staged = False
+    if pub.compacts != 0:
+        width, some = stage_run(S, pub, ring, n, S.misc[M_NODE], now_ns)
+        if width < 0:
+            return some, 0
+        if width > 0:
+            staged, total = True, some
+            memory, at, stride = bytes_at(address_of(S.compact), S.compact.size), 0, width
+            padded = (n * stride - some) << PADDING_SHIFT <= some
+    sent = send_run_to_all(S.tx, pub.channel, memory, at, stride, n, padded)
+    if sent <= 0:
+        return sent, 0
+    last = load_u16(memory, at + (sent - 1) * stride + wire.LENGTH_AT)
+    pub.wire_bytes += (sent - 1) * stride + last if padded else total * sent // n
+    if staged:
+        return sent, staged_bytes(S, pub, stride, sent)
+    return sent, total * sent // n
+
+
+@inlined
 def send_new_packets(S, pub, ring, now_ns):
     """Send sealed packets. Returns how many went out."""
     if pub.waits_ns != 0:
@@ -174,6 +211,8 @@ def send_new_packets(S, pub, ring, now_ns):
         wanted = min(wanted, load_i64(ring, lay.END_SEQ_AT) - pub.sent)
         if wanted <= 0:
             return 0
+    if pub.compacts != 0:
+        wanted = min(wanted, S.bounce.size // pub.slot_bytes)
     allowed = _allowance(S, pub, ring, wanted, now_ns)
     if allowed <= 0:
         counted(S, pub, C.RATE_LIMITED, 1)
@@ -183,15 +222,11 @@ def send_new_packets(S, pub, ring, now_ns):
     n, total = _sealed_run(pub, ring, allowed, now_ns)
     if n == 0:
         return 0
-    padded = total * 2 >= n * pub.slot_bytes
-    at = pub.slots_at + (pub.sent & (pub.slots - 1)) * pub.slot_bytes
-    sent = send_run_to_all(S.tx, pub.channel, ring, at, pub.slot_bytes, n, padded)
+    sent, total = _send_run(S, pub, ring, n, total, now_ns)
     if sent <= 0:
         if sent < 0:
             _send_failed(S, pub, sent, n, now_ns)
         return 0
-    if sent < n:
-        total = total * sent // n
     _spend(S, pub, sent, total)
     pub.sent += sent
     store_release(ring, lay.SENT_AT, pub.sent)

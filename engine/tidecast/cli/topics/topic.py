@@ -43,6 +43,7 @@ _SETTINGS: list[tuple[str, Any, str]] = [
     ("rate_packets_per_s", int, "Rate limit of a publisher; 0: none."),
     ("rate_bytes_per_s", Size(), "Rate limit of a publisher; 0: none."),
     ("on_full", click.Choice(["block", "error", "drop"]), "What publishing does on a full ring."),
+    ("compression", click.Choice(["off", "tables"]), "Send keys and headers that repeat once."),
     ("nak_delay_us", Duration("us", whole=True), "How long a gap may be mere reordering."),
     ("nak_retry_us", Duration("us", whole=True), "When a repair is asked for again."),
     ("receiver_timeout_s", Duration(), "When a silent or stuck receiver is dropped."),

@@ -27,6 +27,7 @@ class TopicSettings(TypedDict, total=False):
     rate_packets_per_s: int
     rate_bytes_per_s: Size
     on_full: Literal["block", "error", "drop"]
+    compression: Literal["off", "tables"]
     nak_delay_us: int
     nak_retry_us: int
     receiver_timeout_s: float

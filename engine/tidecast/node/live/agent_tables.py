@@ -31,6 +31,8 @@ from tidecast.node.state import OWN, Image, Publication
 from tidecast.protocol.flow_control import NO_LIMIT, RECEIVERS_MAX
 from tidecast.protocol.session_table import insert, remove
 
+LEVEL_OF_TABLES = 2
+"""The first level at which packets may be COMPACT."""
 JOIN_HOLD_NS = 50_000_000
 LEAVE_REPEATS = 3
 _STATE_SHIFT, _LENGTH = lay.STATE_SHIFT, lay.CONTROL_LENGTH_MASK
@@ -124,7 +126,8 @@ def announce(ctx: NodeContext, publication: Publication, owner: int = 0) -> None
 
     def put() -> None:
         record = S.pubs[p]
-        for field, value in _remote_fields(publication, setup).items():
+        values = _remote_fields(publication, setup) | _table_fields(ctx, publication)
+        for field, value in values.items():
             record[field] = value
         S.setups[p] = 0
         S.setups[p, : len(setup)] = np.frombuffer(setup, dtype=np.uint8)
@@ -143,6 +146,12 @@ def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
         "block_at": wire.SETUP_NAMES_AT + names,
         "published_at": published_at(setup),
     }
+
+
+def _table_fields(ctx: NodeContext, publication: Publication) -> dict[str, int]:
+    """The sender's fields of a ring whose keys and headers may be sent by a table."""
+    allowed = publication.table is not None and ctx.topology.level >= LEVEL_OF_TABLES
+    return {"tables": int(allowed)} if allowed else {"tables": 0, "compacts": 0}
 
 
 def _budgets(slots: int, sent: int, now_ns: int) -> dict[str, int]:
@@ -191,6 +200,7 @@ def _record_of(
         **_budgets(about.slots, sent, now),
         "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
         "heartbeat_ns": int(ctx.topology.node.heartbeat_ms * 1e6),
+        "table_address": 0 if publication.table is None else address(publication.table),
         "close_linger_ns": int(publication.topic.close_linger_s * 1e9),
     }
 
@@ -228,6 +238,8 @@ def add_publication(
         channel=channel,
     )
     publication.place(row, -1, resent)
+    if about.reliability != lay.UNRELIABLE and publication.topic.compression == "tables":
+        publication.use_table(ctx.stamp_ns() >> 10 & 0x7FFFFFFF | 1)
     setup = encode_setup(ctx, publication, channel)
     fields = _record_of(ctx, publication, channel, resent, sent)
 
@@ -240,6 +252,7 @@ def add_publication(
         record = S.pubs[p]
         S.pubs[p] = np.zeros((), dtype=publication_table.PUBLICATION)
         values = fields | {"index": p} | _remote_fields(publication, setup)
+        values |= _table_fields(ctx, publication)
         for field, value in values.items():
             record[field] = value
         S.receivers[p]["id"] = 0
@@ -355,6 +368,7 @@ def add_image(
             "next": -1,
             "nak_delay_ns": topic.nak_delay_us * 1000,
             "nak_retry_ns": topic.nak_retry_us * 1000,
+            "table_address": address(image.table),
             "timeout_ns": int(ctx.topology.node.image_timeout_s * 1e9),
             **further,
         }
@@ -454,6 +468,8 @@ def publication_row(publication: Publication) -> dict[str, Any]:
             "rtt_ns": int(record["rtt_ns"]),
             "rate_held_ns": int(record["rate_held_ns"]),
             "flow_held_ns": int(record["flow_held_ns"]),
+            "wire_bytes": int(record["wire_bytes"]),
+            "compacts": bool(record["compacts"]),
         }
     return row
 
