@@ -60,6 +60,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "pausing": ("tidecast", "bench", "pausing", "--json"),
     "slow-consumer": ("tidecast", "bench", "slow-consumer", "--json"),
     "streams": ("tidecast", "bench", "streams", "--json"),
+    "tables": ("tidecast", "bench", "tables", "--json"),
     "kafka": ("tidecast", "bench", "kafka", *BROKER, "--json"),
     "start": ("tidecast", "bench", "start", "--json"),
     "control": ("python", "-m", "benchmarks.control", "--seconds", "5", "--json"),

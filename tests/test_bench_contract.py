@@ -56,6 +56,7 @@ QUICK = {
     "kafka-storage": ["--messages", "2000", "--queues", "2"],
     "seal": ["--packet-bytes", "1400"],
     "start": [],
+    "tables": ["--messages", "20000"],
     "streams": ["--records", "1000", "--streams", "20"],
     "spark": ["--rows", "10000", "--rollup-rows", "10000"],
 }

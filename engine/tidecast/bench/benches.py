@@ -29,6 +29,7 @@ from tidecast.bench.measure import (
 from tidecast.bench.pulling import pausing, slow_consumer
 from tidecast.bench.starting import start
 from tidecast.bench.streams import streams
+from tidecast.bench.tables import tables
 from tidecast.bench.workers.live import write_keys
 from tidecast.errors import ConfigError, TidecastError
 from tidecast.native.crypto.aes_gcm import TAG_BYTES
@@ -635,6 +636,7 @@ BENCHES: dict[str, Callable[..., Result]] = {
     "gateway": gateway, "request": request,
     "consume": consume, "pausing": pausing, "slow-consumer": slow_consumer, "streams": streams,
     "start": start, "seal": seal, "kafka": kafka, "kafka-storage": kafka_storage,
+    "tables": tables,
 }  # fmt: skip
 
 

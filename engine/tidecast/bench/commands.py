@@ -34,6 +34,7 @@ HELP = {
     "seal": "The cipher of sealed packets (AES-GCM of libcrypto), beside a copy of the packet.",
     "kafka": "The Kafka endpoint: Produce, Fetch, round trips; with --servers beside Kafka.",
     "kafka-storage": "Topics on a Kafka cluster beside confluent-kafka; needs --servers.",
+    "tables": "Keys and headers that repeat, in full and by tables: bytes and messages.",
     "streams": "One key's messages in a queue of very many keys, each with a subscription.",
 }
 OURS = {"durable": "publish_batched_msgs_per_s", "consume": "batches_msgs_per_s"}

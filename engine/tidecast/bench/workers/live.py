@@ -47,10 +47,16 @@ def topology(node: int, port: int, **config: Any) -> Any:
         "flow": config.get("flow", "min"),
         "reliability": config.get("reliability", "reliable"),
         "linger_us": config.get("linger_us", 20),
+        "compression": config.get("compression", "off"),
     }
     topics = [topic, *({**topic, "name": f"{TOPIC}.{each}"} for each in ("ping", "pong", "warm"))]
     return topology_from(
-        {"node": {"id": node, "name": f"bench-{node}"}, "transports": [transport], "topics": topics}
+        {
+            "node": {"id": node, "name": f"bench-{node}"},
+            "transports": [transport],
+            "topics": topics,
+            "level": 2,
+        }
     )
 
 
