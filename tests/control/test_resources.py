@@ -220,6 +220,12 @@ def test_a_cursor_belongs_to_its_sort(api: TestClient) -> None:
         ("topics/t", {"linger_us": -1}, "/spec/linger_us"),
         ("topics/t", {"wire_id": 7}, "/spec/wire_id"),
         ("topics/t", {"owner": "*"}, "/spec/owner"),
+        ("topics/t", {"compression": "zstd"}, "/spec/compression"),
+        (
+            "topics/t",
+            {"compression": "tables", "reliability": "unreliable"},
+            "/spec/compression",
+        ),
         ("topics/t", {"owner": "a b", "mode": "durable"}, "/spec/owner"),
         ("topics/t", {"surprise": 1}, "/spec/surprise"),
         ("transports/x", {"group": "10.0.0.1"}, "/spec/group"),

@@ -29,7 +29,7 @@ TOPIC = {
     "retention_bytes": 987_654_321, "retention_s": 86_399.5, "retention_past_unacked": True,
     "cache_bytes": 7_654_321, "producer_ttl_s": 604_801, "on_full": "error", "flow": "max",
     "storage": "kafka://127.0.0.1:9/forms",
-    "reliability": "reliable", "wire_id": 4711,
+    "reliability": "reliable", "wire_id": 4711, "compression": "tables",
 }  # fmt: skip
 SUBSCRIPTION = {
     "topic": "forms.source",

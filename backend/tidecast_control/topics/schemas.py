@@ -29,6 +29,9 @@ class TopicSpec(Model):
     reliability: Literal["reliable", "unordered", "unreliable"] = "reliable"
     flow: Literal["min", "max", "rate"] = "min"
     on_full: Literal["block", "error", "drop"] = "block"
+    compression: Literal["off", "tables"] = Field(
+        "off", description="tables = keys and headers that repeat are sent once to other hosts"
+    )
     history_bytes: RingBytes = 4 * MIB
     receive_bytes: RingBytes = 4 * MIB
     large_history_bytes: RingBytes = 64 * MIB

@@ -10,6 +10,7 @@ from sqlmodel import Session
 from tidecast.config.kafka import LOCAL, storage_problems
 from tidecast.config.topology import (
     LIVE_TOPIC_FIELDS,
+    UNREPAIRED,
     TopicConfig,
     topic_name_problem,
     unused_settings,
@@ -69,6 +70,14 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
         for field, detail in unused_settings(spec.mode, spec.model_dump())
     ]
     found += _check_storage(name, spec, row)
+    if spec.compression != "off" and spec.reliability == "unreliable":
+        found.append(
+            ProblemItem(
+                pointer="/spec/compression",
+                detail=f"{spec.compression}: {UNREPAIRED}",
+                allowed="off, or reliability reliable or unordered",
+            )
+        )
     if spec.owner and spec.mode != "durable":
         found.append(
             ProblemItem(

@@ -348,6 +348,7 @@ function SettingsTab({ topic }: { topic: Topic }) {
             ["Reliability", spec.reliability],
             ["Flow control", spec.flow],
             ["When full", spec.on_full],
+            ["Compression", spec.compression],
             ["History", bytes(spec.history_bytes)],
             ["Receive ring", bytes(spec.receive_bytes)],
             ["Large messages", bytes(spec.large_history_bytes)],

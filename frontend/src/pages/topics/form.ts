@@ -9,6 +9,7 @@ export const FRESH: Partial<TopicSpec> = {
   reliability: "reliable",
   flow: "min",
   on_full: "block",
+  compression: "off",
   history_bytes: 4_194_304,
   receive_bytes: 4_194_304,
   large_history_bytes: 67_108_864,
@@ -52,6 +53,14 @@ const CHOICES = {
     { value: "block", label: "Block", hint: "The publisher waits" },
     { value: "error", label: "Error", hint: "The publisher gets an error" },
     { value: "drop", label: "Drop", hint: "Counted, and reported as an event" },
+  ],
+  compression: [
+    { value: "off", label: "Off", hint: "Each message carries its key and headers" },
+    {
+      value: "tables",
+      label: "Tables",
+      hint: "Keys and headers that repeat are sent once; the network carries fewer bytes",
+    },
   ],
   fsync: [
     { value: "none", label: "None", hint: "When the operating system writes" },
@@ -110,6 +119,7 @@ const FIRST: readonly FormField[] = [
 const REST: readonly FormField[] = [
   setting("receive_bytes", "Receive ring", codecs.amount, "Per publication, at each receiver"),
   setting("large_history_bytes", "History ring, large messages", codecs.amount),
+  choice("compression", "Compression"),
   setting("linger_us", "Linger (µs)", codecs.integer, "How long an open packet waits for more"),
   setting(
     "nak_delay_us",
