@@ -110,7 +110,7 @@ def test_an_agent_that_fails_once_is_told_and_goes_on(
         records = read_records(MappedFile.open(faulty.recorder_path).array)
         [alert] = [each for each in records if each.code == Code.ENGINE_FAULT]
         assert (alert.section, alert.arguments[0]) == ("alert", 1 + (agent == "receiver"))
-        assert f"{agent}-wire failed; it goes on" in caplog.text
+        assert f"{agent}-wire failed; it resumes" in caplog.text
         assert "in broken" in caplog.text, "no traceback"
         with left.publisher("t") as publisher:
             publisher.publish(b"it goes on")

@@ -15,7 +15,7 @@ from tests.support.ports import free_port
 from tidecast.access import Scope, new_key
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
-from tidecast.kafka.wire import Struct
+from tidecast.kafka.wire import BadRequest, Struct
 
 TOPICS: list[dict[str, Any]] = [
     {"name": "kept", "mode": "durable", "queues": 2, "retention_s": 60},
@@ -399,10 +399,15 @@ def test_topics_go_while_clients_use_them(served: Served, bare: Bare) -> None:
     }
     codes: set[Code] = set()
 
+    failures: list[Exception] = []
+
     def use(step: Callable[[Bare], Struct]) -> None:
         client = served.bare()
-        while not ended.is_set():
-            codes.add(Code(step(client)["error_code"]))
+        try:
+            while not ended.is_set():
+                codes.add(Code(step(client)["error_code"]))
+        except (OSError, BadRequest, ValueError) as problem:
+            failures.append(problem)
         client.close()
 
     def produce(client: Bare) -> Struct:
@@ -417,11 +422,12 @@ def test_topics_go_while_clients_use_them(served: Served, bare: Bare) -> None:
     for _ in range(turns):
         assert create(bare, "comes")["error_code"] == 0
         while bare.fetch("comes", 0, 0, max_wait_ms=50)["high_watermark"] < 50:
-            pass
+            assert failures == []
         assert delete(bare, "comes") == [Code.NONE]
     ended.set()
     for thread in threads:
         thread.join()
+    assert failures == []
     assert codes <= allowed, codes
     assert {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION} <= codes
 

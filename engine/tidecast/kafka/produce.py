@@ -142,11 +142,17 @@ class Producing:
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks {body['acks']}: 0, 1 or -1")
         if not connection.may("publish", topic):
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, "the key has no right to publish")
-        if topic not in self._node.durable.topics:
-            config = self._node.topic_by_name.get(topic)
-            here = config is None or config.mode != "durable"
-            code = Code.UNKNOWN_TOPIC_OR_PARTITION if here else Code.NOT_LEADER_OR_FOLLOWER
-            raise Refused(code, f"topic {topic} is not kept here")
+        self._queues_of(topic)
+
+    def _queues_of(self, topic: str) -> int:
+        """Queues of a topic that this engine keeps. It can go at any time: Refused says so."""
+        kept = self._node.durable.topics.get(topic)
+        if kept is not None:
+            return len(kept.logs)
+        config = self._node.topic_by_name.get(topic)
+        here = config is None or config.mode != "durable"
+        code = Code.UNKNOWN_TOPIC_OR_PARTITION if here else Code.NOT_LEADER_OR_FOLLOWER
+        raise Refused(code, f"topic {topic} is not kept here")
 
     async def _take(self, records: memoryview | None, room: int) -> Taken:
         if records is None:
@@ -170,7 +176,7 @@ class Producing:
         self, answer: _Answer, row: Struct, topic: str, taken: Taken, *, durable: bool,
         timeout_s: float,
     ) -> None:  # fmt: skip
-        queues = len(self._node.durable.topics[topic].logs)
+        queues = self._queues_of(topic)  # it can have gone while the records were decoded
         if not 0 <= row["index"] < queues:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}: it has {queues} partitions")
 

@@ -359,15 +359,18 @@ class Publications:
         return found.messages
 
     def left_behind(self) -> LeftBehind:
-        """Unsent messages in rings that publishers keep; those in others are lost and counted."""
+        """Unsent messages in rings that publishers keep; those in others are lost and counted.
+
+        The senders leave all of them first: what they sent behind the count would count as waiting.
+        """
         waiting, lost = [], 0
         for publication in list(self._ctx.pubs.values()):
+            is_sent_here = publication.runtime is not None and publication.slot >= 0
+            sent = self._remove_from_sender(publication)
             if not (publication.left or publication.kept):
-                sent = self._remove_from_sender(publication)
                 lost += self._report_unsent(publication, sent)
-            elif publication.runtime is not None and publication.slot >= 0:
+            elif is_sent_here:
                 about = publication.about()
-                sent = int(publication.runtime.tx_state.pubs[publication.slot]["sent"])
                 held = messages_between(publication.mapped.array, about, sent, about.head)
                 if held.messages:
                     waiting.append(held.messages)
