@@ -34,6 +34,7 @@ from tidecast_control.leases.routes import router as leases
 from tidecast_control.live.routes import SCHEMAS as LIVE_SCHEMAS
 from tidecast_control.live.routes import router as live
 from tidecast_control.messages.routes import router as messages
+from tidecast_control.mirrors.routes import router as mirrors
 from tidecast_control.nodes.routes import router as nodes
 from tidecast_control.operations.routes import router as operations
 from tidecast_control.page import router as page
@@ -67,7 +68,7 @@ def api_router() -> APIRouter:
             resource_routes(kind, api)  # a router in a router is looked into for every request
     for router in (
         auth, nodes, leases, wire_keys, queues, messages, operations, alerts, audit, apply, live,
-        traffic, history, pipelines, rate_limits, kafka, system_api,
+        traffic, history, pipelines, mirrors, rate_limits, kafka, system_api,
     ):  # fmt: skip
         api.include_router(router)
     return api

@@ -15,6 +15,7 @@ from tidecast_control.kit.models import utc_now
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
 from tidecast_control.live.limits import Sockets
+from tidecast_control.mirrors.runner import MirrorRunner
 from tidecast_control.pipelines.runner import Runner
 from tidecast_control.settings import Settings
 from tidecast_control.supervisor import Supervisor
@@ -29,6 +30,7 @@ class Context:
     hub: Hub
     feed: Feed
     runner: Runner
+    mirrors: MirrorRunner
     changed: Callable[[], None] = lambda: None
     """Call after a write: engines are looked after at once, not at the next NOTIFY."""
     throttle: Throttle = field(default_factory=lambda: Throttle(time.monotonic))

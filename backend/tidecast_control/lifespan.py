@@ -30,6 +30,8 @@ from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import moves
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
+from tidecast_control.mirrors import secrets as mirror_secrets
+from tidecast_control.mirrors.runner import MirrorRunner
 from tidecast_control.nodes import levels
 from tidecast_control.nodes import repository as nodes
 from tidecast_control.nodes import service as enrolments
@@ -76,7 +78,8 @@ def lifespan_of(
             db.world = feed.seen
             loop = asyncio.get_running_loop()
             runner = Runner(db, Place(settings.data_dir, url, settings.spark_master))
-            ctx = Context(settings, db, hub, feed, runner)
+            mirrors = MirrorRunner(db, settings.data_dir, settings.mirrors_max)
+            ctx = Context(settings, db, hub, feed, runner, mirrors)
             ctx.changed = lambda: _soon(loop, hub.refresh)
             app.state.context = ctx
             stack.callback(ctx.passwords.close)
@@ -111,6 +114,7 @@ def _start_tasks(ctx: Context, postgres: EmbeddedPostgres | None) -> None:
     start("webhooks", sender.run)
     start("audit", ctx.denials.run)
     start("pipelines", ctx.runner.run, stall_s=None)
+    start("mirrors", ctx.mirrors.run)
 
 
 def _prepare(db: Database, settings: Settings, local_token: str | None) -> first_run.Secrets:
@@ -120,6 +124,7 @@ def _prepare(db: Database, settings: Settings, local_token: str | None) -> first
         try:
             wire_keys.reseal(session, forget=settings.forget_secrets)
             webhooks.reseal(session, forget=settings.forget_secrets)
+            mirror_secrets.reseal(session, forget=settings.forget_secrets)
         except vault.Unopened as problem:
             raise ConfigError(str(problem)) from None
         nodes.all_down(session)

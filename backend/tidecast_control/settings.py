@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     spark_master: str = Field("local[*]", pattern=r"^[A-Za-z0-9_.:/,*\[\]-]{1,500}$")
     """Where pipelines run."""
 
+    mirrors_max: int = Field(16, ge=0, le=1000)
+    """Mirrors that run at once on this service, each a process."""
+
     allowed_origins: Annotated[list[str], NoDecode] = []
     allowed_hosts: Annotated[list[HostName], NoDecode] = []
     """Names that requests may use for this service, besides loopback, `host` and IP addresses."""

@@ -172,6 +172,7 @@ class World:
         patch.setattr(service.ctx.hub, "connected", lambda: ["n1"])
         patch.setattr(service.ctx.hub, "engine", lambda _node: SimpleNamespace(name="n1"))
         patch.setattr(service.ctx.runner, "_take", lambda: (None, []))
+        patch.setattr(service.ctx.mirrors, "_take", lambda: ({}, []))
         self.keys = {}
         for name, body in KEYS.items():
             scoped = body["role"] == "admin" and "scopes" in body

@@ -79,6 +79,11 @@ SPECS: dict[str, tuple[str, str, Any, Any]] = {
     "pipeline": (
         "pipelines", "{s}-p", {"job": "replay", "source": "{s}.a", "topic": "{s}.b"}, {"rate": 7},
     ),
+    "mirror": (
+        "mirrors", "{s}-m",
+        {"topic": "{s}.a", "servers": "127.0.0.1:9", "kafka_topic": "t", "paused": True},
+        {"rate": 7},
+    ),
     "transport": ("transports", "spare", {"port": 7500}, {"ttl": 1}),
     "fault": ("faults", "lab", {"drop": 0.1}, {"drop": 0.2}),
     "node": ("nodes", "n1", {"site": "x"}, {"site": "y"}),
@@ -139,6 +144,9 @@ ROUTES: dict[str, Route] = {
     "get_pipeline_log": Route("seen", "GET", "/pipelines/{s}-p/runs/{run}/log", hidden=404),
     "start_pipeline": Route("topic", "POST", "/pipelines/{s}-p/start", None, 201, undo=True),
     "stop_pipeline": Route("topic", "POST", "/pipelines/{s}-busy/stop", undo=True),
+    "pause_mirror": Route("topic", "POST", "/mirrors/{s}-m/pause", hidden=404),
+    "resume_mirror": Route("topic", "POST", "/mirrors/{s}-m/resume", hidden=404, undo=True),
+    "get_mirror_progress": Route("seen", "GET", "/mirrors/{s}-m/progress", hidden=404),
     "get_capacity": Route("list", "GET", "/capacity"),
     "apply_capacity": Route("topic", "POST", "/capacity/{s}.a/apply"),
     "start_traffic": Route("topic", "POST", "/traffic/{s}.a/start"),

@@ -30,6 +30,7 @@ from tidecast_control.kit.models import utc_now
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
 from tidecast_control.live.world import World
+from tidecast_control.mirrors import repository as mirrors
 from tidecast_control.nodes import repository as nodes
 from tidecast_control.supervisor import Turn
 from tidecast_control.vault import vault_of
@@ -46,6 +47,7 @@ RATES = {
     "flow_held": "flow_held",
 }
 ABOUT_NODES = ("node_down", "drift")
+ABOUT_MIRRORS = ("mirror_failed", "mirror_lag")
 
 
 @dataclass
@@ -128,6 +130,21 @@ def measured_of_nodes(session: Session, metric: str, known_down: Callable[[str],
     return made
 
 
+def measured_of_mirrors(session: Session, metric: str) -> Measured:
+    """A metric about mirrors that are not paused. ``mirror_failed``: 1 = it does not copy."""
+    made = Measured(heard=set(repository.names(session, "node")))
+    states = mirrors.states(session)
+    for row in repository.all_of(session, "mirror"):
+        state = states.get(row.name)
+        if row.spec.get("paused") or state is None:
+            continue
+        if metric == "mirror_lag":
+            made.add(row.name, float(state.lag), set())
+        else:
+            made.add(row.name, float(state.state == "waiting" or bool(state.error)), set())
+    return made
+
+
 @dataclass
 class Round:
     """One evaluation: what it reads once, and what came of it."""
@@ -200,6 +217,8 @@ class Evaluator:
         """Fire, resolve or keep each target of a rule; which are waiting for their time."""
         if rule.metric in ABOUT_NODES:
             found = measured_of_nodes(done.session, rule.metric, self._known_down)
+        elif rule.metric in ABOUT_MIRRORS:
+            found = measured_of_mirrors(done.session, rule.metric)
         else:
             done.needs_telemetry = True
             found = measured(rule.metric, world)

@@ -35,6 +35,8 @@ Metric = Literal[
     "forged_packets_per_s",
     "waiting",
     "silent_peers",
+    "mirror_failed",
+    "mirror_lag",
 ]
 Webhook = Annotated[str, Field(max_length=2000), AfterValidator(checked_address)]
 WebhookSecret = Annotated[str, Field(max_length=200), AfterValidator(checked_secret)]
@@ -47,7 +49,8 @@ class AlertRuleSpec(Model):
     metric: Metric
     target: Short = Field(
         ">",
-        description="Name or pattern of topic, subscription or node; a Kafka group is `kafka:NAME`",
+        description="Name or pattern of topic, subscription, node or mirror; a Kafka group is "
+        "`kafka:NAME`",
     )
     comparison: Literal["above", "below"] = "above"
     threshold: float = Field(0.0, ge=-1e18, le=1e18)

@@ -22,7 +22,7 @@ from tidecast_control.kit.schemas import Role, Scope
 READ_KINDS = (
     "topics", "transports", "rate_limits", "subscriptions", "queues", "nodes", "faults", "traffic",
     "alert_rules", "silences", "alerts", "operations", "live", "system", "metrics", "history",
-    "pipelines",
+    "pipelines", "mirrors",
 )  # fmt: skip
 OPERATOR_WRITES = (
     "topics",
@@ -33,6 +33,7 @@ OPERATOR_WRITES = (
     "silences",
     "operations",
     "pipelines",
+    "mirrors",
 )
 
 VIEWER = frozenset(f"{kind}:read" for kind in READ_KINDS)

@@ -28,13 +28,22 @@ Needs = Iterator[Need]
 PLATFORM = Need("manage", EVERY_TOPIC)
 """Rights on all of the platform: transports, nodes, users, the audit."""
 
-NODE_METRICS = ("node_down", "drift", "forged_packets_per_s", "silent_peers")
+NODE_METRICS = (
+    "node_down",
+    "drift",
+    "forged_packets_per_s",
+    "silent_peers",
+    "mirror_failed",
+    "mirror_lag",
+)
+"""Of nodes, and of mirrors: their names are not those of topics."""
 BY_TOPIC = frozenset((
     "topics:read", "topics:write", "subscriptions:read", "subscriptions:write", "queues:read",
     "queues:write", "traffic:read", "traffic:write", "rate_limits:read", "rate_limits:write",
     "alert_rules:read", "alert_rules:write", "silences:read", "silences:write", "alerts:read",
     "operations:read", "operations:write", "pipelines:read", "pipelines:write", "history:read",
-    "live:read", "messages:publish", "messages:read", "apply:write",
+    "mirrors:read", "mirrors:write", "live:read", "messages:publish", "messages:read",
+    "apply:write",
 ))  # fmt: skip
 """Rights of the service that reach single topics: each request says which, and lists leave out the
 others. A key with scopes has every other right only with `manage` on every topic."""
@@ -68,6 +77,11 @@ def of_resource(kind: str, name: str, spec: Mapping[str, Any]) -> Needs:
             yield PLATFORM if about_nodes else Need("manage", spec["target"])
         case "pipeline":
             yield from _of_pipeline(spec)
+        case "mirror":
+            yield Need("manage", spec["topic"])
+            if not spec.get("paused"):  # a mirror that is paused copies nothing
+                right = "publish" if spec["direction"] == "from_kafka" else "read_payloads"
+                yield Need(right, spec["topic"])
         case _:
             yield PLATFORM
 
@@ -101,6 +115,7 @@ SHOWN_BY = {
     "silence": "spec->>'target'",
     "alert_rule": f"CASE WHEN spec->>'metric' IN {NODE_METRICS!r} THEN '>' "
     "ELSE spec->>'target' END",
+    "mirror": "spec->>'topic'",
     "pipeline": "CASE WHEN spec->>'job' IN ('archive', 'replay') THEN spec->>'topic' ELSE '>' END",
 }
 """The topic or pattern of a row, in SQL: a key sees the row with any right that covers it."""

@@ -25,6 +25,8 @@ class Facts:
     firing: int = 0
     silenced: int = 0
     subscriptions: dict[str, Json] = field(default_factory=dict)
+    mirrors: dict[str, Json] = field(default_factory=dict)
+    """Figures by name, of each that ran."""
     since: dict[str, datetime] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
     """Nodes that no figure includes: they were here, and are not heard."""

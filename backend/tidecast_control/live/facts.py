@@ -7,6 +7,7 @@ from tidecast_control.api.applied import drift_of
 from tidecast_control.db import Database
 from tidecast_control.kit import repository
 from tidecast_control.live.channels import Facts
+from tidecast_control.mirrors import repository as mirrors
 from tidecast_control.nodes import repository as nodes
 
 
@@ -23,6 +24,7 @@ def read(db: Database) -> Facts:
             subscriptions={
                 row.name: row.spec for row in repository.all_of(session, "subscription")
             },
+            mirrors=mirrors.figures(session),
         )
         for row in repository.all_of(session, "node"):
             name = row.name

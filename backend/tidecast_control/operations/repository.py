@@ -14,15 +14,16 @@ from tidecast_control.operations.models import OperationRow
 
 
 def _shown(shown: Sequence[str] | None) -> Select[OperationRow]:
-    """Operations on topics that are covered; on subscriptions by what they read today."""
+    """Operations on topics that are covered; on subscriptions and mirrors by their topics today."""
     query = select(OperationRow)
     if shown is None:
         return query
     reads = select(col(ResourceRow.spec)["topic"].astext).where(
-        col(ResourceRow.kind) == "subscription", col(ResourceRow.name) == col(OperationRow.name)
+        col(ResourceRow.kind) == col(OperationRow.kind),
+        col(ResourceRow.name) == col(OperationRow.name),
     )
     topic: Any = case(
-        (col(OperationRow.kind) == "subscription", reads.scalar_subquery()),
+        (col(OperationRow.kind).in_(("subscription", "mirror")), reads.scalar_subquery()),
         (col(OperationRow.kind) == "kafka_group", ""),  # names of groups are not those of topics
         else_=func.regexp_replace(col(OperationRow.name), ":[0-9]+$", ""),
     )

@@ -64,7 +64,8 @@ def text(
     """Everything in the text format."""
     registry = CollectorRegistry()
     engines = [*_engines(samples), *_servers(samples), *_rings(samples), *_hosts(samples)]
-    registry.register(_Fixed([*_service(facts, watchers), *_tasks(tasks), *engines]))
+    own = [*_service(facts, watchers), *_mirrors(facts), *_tasks(tasks)]
+    registry.register(_Fixed([*own, *engines]))
     return generate_latest(registry)
 
 
@@ -88,6 +89,35 @@ def _service(facts: Facts, watchers: int) -> Iterator[Metric]:
         gauge = _gauge(name, words, [])
         gauge.add_metric([], float(value))
         yield gauge
+
+
+MIRROR_GAUGES = {
+    "rate": ("records_per_second", "Records that a mirror copies a second, lately."),
+    "lag": ("lag_records", "Offsets that a mirror has to copy."),
+}
+MIRROR_COUNTS = {
+    "records": "Records that a mirror has copied.",
+    "bytes": "Bytes of these.",
+    "gone": "Offsets that were deleted before a mirror copied them.",
+    "failures": "Ends of a mirror's process that nobody asked for.",
+}
+
+
+def _mirrors(facts: Facts) -> Iterator[Metric]:
+    up = _gauge("mirror_up", "1 = a mirror copies, without an error.", ["mirror"])
+    for name, row in facts.mirrors.items():
+        up.add_metric([name], float(row["state"] == "running" and not row["error"]))
+    yield up
+    for field, (metric, words) in MIRROR_GAUGES.items():
+        gauge = _gauge(f"mirror_{metric}", words, ["mirror"])
+        for name, row in facts.mirrors.items():
+            gauge.add_metric([name], float(row[field]))
+        yield gauge
+    for field, words in MIRROR_COUNTS.items():
+        count = CounterMetricFamily(f"tidecast_mirror_{field}", words, labels=["mirror"])
+        for name, row in facts.mirrors.items():
+            count.add_metric([name], float(row[field]))
+        yield count
 
 
 def _tasks(tasks: Iterable[Task]) -> Iterator[Metric]:

@@ -18,7 +18,7 @@ import numpy as np
 from tidecast.errors import Closed, ConfigError, NotFound, TidecastError
 from tidecast.mirror import runs
 from tidecast.mirror.plan import Placing, Plan, Route, placing, plan_of
-from tidecast.mirror.progress import Progress, Stopped
+from tidecast.mirror.progress import Place, Progress, Stopped
 from tidecast.mirror.state import Saved, StateFile
 from tidecast.mirror.target import Target
 from tidecast.mirror.threads import run_together
@@ -325,6 +325,10 @@ class Into:
             if all(copier.durable >= copier.position for copier in self._copiers):
                 return
             self._progress.wait(HELD_S)
+
+    def places(self) -> list[Place]:
+        """How far each queue of the source is. From any thread."""
+        return [Place(c.route.source, c.position, c.durable, c.end) for c in self._copiers]
 
     def end_of(self, source: int) -> int:
         """The end of a queue of the source. Raises TidecastError."""

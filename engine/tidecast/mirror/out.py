@@ -36,7 +36,7 @@ from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles
 from tidecast.log.reading.range_scan import LOST, RangeScan, Wanted
 from tidecast.log.reading.select import W_AT
-from tidecast.mirror.progress import BYTES, Progress, Stopped
+from tidecast.mirror.progress import BYTES, Place, Progress, Stopped
 from tidecast.mirror.state import StateFile, Stored
 from tidecast.mirror.target import Target
 from tidecast.mirror.threads import run_together
@@ -432,6 +432,12 @@ class Out:
             if stored != self._saved:
                 self._state.save(stored)
                 self._saved = stored
+
+    def places(self) -> list[Place]:
+        """How far each queue is. From any thread."""
+        with self._lock:
+            found = [(each.queue, each.current().token, each.end) for each in self._writing]
+        return [Place(queue, token, token, max(token, end)) for queue, token, end in found]
 
     def rows(self) -> list[dict[str, Any]]:
         """The plan, of each queue; nothing is changed. The position is that of the last mark."""

@@ -32,8 +32,18 @@ class Counts(msgspec.Struct, kw_only=True):
     lag: int = 0
 
 
+class Place(msgspec.Struct, frozen=True):
+    """How far a queue of the source is copied: all below ``position``; ``durable`` for ever."""
+
+    source: int
+    position: int
+    durable: int
+    end: int
+    """Of the source, as far as is known."""
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """``event``: RecordsGone, SourceAway, EngineAway, Placed, MarkMoved."""
+    """``event``: RecordsGone, SourceAway, EngineAway, TargetAway, Placed, MarkMoved, ..."""
 
     event: str
     text: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,9 +17,9 @@ import msgspec
 from tidecast.disk import write_atomically
 from tidecast.errors import ConfigError, Conflict
 from tidecast.kafka.producing.notes import Mark
+from tidecast.mirror.settings import NAME
 
 T = TypeVar("T", bound=msgspec.Struct)
-NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class Saved(msgspec.Struct, kw_only=True):

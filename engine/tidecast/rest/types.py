@@ -8,7 +8,7 @@ import msgspec
 
 Kind = Literal[
     "topics", "subscriptions", "transports", "rate-limits", "traffic", "faults", "alert-rules",
-    "silences", "pipelines", "nodes",
+    "silences", "pipelines", "mirrors", "nodes",
 ]  # fmt: skip
 Role = Literal["admin", "operator", "viewer"]
 Impact = Literal["none", "live", "restart", "recreate", "data_loss"]

@@ -1,0 +1,1 @@
+"""Mirrors between Kafka and durable topics, kept running by the service: docs/MIRROR.md."""

@@ -1,0 +1,219 @@
+"""One mirror on this service: its process, started again with back-off, and how it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from tidecast_control.kit.models import utc_now
+from tidecast_control.mirrors.models import MirrorStateRow
+from tidecast_control.mirrors.schemas import MirrorProgress
+
+COMMAND = (sys.executable, "-m", "tidecast.mirror.job")
+RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
+TERMINATE_S = 12.0
+QUIET_S = 15.0
+"""An error is over when records come, or after so long without one more attempt."""
+SAMPLES, EVENTS_MAX, TEXT_CHARS_MAX, LINE_BYTES_MAX = 600, 20, 1000, 8 << 20
+RATE_SAMPLES = 5
+COUNTS = ("records", "bytes", "repeated", "gone", "retries")
+AWAY = ("SourceAway", "EngineAway", "TargetAway")
+
+
+class Copy:
+    """Keeps the process of a mirror running while `run` runs. ``job``: its first line of input."""
+
+    def __init__(
+        self,
+        job: bytes,
+        before: MirrorStateRow,
+        *,
+        command: Sequence[str] = COMMAND,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``before``: how it did until now."""
+        self.job = job
+        self._command, self._clock_s = command, clock_s
+        self.figures: dict[str, Any] = {
+            name: getattr(before, name)
+            for name in (*COUNTS, "failures", "lag", "queues", "events", "error", "error_at")
+        }
+        self.figures |= {"state": "starting", "rate": 0.0, "started_at": None, "retry_at": None}
+        self._totals = {name: int(getattr(before, name)) for name in COUNTS}
+        self._samples: deque[tuple[float, float, int, int]] = deque(maxlen=SAMPLES)
+        """(time, rate, lag, records) of each second."""
+        self._retry = asyncio.Event()
+        self._tried_s = self._retries = 0.0
+        self._tries = 0
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled; then the process is ended."""
+        try:
+            while True:
+                self._retry.clear()
+                await self._once()
+                wait_s = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self._tries, 10))
+                wait_s *= random.uniform(0.75, 1.25)
+                self._tries += 1
+                self.figures["failures"] += 1
+                self.figures |= {"state": "waiting", "rate": 0.0, "started_at": None}
+                self.figures["retry_at"] = utc_now() + timedelta(seconds=wait_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._retry.wait(), wait_s)
+        finally:
+            await self._end()
+
+    def retry(self) -> None:
+        """Do not wait any longer after an error."""
+        self._tries = 0
+        self._retry.set()
+
+    def progress(self, mirror: str) -> MirrorProgress:
+        """The samples."""
+        rows = list(self._samples)
+        return MirrorProgress(
+            mirror=mirror,
+            at_s=[row[0] for row in rows],
+            rate=[row[1] for row in rows],
+            lag=[row[2] for row in rows],
+        )
+
+    # --- the process ------------------------------------------------------------------------------
+
+    async def _once(self) -> None:
+        self.figures |= {"state": "starting", "retry_at": None}
+        self._totals = {name: int(self.figures[name]) for name in COUNTS}
+        try:
+            process = self.process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                limit=LINE_BYTES_MAX,
+            )
+        except OSError as problem:
+            self._fail(f"it does not start: {problem}")
+            return
+        assert process.stdin is not None
+        assert process.stderr is not None
+        errors = asyncio.create_task(_tail(process.stderr))
+        failed = False
+        try:
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write(self.job)
+                await process.stdin.drain()
+            failed = await self._read(process)
+            await process.wait()
+        finally:
+            if process.returncode is None:
+                await self._end()
+            said = await errors
+        if not failed:
+            self._fail(_end_of(process.returncode, said))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> bool:
+        """Take what it says until it ends. Whether it said why."""
+        assert process.stdout is not None
+        failed = False
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:  # longer than LINE_BYTES_MAX
+                continue
+            if not line:
+                return failed
+            try:
+                said = msgspec.json.decode(line, type=dict[str, Any])
+                failed |= self._take(said)
+            except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+                continue
+
+    async def _end(self) -> None:
+        """By the end of its input, so that it writes its position; else by SIGKILL."""
+        process, self.process = self.process, None
+        if process is None or process.returncode is not None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), TERMINATE_S)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    # --- what it says -----------------------------------------------------------------------------
+
+    def _take(self, said: dict[str, Any]) -> bool:
+        """One object of its output. Whether it is the reason of its end."""
+        event = str(said["event"])
+        if event == "progress":
+            self._progress(said)
+            return False
+        if event == "failed":
+            self._fail(str(said["text"]))
+            return True
+        text = str(said["text"])[:TEXT_CHARS_MAX]
+        row = {"at": utc_now().isoformat(), "event": event[:50], "text": text}
+        self.figures["events"] = [*self.figures["events"], row][-EVENTS_MAX:]
+        if event in AWAY:
+            self.figures |= {"error": text, "error_at": utc_now()}
+        return False
+
+    def _progress(self, said: dict[str, Any]) -> None:
+        counts = {name: self._totals[name] + int(said[name]) for name in COUNTS}
+        moved = counts["records"] + counts["repeated"] > self._done()
+        now_s, at_s = self._clock_s(), time.time()
+        if counts["retries"] != self._retries:
+            self._retries, self._tried_s = counts["retries"], now_s
+        self.figures |= counts
+        self.figures |= {"queues": said["queues"], "lag": int(said["lag"])}
+        if self.figures["state"] != "running":
+            self.figures |= {"state": "running", "started_at": utc_now()}
+        if said["queues"] and (moved or now_s - self._tried_s > QUIET_S):
+            self.figures["error"], self._tries = "", 0
+        self._samples.append((at_s, self._rate(at_s), self.figures["lag"], counts["records"]))
+        self.figures["rate"] = self._samples[-1][1]
+
+    def _done(self) -> int:
+        return int(self.figures["records"]) + int(self.figures["repeated"])
+
+    def _rate(self, at_s: float) -> float:
+        """Over the last seconds."""
+        recent = [row for row in self._samples if at_s - row[0] < RATE_SAMPLES + 1]
+        if not recent:
+            return 0.0
+        first, records = recent[0], self.figures["records"]
+        past_s = at_s - first[0]
+        return round(max(0, records - first[3]) / past_s, 1) if past_s > 0 else 0.0
+
+    def _fail(self, why: str) -> None:
+        self.figures |= {"error": why[:TEXT_CHARS_MAX], "error_at": utc_now(), "rate": 0.0}
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    kept = b""
+    while data := await stream.read(64 << 10):
+        kept = (kept + data)[-4096:]
+    return kept.decode("utf-8", "replace").replace("\x00", "")
+
+
+def _end_of(code: int | None, said: str) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"its process was ended by {signal.Signals(-code).name}"
+    lines = [line for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else f"its process ended with status {code}"

@@ -1,0 +1,106 @@
+"""The write-only parts of mirrors: stored apart from the spec, which has them masked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+
+from sqlalchemy import delete
+from sqlmodel import Session, col, select
+
+from tidecast_control.kit.problems import invalid
+from tidecast_control.mirrors.models import MirrorSecretRow
+from tidecast_control.mirrors.schemas import MirrorSpec
+from tidecast_control.vault import Unopened, vault_of
+
+MASK = re.compile(r"\*{8}-[0-9a-f]{12}")
+"""Random: a digest of a short password says what it is."""
+BOUND = {
+    "secret": ("servers", "user", "mechanism", "tls", "ca"),
+    "token": ("gateway",),
+}
+"""Of each secret: the settings that say who gets it. When one changes, the secret is given again:
+else anybody who may edit a mirror could have its password sent to a server of his own."""
+
+
+def seal(session: Session, mirror: str, spec: MirrorSpec, *, store: bool) -> MirrorSpec:
+    """The spec with its secrets masked; ``store``: they are kept, and older ones are deleted.
+
+    Raises `invalid_request` for a masked value that stands for no secret.
+    """
+    shown: dict[str, str] = {}
+    for field, settings in BOUND.items():
+        value, bound = getattr(spec, field), _bound(spec, field)
+        row = session.get(MirrorSecretRow, (mirror, field))
+        if not value:
+            if row is not None and store:
+                session.delete(row)
+            continue
+        if MASK.fullmatch(value):
+            if row is None or row.shown != value:
+                raise invalid(f"/spec/{field}", "it is masked, and none is stored", "the secret")
+            if row.bound != bound:
+                allowed = f"the secret, because one of these changed: {', '.join(settings)}"
+                raise invalid(f"/spec/{field}", "it is masked", allowed)
+        shown[field] = _shown(session, row, value, bound)
+        if store and (row is None or row.shown != shown[field]):
+            sealed = vault_of(session).seal(value, _place(mirror, field))
+            made = MirrorSecretRow(
+                mirror=mirror, field=field, shown=shown[field], bound=bound, value=sealed
+            )
+            session.merge(made)
+    return spec.model_copy(update=shown)
+
+
+def _shown(session: Session, row: MirrorSecretRow | None, value: str, bound: str) -> str:
+    """The mask: that of before, when the secret is the same; so a repeat changes nothing."""
+    if row is not None and row.bound == bound:
+        if row.shown == value:
+            return value
+        try:
+            if vault_of(session).open(row.value, _place(row.mirror, row.field)) == value:
+                return row.shown
+        except Unopened:
+            pass  # it is replaced
+    return f"********-{secrets.token_hex(6)}"
+
+
+def reveal(session: Session, mirror: str, field: str, shown: str) -> str:
+    """The secret behind a masked value; "" is itself. Raises Unopened, also when it is lost."""
+    if not shown:
+        return ""
+    row = session.get(MirrorSecretRow, (mirror, field))
+    if row is None or row.shown != shown:
+        raise Unopened(f"{field}: it is lost, give it again")
+    return vault_of(session).open(row.value, _place(mirror, field))
+
+
+def forget(session: Session, mirror: str) -> None:
+    """Delete the secrets of a mirror."""
+    session.execute(delete(MirrorSecretRow).where(col(MirrorSecretRow.mirror) == mirror))
+
+
+def reseal(session: Session, *, forget: bool) -> None:
+    """Seal with the vault's first key what is not. Raises Unopened.
+
+    ``forget``: what cannot be opened is deleted. The mirror then says that it is lost.
+    """
+    vault = vault_of(session)
+    for row in session.exec(select(MirrorSecretRow)).all():
+        try:
+            row.value = vault.renew(row.value, _place(row.mirror, row.field))
+            session.add(row)
+        except Unopened:
+            if not forget:
+                raise
+            session.delete(row)
+
+
+def _bound(spec: MirrorSpec, field: str) -> str:
+    parts = "\x00".join(str(getattr(spec, name)) for name in BOUND[field])
+    return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def _place(mirror: str, field: str) -> str:
+    return f"mirror_secrets/{mirror}/{field}"

@@ -1,0 +1,181 @@
+"""Mirrors: rules, status, pause and resume, and what a runner gets."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlmodel import Session
+
+from tidecast.config.kafka import kafka_source
+from tidecast.errors import ConfigError
+from tidecast.mirror.settings import NAME, Job
+from tidecast_control.api import resources
+from tidecast_control.audit import service as audit
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.models import ResourceRow, Row, utc_now
+from tidecast_control.kit.schemas import MergePatch, ProblemItem, Status
+from tidecast_control.live.world import World
+from tidecast_control.mirrors import repository, secrets
+from tidecast_control.mirrors.models import MirrorStateRow
+from tidecast_control.mirrors.schemas import (
+    Mirror,
+    MirrorEvent,
+    MirrorInput,
+    MirrorQueue,
+    MirrorSpec,
+    MirrorStatus,
+)
+from tidecast_control.operations.models import OperationRow
+from tidecast_control.operations.schemas import Operation
+
+FIXED = ("direction", "topic", "kafka_topic")
+KAFKA = ("servers", "user", "mechanism", "tls")
+
+
+def kafka_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the cluster, without its secrets."""
+    return {name: spec[name] for name in KAFKA} | {"topic": spec["kafka_topic"]}
+
+
+def _check(
+    session: Session, name: str, spec: MirrorSpec, row: ResourceRow | None
+) -> list[ProblemItem]:
+    del session
+    found = []
+
+    def wrong(field: str, detail: str, allowed: str) -> None:
+        found.append(ProblemItem(pointer=f"/spec/{field}", detail=detail, allowed=allowed))
+
+    if not NAME.fullmatch(name):
+        detail = f"{len(name)} characters"
+        found.append(ProblemItem(pointer="/metadata/name", detail=detail, allowed="at most 100"))
+    for field in FIXED if row is not None else ():
+        before = row.spec[field] if row is not None else None
+        if getattr(spec, field) != before:
+            wrong(
+                field, "it is fixed: its position is for this topic", f"{before}, or a new mirror"
+            )
+    try:
+        kafka_source(kafka_of(spec.model_dump()))
+    except ConfigError as problem:
+        wrong("servers", str(problem).removeprefix("kafka."), "HOST:PORT, separated by commas")
+    if bool(spec.user) != bool(spec.secret):
+        missing, given = ("secret", "user") if spec.user else ("user", "secret")
+        wrong(missing, f"missing: {given} is set", "both, or neither")
+    if spec.ca and not spec.tls:
+        wrong("tls", "false: ca needs TLS", "true")
+    if spec.direction == "to_kafka":
+        if spec.place == "key":
+            wrong("place", "key: to Kafka each queue goes to its partition", "auto, queue")
+        if spec.gateway:
+            allowed = (
+                "nothing: it runs on the service's host, beside the engine of its data directory"
+            )
+            wrong("gateway", "a mirror to Kafka reads the files of the log", allowed)
+    return found
+
+
+def _warn(session: Session, name: str, spec: MirrorSpec, row: ResourceRow | None) -> list[str]:
+    del session, name, row
+    if spec.user and not spec.tls and spec.mechanism == "PLAIN":
+        return ["the secret crosses the network readable: use tls, or SCRAM"]
+    return []
+
+
+def _changed(session: Session, name: str, spec: Mapping[str, Any] | None) -> None:
+    if spec is None:
+        repository.forget(session, name)
+        secrets.forget(session, name)
+
+
+def _status(
+    states: Mapping[str, MirrorStateRow], _world: World | None, rows: Sequence[Row]
+) -> list[Status]:
+    return [status_of(row, states.get(row.name)) for row in rows]
+
+
+def status_of(row: Row, state: MirrorStateRow | None) -> MirrorStatus:
+    """How a mirror does."""
+    shown = MirrorStatus(observed_generation=row.generation)
+    if state is not None:
+        fields = state.model_dump(exclude={"mirror", "holder", "held_until", "queues", "events"})
+        shown = shown.model_copy(update=fields)
+        shown.queues = [MirrorQueue.model_validate(each) for each in state.queues]
+        shown.events = [MirrorEvent.model_validate(each) for each in reversed(state.events)]
+        shown.position = sum(each.position for each in shown.queues)
+        if not row.spec["paused"] and (not state.holder or state.held_until < utc_now()):
+            shown.state, shown.rate = "starting", 0.0
+    if row.spec["paused"]:
+        shown.state, shown.rate, shown.retry_at = "paused", 0.0, None
+    if shown.state == "running" and shown.rate > 0:
+        shown.eta_s = shown.lag / shown.rate
+    return shown
+
+
+KIND = Kind(
+    name="mirror",
+    path="mirrors",
+    rights="mirrors",
+    spec=MirrorSpec,
+    resource=Mirror,
+    input=MirrorInput,
+    in_topology=False,
+    order=7,
+    seal=secrets.seal,
+    check=_check,
+    warn=_warn,
+    learn=repository.states,
+    keeps=False,
+    status=_status,
+    changed=_changed,
+)
+
+
+def job_of(session: Session, row: ResourceRow, data_dir: Path) -> bytes:
+    """What the process of a mirror is given, secrets included. Raises Unopened, KeyError."""
+    spec = row.spec
+    job = Job(
+        name=row.name,
+        direction=spec["direction"],
+        topic=spec["topic"],
+        kafka=kafka_of(spec),
+        data_dir=str(data_dir),
+        secret=secrets.reveal(session, row.name, "secret", spec["secret"]),
+        ca=spec["ca"],
+        server=spec["gateway"],
+        token=secrets.reveal(session, row.name, "token", spec["token"]),
+        rate=spec["rate"],
+        start=spec["start"],
+        place=spec["place"],
+        on_gap=spec["on_gap"],
+    )
+    return msgspec.json.encode(job) + b"\n"
+
+
+def pause(session: Session, name: str, actor: Actor, *, paused: bool, dry_run: bool) -> Operation:
+    """Pause or resume. Raises `not_found`, `denied`."""
+    patch = MergePatch(spec={"paused": paused})
+    resources.shown_row(session, KIND, name, actor)
+    resources.patch(session, KIND, name, patch, actor, dry_run=dry_run)
+    action = "pause" if paused else "resume"
+    row = OperationRow(
+        id=str(uuid.uuid4()),
+        action=action,
+        kind=KIND.name,
+        name=name,
+        state="done",
+        dry_run=dry_run,
+        cli=f"tidecast mirror {action} {name}",
+        finished_at=utc_now(),
+        created_by=actor.name,
+    )
+    session.add(row)
+    if not dry_run:
+        audit.record(session, actor, action, KIND.name, name, None, None)
+    session.flush()
+    return Operation.model_validate(row)
