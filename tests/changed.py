@@ -93,6 +93,11 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         "tests/support/hosts/",
     ),
     "tests/control/test_drain_order.py": _LEASES,
+    "tests/control/test_mirrors_kafka.py": (
+        f"{SERVICE}mirrors/",
+        f"{ENGINE}mirror/",
+        f"{ENGINE}kafka/",
+    ),
     "tests/control/test_openapi.py": (SERVICE,),
     "tests/control/test_pipelines_spark.py": (f"{SERVICE}pipelines/", *_SPARK),
     "tests/control/test_resilience.py": (
@@ -107,6 +112,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/e2e/test_copy_as.py": (*_PAGE, *_COMMANDS),
     "tests/e2e/test_dead_letters.py": (*_PAGE, f"{ENGINE}node/consumers/"),
     "tests/e2e/test_forms.py": _PAGE,
+    "tests/e2e/test_mirrors.py": (*_PAGE, f"{SERVICE}mirrors/", f"{ENGINE}mirror/"),
     "tests/e2e/test_kafka_groups.py": (
         *_PAGE,
         f"{ENGINE}kafka/groups/",

@@ -12,6 +12,7 @@ import {
   topic,
 } from "./fixtures";
 import { message } from "./messages";
+import { mirrorProgress, mirrors } from "./mirrors";
 import { capacity, history, pipelines, runs } from "./pipelines";
 
 export { message };
@@ -42,7 +43,7 @@ const recorder = (nowMs: number) =>
   });
 
 const RIGHTS =
-  "topics transports rate_limits subscriptions traffic faults alerts nodes users keys enrolments queues pipelines"
+  "topics transports rate_limits subscriptions traffic faults alerts nodes users keys enrolments queues pipelines mirrors"
     .split(" ")
     .flatMap((kind) => [`${kind}:read`, `${kind}:write`])
     .concat(["messages:publish", "messages:read", "apply:write", "export:read", "audit:read"]);
@@ -156,6 +157,7 @@ export function answer(
     });
   if (path === "history") return ok(history(url, nowMs));
   if (head === "pipelines" && tail === "runs") return ok(page(runs(nowMs)));
+  if (head === "mirrors" && tail === "progress") return ok(mirrorProgress(nowMs));
   if (head === "capacity")
     return name
       ? ok(plan(name, method, { history_bytes: 4 << 20 }, capacity(nowMs).items[0]?.spec ?? {}))
@@ -260,6 +262,7 @@ export function answer(
     ],
     faults: () => [],
     pipelines: () => pipelines(nowMs),
+    mirrors: () => mirrors(nowMs),
     traffic: () => [
       resource(
         "traffic",

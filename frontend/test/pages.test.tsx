@@ -101,6 +101,7 @@ describe("pages", () => {
     ["/nodes", "Nodes", "alpha"],
     ["/cluster", "Cluster", "draining, 1 left"],
     ["/pipelines?name=rollup", "Pipelines", "Runs of rollup"],
+    ["/mirrors?name=orders", "Mirrors", "Progress of orders"],
     ["/access", "Keys & users", "deploy"],
     ["/audit", "Audit", "All outcomes"],
     ["/alerts", "Alerts", "consumer-lag"],

@@ -26,6 +26,7 @@ PAGES = {
     "/nodes": "Nodes",
     "/cluster": "Cluster",
     "/pipelines": "Pipelines",
+    "/mirrors": "Mirrors",
     "/access": "Keys & users",
     "/audit": "Audit",
     "/alerts": "Alerts",
@@ -43,6 +44,7 @@ OPENED = {
     "/limits?create=true": "Create a policy",
     "/alerts?tab=rules&create=true": "Create a rule",
     "/pipelines?create=true": "Create a pipeline",
+    "/mirrors?create=true": "Create a mirror",
     "/access?tab=keys&create=true": "Create an API key",
     "/access?tab=users&create=true": "Add a user",
 }

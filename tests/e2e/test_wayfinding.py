@@ -77,7 +77,7 @@ def test_every_page_fits_a_telephone(page: Page, platform: Platform, api: Api) -
         "/", "/flow", "/reliability", "/alerts", "/topics", "/topics/wayfinding.narrow",
         "/topics/wayfinding.narrow?tab=settings", "/subscriptions", "/subscriptions/narrow",
         "/messages?topic=wayfinding.narrow&view=browse", "/limits", "/nodes", "/cluster",
-        "/pipelines", "/access", "/audit",
+        "/pipelines", "/mirrors", "/access", "/audit",
     ):  # fmt: skip
         page.goto(platform.url + path)
         expect(page.get_by_role("heading", level=1)).to_be_visible()

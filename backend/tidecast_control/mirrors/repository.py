@@ -37,7 +37,7 @@ def take(session: Session, mirrors: Iterable[str], holder: str, lease_s: float) 
     fresh = MirrorStateRow(mirror="").model_dump(exclude={"mirror", "holder", "held_until"})
     rows = [fresh | {"mirror": name, "holder": holder} for name in names]
     query = insert(MirrorStateRow).values([row | {"held_until": until} for row in rows])
-    free = or_(col(MirrorStateRow.holder) == holder, col(MirrorStateRow.held_until) < func.now())
+    free = or_(col(MirrorStateRow.holder) == holder, col(MirrorStateRow.held_until) <= func.now())
     taken = query.on_conflict_do_update(
         index_elements=["mirror"], set_={"holder": holder, "held_until": until}, where=free
     )

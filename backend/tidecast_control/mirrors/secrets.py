@@ -9,6 +9,7 @@ import secrets
 from sqlalchemy import delete
 from sqlmodel import Session, col, select
 
+from tidecast_control.kit import repository
 from tidecast_control.kit.problems import invalid
 from tidecast_control.mirrors.models import MirrorSecretRow
 from tidecast_control.mirrors.schemas import MirrorSpec
@@ -38,6 +39,9 @@ def seal(session: Session, mirror: str, spec: MirrorSpec, *, store: bool) -> Mir
                 session.delete(row)
             continue
         if MASK.fullmatch(value):
+            if row is None and _is_lost(session, mirror, field, value):
+                shown[field] = value  # the mirror says so; it may be paused and deleted
+                continue
             if row is None or row.shown != value:
                 raise invalid(f"/spec/{field}", "it is masked, and none is stored", "the secret")
             if row.bound != bound:
@@ -51,6 +55,12 @@ def seal(session: Session, mirror: str, spec: MirrorSpec, *, store: bool) -> Mir
             )
             session.merge(made)
     return spec.model_copy(update=shown)
+
+
+def _is_lost(session: Session, mirror: str, field: str, value: str) -> bool:
+    """The spec has this masked value, and its secret was given up with the vault's key."""
+    found = repository.find(session, "mirror", mirror)
+    return found is not None and found.spec.get(field) == value
 
 
 def _shown(session: Session, row: MirrorSecretRow | None, value: str, bound: str) -> str:

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reply": ("tidecast.cli.messages.requests:reply", "Respond to requests, with a command."),
     "mirror": (
         "tidecast.cli.messages.mirror:mirror",
-        "Copy a Kafka topic to a durable topic, once.",
+        "Copy between Kafka and a durable topic, once.",
     ),
     "run": ("tidecast.app.command:run", "Run an app's handlers, in one process or several."),
     "top": ("tidecast.cli.top:top", "Watch rates, repairs, ring fill and laggards."),

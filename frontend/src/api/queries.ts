@@ -28,6 +28,7 @@ export type MessageView = Schemas["MessageView"];
 export type KafkaGroup = Schemas["KafkaGroup"];
 export type Queue = Schemas["Queue"];
 export type Pipeline = Schemas["Pipeline"];
+export type Mirror = Schemas["Mirror"];
 export type PipelineRun = Schemas["PipelineRun"];
 
 const PAGE_ROWS = 200;
@@ -292,6 +293,20 @@ export const pipelinesQuery = queryOptions({
   queryFn: () => http.GET("/api/v1/pipelines", { params: { query: ALL } }).then(bodyOf),
   refetchInterval: 3_000,
 });
+
+export const mirrorsQuery = queryOptions({
+  queryKey: ["mirrors", "list"],
+  queryFn: () => http.GET("/api/v1/mirrors", { params: { query: ALL } }).then(bodyOf),
+  refetchInterval: 2_000,
+});
+
+export const mirrorProgressQuery = (name: string) =>
+  queryOptions({
+    queryKey: ["mirrors", "progress", name],
+    queryFn: () =>
+      http.GET("/api/v1/mirrors/{name}/progress", { params: { path: { name } } }).then(bodyOf),
+    refetchInterval: 2_000,
+  });
 
 export const runsQuery = (name: string) =>
   queryOptions({

@@ -10,6 +10,7 @@ export const KINDS = {
   rate_limit: { path: "/api/v1/rate-limits", word: "policy" },
   alert_rule: { path: "/api/v1/alert-rules", word: "rule" },
   silence: { path: "/api/v1/silences", word: "silence" },
+  mirror: { path: "/api/v1/mirrors", word: "mirror" },
   pipeline: { path: "/api/v1/pipelines", word: "pipeline" },
 } as const;
 

@@ -1,10 +1,20 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { Bell, CircleGauge, KeyRound, Layers, Split, UserRound, Workflow } from "lucide-react";
+import {
+  ArrowRightLeft,
+  Bell,
+  CircleGauge,
+  KeyRound,
+  Layers,
+  Split,
+  UserRound,
+  Workflow,
+} from "lucide-react";
 import { useMemo, useState } from "react";
 import {
   alertRulesQuery,
   keysQuery,
+  mirrorsQuery,
   pipelinesQuery,
   rateLimitsQuery,
   subscriptionsQuery,
@@ -37,6 +47,7 @@ export function useFinder(
   const policies = useQuery({ ...rateLimitsQuery, ...on("rate_limits:read") }, queries).data?.items;
   const rules = useQuery({ ...alertRulesQuery, ...on("alert_rules:read") }, queries).data?.items;
   const pipelines = useQuery({ ...pipelinesQuery, ...on("pipelines:read") }, queries).data?.items;
+  const mirrors = useQuery({ ...mirrorsQuery, ...on("mirrors:read") }, queries).data?.items;
   const users = useInfiniteQuery({ ...usersQuery, ...on("users:read") }, queries).data?.pages;
   const keys = useInfiniteQuery({ ...keysQuery, ...on("keys:read") }, queries).data?.pages;
   return useMemo(() => {
@@ -64,6 +75,12 @@ export function useFinder(
         icon: Workflow,
         items: pipelines,
         open: (name: string) => navigate({ to: "/pipelines", search: { name } }),
+      },
+      {
+        kind: "mirror",
+        icon: ArrowRightLeft,
+        items: mirrors,
+        open: (name: string) => navigate({ to: "/mirrors", search: { name } }),
       },
       {
         kind: "user",
@@ -100,5 +117,5 @@ export function useFinder(
         ),
       ];
     };
-  }, [query, topics, subscriptions, policies, rules, pipelines, users, keys, navigate]);
+  }, [query, topics, subscriptions, policies, rules, pipelines, mirrors, users, keys, navigate]);
 }

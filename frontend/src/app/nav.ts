@@ -1,5 +1,6 @@
 import {
   Activity,
+  ArrowRightLeft,
   Bell,
   Boxes,
   CircleGauge,
@@ -110,6 +111,13 @@ const PLACES: readonly Group[] = [
         icon: Workflow,
         key: "p",
         says: "archive, replay, rollups, capacity: schedules and runs",
+      },
+      {
+        path: "/mirrors",
+        name: "Mirrors",
+        icon: ArrowRightLeft,
+        key: "i",
+        says: "Kafka topics to durable topics and back: progress, rate, errors",
       },
       {
         path: "/access",

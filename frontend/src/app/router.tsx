@@ -105,6 +105,11 @@ const pipelines = createRoute({
   validateSearch: search({ name: text(200), create: flag }),
   component: lazyRouteComponent(() => import("@/pages/pipelines/pipelines"), "PipelinesPage"),
 });
+const mirrors = createRoute({
+  ...page("/mirrors"),
+  validateSearch: search({ name: text(200), create: flag }),
+  component: lazyRouteComponent(() => import("@/pages/mirrors/mirrors"), "MirrorsPage"),
+});
 const access = createRoute({
   ...page("/access"),
   validateSearch: search({ tab: choice("keys", "users"), edit: text(200), create: flag }),
@@ -145,6 +150,7 @@ const pages = [
   nodes,
   cluster,
   pipelines,
+  mirrors,
   access,
   audit,
   alerts,

@@ -90,6 +90,11 @@ export function Shell() {
       run: () => navigate({ to: "/pipelines", search: { create: true } }),
     },
     {
+      right: "mirrors:write",
+      name: "Create a mirror",
+      run: () => navigate({ to: "/mirrors", search: { create: true } }),
+    },
+    {
       right: "keys:write",
       name: "Create an API key",
       run: () => navigate({ to: "/access", search: { tab: "keys", create: true } }),

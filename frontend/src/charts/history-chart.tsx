@@ -98,13 +98,16 @@ export function HistoryChart({ label, atS, stepS, lines, format, height = 170 }:
         }}
       >
         <span className="num ml-auto text-faint">
-          <span ref={said} /> · {stepS < 3_600 ? `${stepS / 60} min` : `${stepS / 3_600} h`} a point
+          <span ref={said} /> · {stepName(stepS)} a point
         </span>
       </Legend>
       <div ref={box} style={{ height }} />
     </figure>
   );
 }
+
+const stepName = (seconds: number) =>
+  seconds < 60 ? `${seconds} s` : seconds < 3_600 ? `${seconds / 60} min` : `${seconds / 3_600} h`;
 
 const measured = (values: readonly (number | null)[]) =>
   values.reduce<number>((count, value) => count + (value === null ? 0 : 1), 0);

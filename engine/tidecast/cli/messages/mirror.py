@@ -22,6 +22,7 @@ from tidecast.cli.common import (
     stoppable,
     token_option,
 )
+from tidecast.cli.messages.mirrors import commands
 
 if TYPE_CHECKING:
     from tidecast.mirror.into import Into
@@ -38,18 +39,16 @@ class Closing(Protocol):
         """End it."""
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--from",
     "source",
-    required=True,
     metavar="SOURCE",
     help="kafka://HOST:PORT/TOPIC, MODULE:FUNCTION of an adapter, or a durable topic.",
 )
 @click.option(
     "--to",
     "topic",
-    required=True,
     metavar="TARGET",
     help="A durable topic; from such a topic, kafka://HOST:PORT/TOPIC.",
 )
@@ -95,9 +94,11 @@ class Closing(Protocol):
 @server_kept_option
 @token_option
 @json_option
+@click.pass_context
 def mirror(
-    source: str,
-    topic: str,
+    ctx: click.Context,
+    source: str | None,
+    topic: str | None,
     name: str | None,
     rate: int | None,
     once: bool,
@@ -112,9 +113,18 @@ def mirror(
 ) -> None:
     """Copy a source to a durable topic, or a durable topic to Kafka, each record once.
 
-    Each queue keeps its order. After a crash of any part the same command continues.
+    Each queue keeps its order. After a crash of any part the same command continues. The commands
+    below are for mirrors that the control service keeps running.
     """
     from tidecast.config.kafka import SCHEME
+
+    if ctx.invoked_subcommand is not None:
+        if source is not None or topic is not None:
+            raise click.UsageError(f"--from, --to: they belong behind {ctx.invoked_subcommand}")
+        return
+    if source is None or topic is None:
+        missing = "--from" if source is None else "--to"
+        raise click.UsageError(f"Missing option '{missing}'.")
 
     if topic.startswith(SCHEME):
         options = {"start": start, "on_gap": on_gap, "follow": not once}
@@ -354,3 +364,7 @@ class _Screen:
         import msgspec
 
         return dict(msgspec.structs.asdict(progress.counts))
+
+
+for _command in commands():
+    mirror.add_command(_command)

@@ -102,6 +102,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast mirror --from kafka://127.0.0.1:9092/orders --to orders --once",
         "tidecast mirror --from kafka://127.0.0.1:9092/orders --to orders --rate 5000 --json",
     ),
+    "mirror list": ("tidecast mirror list", "tidecast mirror list --json"),
+    "mirror show": ("tidecast mirror show orders", "tidecast mirror show orders --json"),
+    "mirror create": (
+        "tidecast mirror create orders --from kafka://127.0.0.1:9092/orders --to orders",
+        "tidecast mirror create out --from orders --to kafka://127.0.0.1:9092/orders --rate 5000",
+    ),
+    "mirror pause": ("tidecast mirror pause orders", "tidecast mirror pause orders --dry-run"),
+    "mirror resume": ("tidecast mirror resume orders", "tidecast mirror resume orders --json"),
+    "mirror delete": ("tidecast mirror delete orders", "tidecast mirror delete orders --dry-run"),
     "request": (
         "tidecast request prices.get EURUSD --timeout 1s",
         "cat question.txt | tidecast request who - --all --json",

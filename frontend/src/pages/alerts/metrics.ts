@@ -3,7 +3,8 @@ import type { Schemas } from "@/api/client";
 export type Metric = Schemas["AlertRuleSpec"]["metric"];
 
 /** It is so, or it is not. */
-export const isState = (metric: Metric) => ["node_down", "drift", "waiting"].includes(metric);
+export const isState = (metric: Metric) =>
+  ["node_down", "drift", "waiting", "mirror_failed"].includes(metric);
 
 export const METRICS: Record<Metric, { name: string; unit: string; start: number }> = {
   lag_s: { name: "Lag in time", unit: "seconds", start: 10 },
@@ -20,5 +21,7 @@ export const METRICS: Record<Metric, { name: string; unit: string; start: number
   drift: { name: "Out of sync", unit: "1 = out of sync", start: 0 },
   forged_packets_per_s: { name: "Forged packets", unit: "packets/s", start: 0 },
   waiting: { name: "Storage or adapter waiting", unit: "1 = waiting", start: 0 },
+  mirror_failed: { name: "Mirror failed", unit: "1 = it does not copy", start: 0 },
+  mirror_lag: { name: "Mirror lag", unit: "records", start: 10_000 },
   silent_peers: { name: "Silent unicast peers", unit: "peers", start: 0 },
 };
