@@ -73,9 +73,10 @@ def parsed(arguments: list[str]) -> str:
     context = main.make_context("tidecast", list(arguments))
     names = []
     while isinstance(command, click.Group):
-        name, found, arguments = command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
+        left = [*context._protected_args, *context.args]
+        if not left and command.invoke_without_command:
+            break
+        name, found, arguments = command.resolve_command(context, left)
         assert name is not None
         assert found is not None
         names.append(name)

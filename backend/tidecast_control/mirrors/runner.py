@@ -91,7 +91,7 @@ class MirrorRunner:
                     await run_in_threadpool(self._keep)
                     for problem in problems:
                         turn.failed(problem)
-                except SQLAlchemyError as problem:  # the mirrors go on meanwhile
+                except SQLAlchemyError as problem:  # the mirrors continue meanwhile
                     turn.failed(problem)
                 turn.done()
                 wait_s = self._tick_s if self.copies else max(self._tick_s, IDLE_S)
@@ -136,7 +136,7 @@ class MirrorRunner:
         repository.keep(session, self.holder, name, values)
 
     async def _settle(self, wanted: Wanted) -> None:
-        """Start, begin anew and stop what changed."""
+        """Start, restart and stop mirrors that changed."""
         over = [
             name
             for name, copy in self.copies.items()

@@ -87,7 +87,7 @@ class MirrorQueue(View):
 
 
 class MirrorEvent(View):
-    """What happened, such as `RecordsGone`."""
+    """An event of a mirror, such as `RecordsGone`."""
 
     at: datetime
     event: str
@@ -98,12 +98,12 @@ class MirrorStatus(Status):
     """How a mirror does. Counts are since it was created."""
 
     state: MirrorState = "starting"
-    error: str = Field("", description="Why it does not copy, or why it began anew last")
+    error: str = Field("", description="Why it does not copy, or why it was started again last")
     error_at: datetime | None = None
     retry_at: datetime | None = None
     started_at: datetime | None = None
     updated_at: datetime | None = None
-    failures: Count = Field(0, description="Ends that nobody asked for: it began anew")
+    failures: Count = Field(0, description="Ends that nobody asked for; it was started again")
     records: Int64 = 0
     bytes: Int64 = 0
     repeated: Int64 = Field(0, description="Records that the topic had already")

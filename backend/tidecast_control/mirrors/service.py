@@ -1,4 +1,4 @@
-"""Mirrors: rules, status, pause and resume, and what a runner gets."""
+"""Mirrors: rules, status, pause and resume, and the input of its process."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ KIND = Kind(
 
 
 def job_of(session: Session, row: ResourceRow, data_dir: Path) -> bytes:
-    """What the process of a mirror is given, secrets included. Raises Unopened, KeyError."""
+    """The input of a mirror's process, secrets included. Raises Unopened, KeyError."""
     spec = row.spec
     job = Job(
         name=row.name,
