@@ -18,7 +18,7 @@ FRESH = {"Cache-Control": "no-cache"}
 TEXT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 PAGES = frozenset(
     ("", "access", "alerts", "audit", "cluster", "flow", "limits", "login", "messages", "nodes",
-     "pipelines", "reliability", "subscriptions", "topics")
+     "pipelines", "mirrors", "reliability", "subscriptions", "topics")
 )  # fmt: skip
 """First parts of the paths that the dashboard routes itself; all others are 404."""
 
