@@ -17,6 +17,8 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "brokers"),
 ]
 RECORDS = 400
+BEGIN_MS = 240_000
+"""A process begins: beside other work it takes a while."""
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +50,18 @@ def test_a_mirror_is_made_followed_paused_edited_and_deleted(
     form.get_by_role("button", name="Create", exact=True).click()
 
     progress = page.get_by_role("region", name="Progress of sales")
-    expect(progress.get_by_test_id("mirror-records")).to_have_text(f"{RECORDS} copied")
+    expect(progress.get_by_test_id("mirror-records")).to_have_text(
+        f"{RECORDS} copied", timeout=BEGIN_MS
+    )
     expect(progress.get_by_test_id("mirror-lag")).to_have_text("0 to copy")
     expect(progress.get_by_role("table", name="Queues")).to_contain_text(str(RECORDS))
     expect(progress.get_by_label("Rate of sales")).to_be_visible()
     row = page.get_by_role("row", name=re.compile("sales"))
     expect(row.first).to_contain_text("running")
     kafka.fill("sales", [b"more"] * 5)
-    expect(progress.get_by_test_id("mirror-records")).to_have_text(f"{RECORDS + 5} copied")
+    expect(progress.get_by_test_id("mirror-records")).to_have_text(
+        f"{RECORDS + 5} copied", timeout=BEGIN_MS
+    )
     shown = api.ask("GET", "/mirrors/sales")["spec"]["secret"]
     assert re.fullmatch(r"\*{8}-[0-9a-f]{12}", shown)
 
@@ -68,7 +74,9 @@ def test_a_mirror_is_made_followed_paused_edited_and_deleted(
     form.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("sales is saved")).to_be_visible()
     page.get_by_role("button", name="Resume sales").click()
-    expect(progress.get_by_test_id("mirror-records")).to_have_text(f"{RECORDS + 8} copied")
+    expect(progress.get_by_test_id("mirror-records")).to_have_text(
+        f"{RECORDS + 8} copied", timeout=BEGIN_MS
+    )
     found = api.ask("GET", "/mirrors/sales")
     assert (found["spec"]["rate"], found["spec"]["secret"]) == (1000, shown)
 
