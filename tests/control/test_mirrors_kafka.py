@@ -54,19 +54,19 @@ def _status(service: Service, name: str) -> Any:
 def _copy(service: Service, name: str) -> dict[str, Any]:
     """The figures of a mirror, without a request."""
     copy = service.ctx.mirrors.copies.get(name)
-    return {"records": -1, "queues": []} if copy is None else copy.figures
+    return {"records": -1, "failures": -1, "queues": []} if copy is None else copy.figures
 
 
 def _kill(service: Service, name: str, eventually: Eventually, more: Callable[[], None]) -> None:
     """End the process of a mirror once it copies ``more``, and let the next one begin."""
-    eventually(lambda: name in service.ctx.mirrors.copies, "it is there", timeout_s=WAIT_S)
-    copy = service.ctx.mirrors.copies[name]
-    records, failures = copy.figures["records"], copy.figures["failures"]
+    before = _status(service, name)
+    records, failures = int(before["records"]), int(before["failures"])
     more()
-    eventually(lambda: copy.figures["records"] > records, "it copies", timeout_s=WAIT_S)
-    assert copy.process is not None
-    os.kill(copy.process.pid, signal.SIGKILL)
-    eventually(lambda: copy.figures["failures"] > failures, "its end", timeout_s=WAIT_S)
+    eventually(lambda: _copy(service, name)["records"] > records, "it copies", timeout_s=WAIT_S)
+    process = service.ctx.mirrors.copies[name].process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    eventually(lambda: _copy(service, name)["failures"] > failures, "its end", timeout_s=WAIT_S)
     service.admin.post(f"/api/v1/mirrors/{name}/resume")  # no wait after the failure
 
 
