@@ -105,8 +105,19 @@ def test_a_mirror_is_started_shown_paused_and_resumed(
     assert [each["action"] for each in operations] == ["resume", "pause", "pause"]
     assert api.delete("/api/v1/mirrors/m").json()["action"] == "delete"
     eventually(lambda: not service.ctx.mirrors.copies, "its end")
+    eventually(lambda: not _states(service), "its state is deleted")
+
+
+def _states(service: Service) -> dict[str, MirrorStateRow]:
     with service.ctx.db.begin() as session:
-        assert repository.states(session) == {}
+        return repository.states(session)
+
+
+def test_a_state_of_no_mirror_is_deleted(service: Service) -> None:
+    with service.ctx.db.begin() as session:
+        session.add(MirrorStateRow(mirror="gone", holder="other"))
+    service.ctx.mirrors._take()
+    assert _states(service) == {}
 
 
 def test_a_killed_process_begins_again_with_its_counts(

@@ -60,6 +60,12 @@ def release(session: Session, holder: str, mirrors: Iterable[str]) -> None:
     session.execute(mine.values(holder="", held_until=func.now(), rate=0.0))
 
 
+def forget_others(session: Session, mirrors: Iterable[str]) -> None:
+    """Delete states of mirrors that were deleted while a service took them."""
+    others = delete(MirrorStateRow).where(col(MirrorStateRow.mirror).not_in(list(mirrors)))
+    session.execute(others)
+
+
 def forget(session: Session, mirror: str) -> None:
     """Delete the state of a mirror."""
     session.execute(delete(MirrorStateRow).where(col(MirrorStateRow.mirror) == mirror))

@@ -106,11 +106,9 @@ class MirrorRunner:
         wanted: Wanted = {}
         problems: list[Exception] = []
         with self._db.begin() as session:
-            rows = {
-                row.name: row
-                for row in resources_repository.all_of(session, service.KIND.name)
-                if not row.spec.get("paused")
-            }
+            found = resources_repository.all_of(session, service.KIND.name)
+            rows = {row.name: row for row in found if not row.spec.get("paused")}
+            repository.forget_others(session, [row.name for row in found])
             held = repository.take(session, rows, self.holder, LEASE_S)
             states = repository.states(session) if held else {}
             first = sorted(held, key=lambda name: (name not in self.copies, name))
