@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlmodel import select
 from starlette.testclient import TestClient
 
 from tests.conftest import Eventually
@@ -296,7 +297,7 @@ def test_topics_and_direction_are_fixed_and_names_are_short(service: Service) ->
 
 def _secret_rows(service: Service) -> dict[str, MirrorSecretRow]:
     with service.ctx.db.begin() as session:
-        rows = session.query(MirrorSecretRow).all()  # type: ignore[deprecated]
+        rows = session.exec(select(MirrorSecretRow)).all()
         return {row.field: row for row in rows}
 
 
