@@ -163,6 +163,16 @@ def test_why_it_cannot_copy_is_said_and_resume_tries_at_once(
     _until(eventually, api, lambda s: s["error"] == "Boom: no memory", "another end")
 
 
+def test_records_of_the_last_moment_are_counted(
+    service: Service, script: Script, eventually: Eventually
+) -> None:
+    script(FOLLOW + "; progress(11)")
+    _put(service.admin)
+    _until(eventually, service.admin, lambda s: s["state"] == "running", "progress")
+    service.admin.post("/api/v1/mirrors/m/pause")
+    _until(eventually, service.admin, lambda s: s["records"] == "11", "the last figures")
+
+
 def test_a_change_begins_anew_and_labels_do_not(
     service: Service, script: Script, eventually: Eventually
 ) -> None:

@@ -149,7 +149,9 @@ class Copy:
         assert process.stdin is not None
         process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), TERMINATE_S)
+            async with asyncio.timeout(TERMINATE_S):
+                await self._read(process)  # it counts records until its end
+                await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
