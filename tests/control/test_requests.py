@@ -171,6 +171,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "alert-rules/lag": {"metric": "lag_s"},
     "silences/night": {"until": "2999-01-31T12:00:00+01:00"},
     "pipelines/capacity": {"job": "capacity"},
+    "mirrors/orders": {
+        "topic": "t",
+        "servers": "127.0.0.1:9",
+        "kafka_topic": "orders",
+        "paused": True,
+        "user": "me",
+        "secret": "given once",
+    },
 }
 
 
