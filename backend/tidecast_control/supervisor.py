@@ -108,6 +108,7 @@ class Supervisor:
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._running: list[asyncio.Task[None]] = []
+        self._stopping = False
         self.tasks: dict[str, Task] = {}
 
     def start(self, name: str, run: Run, stall_s: float | None = 60.0) -> None:
@@ -120,7 +121,8 @@ class Supervisor:
         return {name: task.check for name, task in self.tasks.items()}
 
     async def stop(self) -> None:
-        """End all, the newest first, and wait."""
+        """End all, the newest first, and wait. One that fails at its end does not start again."""
+        self._stopping = True
         for running in reversed(self._running):
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -134,6 +136,8 @@ class Supervisor:
                 task.note(None)
             except Exception as problem:  # noqa: BLE001 - kept, counted, shown; and begun again
                 task.note(problem)
+            if self._stopping:
+                return
             await asyncio.sleep(task.backoff_s)
             task.backoff_s = min(BACKOFF_S_MAX, task.backoff_s * 2)
 

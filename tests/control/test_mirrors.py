@@ -208,6 +208,24 @@ def test_a_hanging_or_noisy_process_is_no_harm(
     eventually(lambda: not _alive(process.pid), "its end")
 
 
+def test_a_service_that_stops_while_a_mirror_ends_ends_it(
+    settings: Settings, template: Any, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "TERMINATE_S", 0.5)
+    with service_of(settings) as service:
+        template.login.put_on(service.admin)
+        hangs = SAY + "progress(3)\nwhile True: time.sleep(60)"
+        service.ctx.mirrors.command = (sys.executable, "-c", hangs)
+        _put(service.admin)
+        _until(eventually, service.admin, lambda s: s["state"] == "running", "progress")
+        copy = service.ctx.mirrors.copies["m"]
+        process = copy.process
+        service.admin.delete("/api/v1/mirrors/m")
+        eventually(lambda: copy.process is None, "the beginning of its end")
+    assert process is not None
+    assert process.returncode is not None
+
+
 def test_a_restart_of_the_service_keeps_it(
     settings: Settings, template: Any, eventually: Eventually
 ) -> None:

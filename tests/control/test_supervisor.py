@@ -99,6 +99,26 @@ def test_a_task_backs_off_and_recovers() -> None:
     assert task.check == "no turn for 61 s"
 
 
+def test_a_task_that_fails_at_its_end_does_not_start_again() -> None:
+    async def main() -> int:
+        began = asyncio.Event()
+
+        async def run(_: Turn) -> None:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise KeyError("at its end")
+
+        supervisor = Supervisor()
+        supervisor.start("stubborn", run)
+        await began.wait()
+        await supervisor.stop()
+        return supervisor.tasks["stubborn"].failures
+
+    assert asyncio.run(asyncio.wait_for(main(), 20)) == 1
+
+
 def test_a_protected_fault_expires_and_one_that_cannot_be_read_stops_no_other(
     service: Service, eventually: Eventually
 ) -> None:

@@ -52,6 +52,8 @@ class MirrorRunner:
         self._wake = asyncio.Event()
         self.copies: dict[str, Copy] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[str] = set()
+        """Cancelled, and not yet over: the service may stop meanwhile."""
         self._kept: dict[str, dict[str, Any]] = {}
         """The figures that Postgres has."""
 
@@ -150,12 +152,15 @@ class MirrorRunner:
         """End mirrors, keep how they did, and let other services have them."""
         if not names:
             return
-        tasks = [self._tasks.pop(name) for name in names]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for name in names:
+            if name not in self._ending:  # a second cancel would leave its process alone
+                self._tasks[name].cancel()
+        self._ending.update(names)
+        await asyncio.wait([self._tasks[name] for name in names])
+        self._ending.difference_update(names)
         last = {name: self.copies.pop(name).figures | {"rate": 0.0} for name in names}
         for name in names:
+            del self._tasks[name]
             self._kept.pop(name, None)
 
         def release() -> None:
