@@ -9,6 +9,7 @@ from tests.support import packets
 from tests.support.sealed_network import sealed_node
 from tests.support.simulation import Stream, network_of
 
+from tidecast.cli.top import snapshot, view
 from tidecast.client.core.message import Message
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError
@@ -106,6 +107,10 @@ def test_any_loss_duplication_and_reordering_keep_all_fields(seed: int, reliabil
         assert a.count("bytes_saved") > a.count("bytes_sent") // 8
         assert b.count("compacted") > 40
         assert b.count("invalid_field") == b.count("lost_for_good") == 0
+        for node, kind in ((a, "publications"), (b, "images")):
+            shown = view(snapshot(node.engine.counters.rows(), 0.0), [], "n")[kind]
+            for name in ("compacted", "bytes_saved"):
+                assert sum(row[name] for row in shown) == node.count(name) > 0, kind
 
 
 def test_a_receiver_that_joins_late_gets_the_table() -> None:
