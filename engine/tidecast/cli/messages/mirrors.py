@@ -103,9 +103,27 @@ def show(name: str, url: str | None, data_dir: Path, as_json: bool) -> None:
 @click.option(
     "--rate", type=click.IntRange(0, 100_000_000), default=0, help="Records a second; 0: no limit."
 )
-@click.option("--start", type=click.Choice(["earliest", "latest"]), default="earliest")
-@click.option("--place", type=click.Choice(["auto", "queue", "key"]), default="auto")
-@click.option("--on-gap", type=click.Choice(["report", "stop"]), default="report")
+@click.option(
+    "--start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    help="Where a new mirror begins.",
+    show_default=True,
+)
+@click.option(
+    "--place",
+    type=click.Choice(["auto", "queue", "key"]),
+    default="auto",
+    help="auto: queue to queue when the counts agree, else by key.",
+    show_default=True,
+)
+@click.option(
+    "--on-gap",
+    type=click.Choice(["report", "stop"]),
+    default="report",
+    help="When records were deleted before they were copied.",
+    show_default=True,
+)
 @click.option("--paused", is_flag=True, help="Copy nothing until `resume`.")
 @click.option("--gateway", default="", help="Of the engine that keeps the topic.")
 @click.option("--token", default="", help="Key for the gateway, or the engine.")
