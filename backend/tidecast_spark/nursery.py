@@ -123,15 +123,14 @@ def serve(listening: socket.socket) -> None:
 
 def _fork(client: socket.socket, listening: socket.socket) -> None:
     request, streams = receive(client)
-    pid = os.fork()
-    if pid:
+    if os.fork():
         for each in streams:
             os.close(each)
-        client.sendall(struct.pack("<i", pid))
         return
     code = 1
     try:
         listening.close()
+        _answer(client)
         client.set_inheritable(True)  # open as long as the daemon and its workers live
         _become(request, streams)
         code = 0
@@ -143,6 +142,13 @@ def _fork(client: socket.socket, listening: socket.socket) -> None:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _answer(client: socket.socket) -> None:
+    """Hand a descriptor of this process to the client, who may look at it after its end."""
+    own = os.pidfd_open(os.getpid())
+    socket.send_fds(client, [b"\1"], [own])
+    os.close(own)
 
 
 def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -20,7 +20,7 @@ REPEAT_S = 1.0
 
 
 def ask(nursery: socket.socket) -> int:
-    """The daemon's process id. Raises OSError."""
+    """A descriptor of the daemon's process. Raises OSError."""
     request = {
         "environment": dict(os.environ),
         "directory": os.getcwd(),  # noqa: PTH109 - imports little
@@ -30,10 +30,10 @@ def ask(nursery: socket.socket) -> int:
     nursery.connect("\0" + os.environ[VARIABLE])
     socket.send_fds(nursery, [struct.pack("<I", len(raw))], [0, 1, 2])
     nursery.sendall(raw)
-    answer = nursery.recv(4)
-    if len(answer) < 4:
+    _, descriptors, _, _ = socket.recv_fds(nursery, 1, 1)
+    if not descriptors:
         raise ConnectionError("the nursery refuses")
-    return int(struct.unpack("<i", answer)[0])
+    return descriptors[0]
 
 
 def main() -> None:
@@ -41,11 +41,10 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as nursery:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until a handler is there
         try:
-            pid = ask(nursery)
+            daemon = ask(nursery)
         except OSError:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             os.execv(sys.executable, [sys.executable, "-m", *sys.argv[1:]])
-        daemon = os.pidfd_open(pid)
         for each in (0, 1, 2):  # they are the daemon's now
             os.dup2(os.open(os.devnull, os.O_RDWR), each)
         for signal_number in (signal.SIGTERM, signal.SIGALRM):

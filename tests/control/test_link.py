@@ -244,6 +244,37 @@ def test_a_topology_that_fails_is_reported_and_comes_again(
     assert _topic(engine, "again") is not None
 
 
+def test_a_topology_behind_a_failed_one_does_not_stand_for_it(
+    control: Running, engine: Engine, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    node, link = _node(engine), engine.links[0]  # type: ignore[attr-defined]
+    begun, go, create = threading.Event(), threading.Event(), type(node).create_topics
+
+    def failing(self: Any, wanted: Any) -> Any:
+        if wanted and not begun.is_set():
+            begun.set()
+            assert go.wait(60)
+            raise KeyError("a defect")
+        return create(self, wanted)
+
+    monkeypatch.setattr(type(node), "create_topics", failing)
+    names = ("topics/again", "topics/behind")
+    puts = [threading.Thread(target=_put, args=(control, name, {})) for name in names]
+    try:
+        puts[0].start()
+        assert begun.wait(20)
+        puts[1].start()
+        eventually(lambda: link._in_order._jobs, "a topology behind the one that fails")
+    finally:
+        go.set()
+        for each in puts:
+            if each.ident is not None:
+                each.join(30)
+    for name in ("again", "behind"):
+        eventually(lambda name=name: _settled(control, f"topics/{name}"), f"topic {name}")
+        assert _topic(engine, name) is not None
+
+
 def _sent_bytes(engine: Engine, topic: str) -> int:
     """Bytes of a topic's packets, as the sender counts them."""
     rows = _node(engine).stats()["publication"]

@@ -119,6 +119,36 @@ def test_a_daemon_that_forks_as_it_is_ended_is_asked_again(
         assert process.wait(60) == 0
 
 
+def test_a_daemon_that_ends_at_once_takes_its_stand_in_along(running: tuple[str, int]) -> None:
+    """The client is stopped until the daemon has ended: it had no id to look it up by."""
+    script = f"""
+import os, runpy, signal, socket
+receive = socket.recv_fds
+
+def late(*args):
+    socket.recv_fds = receive
+    nursery = args[0]
+    nursery.recv(2, socket.MSG_PEEK | socket.MSG_WAITALL)  # both ends of it are the daemon's
+    return receive(*args)
+
+socket.recv_fds = late
+runpy.run_path({str(nursery_client.__file__)!r}, run_name="__main__")
+"""
+    environment = os.environ | {nursery.VARIABLE: running[0]}
+    done = subprocess.run(
+        [sys.executable, "-c", script, "no_such_module"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "No module named" in done.stderr
+    assert "Traceback" not in done.stderr.partition("No module named")[2]
+    assert done.returncode == 0
+
+
 def test_without_a_nursery_spark_starts_its_own() -> None:
     with daemon("there-is-none") as (process, worker):
         assert parent(parent(worker)) == os.getpid()

@@ -172,6 +172,8 @@ class ControlLink:
         self._socket: ClientConnection | None = None
         self._known = False
         """This connection's service was sent every generation."""
+        self._failed: ClientConnection | None = None
+        """A topology of this connection failed: those behind it lack its changes."""
         self._interval_ms = 0
         self._enrolling = False
         self._due_s, self._clock_due_s = 0.0, 0.0
@@ -409,13 +411,20 @@ class ControlLink:
         raise AuthError(f"the service dismissed this engine: {message.get('detail', '')}")
 
     def apply(self, message: dict[str, Any]) -> None:
-        """Apply the topology, and report what came of it, to the service that sent it."""
+        """Apply the topology, and report what came of it, to the service that sent it.
+
+        A topology has the changes since the one before it. When one fails, those behind it are
+        dropped: applied, they would stand for its changes too. The next connection brings all.
+        """
         connection, state = self._socket, self.state
 
         def apply() -> None:
+            if connection is not None and connection is self._failed:
+                return
             try:
                 self._apply(message, connection, state)
             except Exception as problem:  # noqa: BLE001  (reported; and connected again)
+                self._failed = connection
                 self.node.conductor.agent_failed("control link", problem, 1)
                 if connection is not None:
                     connection.close_socket()
