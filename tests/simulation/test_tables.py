@@ -170,6 +170,22 @@ def test_a_lost_definition_is_asked_for_and_comes_again() -> None:
         assert b.count("compacted") > b.count("table_missing")
 
 
+def test_the_last_packet_is_asked_for_before_a_heartbeat_reveals_it() -> None:
+    with Network(seed=3) as net:
+        a, b = network_of(net, "ab", **TABLES)
+        taker, feed = Taker(b), Feed(net, a)
+        net.intercept(lambda packet: packet.type != wire.TABLE)
+        feed.publish(100, taker)
+        net.run(JOINED_US)
+        unread = b.count("table_missing")
+        net.intercept(lambda packet: packet.type not in (wire.TABLE, wire.HEARTBEAT))
+        seen = watched(net)
+        feed.publish(20, taker)
+        assert feed.arrive_at(taker, limit_us=20_000.0)
+        assert b.count("table_missing") == unread + sent(seen, wire.COMPACT) > unread
+        assert sent(seen, wire.DATA) == sent(seen, wire.COMPACT), "each came again in full"
+
+
 def test_an_older_receiver_gets_packets_in_full() -> None:
     with Network(seed=4) as net:
         a, b = network_of(net, "ab", **TABLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from tests.support import packets
@@ -12,7 +13,7 @@ from tests.support.tables import Pair, message, renewed
 
 from tidecast.layout import packet as wire
 from tidecast.protocol.tables.entries import ENTRIES_MAX, TABLE_BYTES_MAX
-from tidecast.protocol.tables.reading import MALFORMED, MISSING
+from tidecast.protocol.tables.reading import MALFORMED, MISSING, READER_BYTES
 from tidecast.protocol.tables.writing import REFUSED_MAX, SEEN_MIN, TABLE_NS_MIN
 
 HEADERS = {"service": "orders", "region": "eu-central-1", "trace": "0123456789abcdef", "n": 5}
@@ -138,11 +139,12 @@ def test_an_image_without_the_table_reads_nothing() -> None:
     short = pair.compact(quote(5))
     assert Pair().expand(short) == MISSING
     late = Pair()
-    first, second = pair.definitions(0, 200)[:2]
+    first, second, third = pair.definitions(0, 100)[:3]
     assert late.take(second) == 0, "those before are missing"
     assert late.take(first) == 1
+    assert late.take(third) == 0, "the table is known, and those between are missing"
     assert late.expand(short) == MISSING
-    for packet in pair.definitions(0, 200):
+    for packet in pair.definitions(0, 100):
         assert late.take(packet) == 1
     assert late.expand(short) == quote(5)
 
@@ -193,10 +195,12 @@ lying = packets.compact
 
 LIES = {
     "a copy beyond the packet": lying(b"\x7f" + b"x" * 9),
+    "a copy beyond the packet, of as much as it says": lying(b"\x7f" + b"x" * 9, length=160),
     "less than it says": lying(b"\x03abcd"),
     "more than it says": lying(b"\x80" * 9),
     "a copy of more than it says": lying(b"\x09" + b"x" * 10, length=52),
     "an entry that it does not need": lying(b"\x81\x80\x80"),
+    "an entry that it does not need, and as much as it says": lying(b"\x81", length=45),
     "a far entry that it does not need": lying(b"\xf0\x00\x80\x80"),
     "a far entry without a number": lying(b"\x80\x80\xff"),
     "no longer than itself": lying(b"\x80\x80", length=42),
@@ -241,9 +245,12 @@ def test_definitions_that_lie_are_refused(packet: bytes) -> None:
 
 def test_definitions_of_more_bytes_than_a_table_has_end_there() -> None:
     reader = Pair()
+    around = np.zeros(READER_BYTES + ENTRIES_MAX * 256, dtype=np.uint8)
+    reader.reader, behind = around[:READER_BYTES], around[READER_BYTES:]
     entry = b"\xff" + b"x" * 255
     for first in range(0, 1000, 5):
         reader.take(packets.definitions(entry * 5, first=first, count=5))
+    assert not behind.any()
     full = TABLE_BYTES_MAX // 255
     assert reader.expand(lying(b"\x80", length=32 + 255, entries=full)) != MISSING
     assert reader.expand(lying(b"\x80", length=32 + 255, entries=full + 1)) == MISSING

@@ -81,7 +81,7 @@ MUTATIONS = (
         _EXPANDING,
         "    miss_packet(S, image, load_i64(buffer, at + wire.SEQ_AT), now_ns)\n",
         "",
-        (_NETWORK + "test_a_lost_definition_is_asked_for_and_comes_again",),
+        (_NETWORK + "test_the_last_packet_is_asked_for_before_a_heartbeat_reveals_it",),
         "A packet whose table is missing is asked for only once a later packet comes.",
     ),
 )
