@@ -208,7 +208,8 @@ class FleetNode:
             conductor=SimpleNamespace(post=lambda job: job()),
         )
         registry: Any = SimpleNamespace(ctx=context, topics={}, set_owners=lambda _owners: None)
-        self.leases = Leases(registry, None, None)  # type: ignore[arg-type]
+        served: Any = SimpleNamespace(cancel_takeover=lambda _name: None)
+        self.leases = Leases(registry, served, None)
         self.leases._store = store
         topics = [f"t{i}" for i in range(1000)]
         self.keeper = LeaseKeeper(name, topics, self.leases.terms, random.Random(name), now[0])
