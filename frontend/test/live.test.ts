@@ -44,7 +44,28 @@ describe("LiveStore", () => {
     const [, out, lag] = store.ring("overview").window(["packets_out", "lag_packets_max"], 60);
     expect([...(out ?? [])]).toEqual([10, 20, 20]);
     expect([...(lag ?? [])]).toEqual([5, 5, 5]);
-    expect(store.seq).toBe("3");
+  });
+
+  it("resumes each watched channel behind its own newest frame", () => {
+    const store = new LiveStore();
+    const stop = store.watch("overview");
+    for (const name of ["flow", "topics", "queues", "messages:a"]) store.watch(name);
+    store.apply(frame(3, "snapshot", sent(1)), 0);
+    store.apply(frame(5, "snapshot", sent(1), "flow"), 0);
+    store.apply(frame(4, "delta", sent(2)), 0);
+    store.apply(frame(0, "ping", undefined, ""), 0);
+    expect(store.positions, "the others never came").toEqual({ overview: "4", flow: "5" });
+    store.apply(frame(0, "snapshot", sent(1), "topics"), 0);
+    expect(store.positions, "minutes of the past").not.toHaveProperty("topics");
+    store.apply(frame(6, "gap", undefined, "flow"), 0);
+    store.apply(frame(7, "gap", undefined, "messages:a"), 0);
+    expect(store.positions, "a snapshot follows the gap of flow").toEqual({
+      overview: "4",
+      "messages:a": "7",
+    });
+    stop();
+    store.watch("overview");
+    expect(store.positions, "nobody watched in between").toEqual({ "messages:a": "7" });
   });
 
   it("draws a hole over a gap", () => {
@@ -99,7 +120,7 @@ describe("LiveStore", () => {
 });
 
 class FakeSocket implements SocketLike {
-  sent: { watch: string[]; after: string | null }[] = [];
+  sent: { watch: string[]; after: Record<string, string> }[] = [];
   closed = false;
   onopen: (() => void) | null = null;
   onmessage: ((event: { data: unknown }) => void) | null = null;
@@ -179,7 +200,10 @@ describe("LiveLink", () => {
     expect(store.getLink(), "what is a moment old is not stale").toBe("connecting");
     fire(250);
     socket(1).onopen?.();
-    expect(socket(1).sent[0]).toMatchObject({ after: "7", watch: ["overview", "flow"] });
+    expect(socket(1).sent[0]).toMatchObject({
+      after: { overview: "7" },
+      watch: ["overview", "flow"],
+    });
   });
 
   it("says stale when frames stay out, and offline after some tries", () => {

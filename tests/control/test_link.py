@@ -492,10 +492,24 @@ def test_the_live_feed_resumes_by_sequence(control: Running, engine: Engine) -> 
             assert again["kind"] == "delta"
             assert int(again["seq"]) > int(seen["seq"])
             assert version(feed._data["nodes"]) >= version(witness._data["nodes"])
-    with control.live("nodes", after="1") as feed:
-        assert feed.read()["kind"] == "gap"
-        feed.next("nodes", "snapshot")
-        feed.until("nodes", lambda data: name in data["nodes"])
+    for forgotten in ("1", str(10**18)):  # the second one is of a service whose clock is ahead
+        with control.live("nodes", after=forgotten) as feed:
+            assert feed.read()["kind"] == "gap"
+            feed.next("nodes", "snapshot")
+            feed.until("nodes", lambda data: name in data["nodes"])
+
+
+def test_a_channel_that_the_viewer_does_not_have_begins_with_all_of_it(
+    control: Running, engine: Engine
+) -> None:
+    """One seq for all of them began it with changes of data that the viewer never had."""
+    name = _node(engine).name
+    with control.live("nodes", "overview") as witness:
+        witness.next("nodes", "snapshot")
+        seen = witness.next("overview", "delta")
+        with control.live("nodes", "overview", after={"overview": seen["seq"]}) as feed:
+            feed.next("nodes", "snapshot")
+            feed.until("nodes", lambda data: name in data["nodes"])
 
 
 def test_an_engine_that_does_not_answer_is_down(

@@ -206,13 +206,14 @@ class Running:
             yield client
 
     @contextlib.contextmanager
-    def live(self, *channels: str, after: str | None = None) -> Iterator[Feed]:
-        """A live feed that watches these."""
+    def live(self, *channels: str, after: str | dict[str, str] = "") -> Iterator[Feed]:
+        """A live feed that watches these. ``after``: the seq that it has of each, or of some."""
         headers = {"Cookie": f"{self._cookie_name}={self._login.cookie}"}
         url = self.url.replace("http", "ws", 1) + "/api/v1/live"
         with connect(url, additional_headers=headers, max_size=None) as connection:
-            watch: dict[str, Any] = {"watch": list(channels)}
-            connection.send(json.dumps(watch | ({"after": after} if after else {})))
+            if isinstance(after, str):
+                after = dict.fromkeys(channels, after) if after else {}
+            connection.send(json.dumps({"watch": list(channels), "after": after}))
             yield Feed(connection)
 
     def stop(self) -> None:

@@ -110,8 +110,8 @@ class Channel:
             await self.source.close()
 
     def after(self, seq: int) -> list[EncodedFrame] | None:
-        """The frames after ``seq``; None when some of them are gone."""
-        if seq < self.floor:
+        """The frames after ``seq``; None when it does not have all of them."""
+        if not self.floor <= seq <= self.seq:
             return None
         return [frame for frame in self.frames if frame.seq > seq]
 
@@ -220,7 +220,10 @@ class Feed:
         channel.idle_since_s = time.monotonic()
 
     def replay(self, channel: Channel) -> list[str]:
-        """For who begins: the minutes before the channel's frames, then all of these."""
+        """For a viewer that begins: the minutes before the channel's frames, then all of these.
+
+        Frames of the minutes before have seq 0: nothing resumes behind them.
+        """
         texts: list[str] = []
         before: Json | None = None
         for at, data in self._recent.before(
@@ -229,7 +232,7 @@ class Feed:
             kind, told = "delta", difference(before or {}, data)
             if before is None:
                 kind = "snapshot"
-            texts.append(encode(channel.floor, kind, channel.public, told, at))
+            texts.append(encode(0, kind, channel.public, told, at))
             before = data
         return texts + channel.replay()
 

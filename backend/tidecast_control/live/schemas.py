@@ -21,10 +21,14 @@ CHANNELS_MAX = 32
 
 
 class Watch(Model):
-    """A client's frame; it replaces the channels watched before. ``after``: the last seq it has."""
+    """A client's frame; it replaces the channels watched before."""
 
     watch: Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=CHANNELS_MAX)]
-    after: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
+    after: dict[str, Annotated[str, Field(pattern=r"^\d{1,19}$")]] = Field(
+        default_factory=dict,
+        max_length=CHANNELS_MAX,
+        description="By channel: the seq of the newest frame of it that the client has",
+    )
     hz: float = Field(4.0, ge=1.0, le=4.0, description="Frames a second at most")
 
 

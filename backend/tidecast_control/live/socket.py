@@ -145,7 +145,8 @@ class Viewer:
                 await self._error(name, problem.problem, problem.detail)
                 continue
             self._channels[name] = channel
-            await self._begin(name, channel, int(wanted.after) if wanted.after else None)
+            after = wanted.after.get(name)
+            await self._begin(name, channel, int(after) if after else None)
         self._tick.set()
 
     async def _open(self, name: str) -> Channel:

@@ -83,7 +83,7 @@ export class LiveLink {
     const socket = this.world.open();
     this.socket = socket;
     this.watchSilence();
-    socket.onopen = () => this.sendWatch(this.store.seq === "0" ? null : this.store.seq);
+    socket.onopen = () => this.sendWatch(this.store.positions);
     socket.onmessage = (event) => {
       if (socket === this.socket) this.receive(String(event.data));
     };
@@ -144,8 +144,8 @@ export class LiveLink {
     });
   }
 
-  /** `after` resumes: the service sends what came since, or a snapshot when it no longer can. */
-  private sendWatch(after: string | null = null): void {
+  /** `after` resumes: the service sends the frames since then, or a snapshot when it has them no more. */
+  private sendWatch(after: Record<string, string> = {}): void {
     if (!this.socket) return;
     try {
       this.socket.send(JSON.stringify({ watch: this.store.watched, after, hz: this.hz() }));

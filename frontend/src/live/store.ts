@@ -19,11 +19,15 @@ interface Channel {
   data: ChannelData | undefined;
   error: string | undefined;
   ring: SeriesRing;
+  /** Of the newest frame of it: it is resumed from there. "0": its next frame must be all of it. */
+  seq: string;
   /** The service has begun to send it. */
   open: boolean;
   watchers: number;
   appended: Set<(data: ChannelData) => void>;
 }
+
+const NONE = "0";
 
 /** Channels whose deltas are new entries, not changes. */
 const isAppended = (channel: string) =>
@@ -35,12 +39,17 @@ export class LiveStore {
   private readonly frameListeners = new Set<() => void>();
   private readonly linkListeners = new Set<() => void>();
   private readonly watchListeners = new Set<() => void>();
-  private lastSeq = "0";
   private lastAtMs = 0;
   private lastReceivedMs = 0;
 
-  get seq(): string {
-    return this.lastSeq;
+  /** By watched channel, the seq behind which it is resumed. */
+  get positions(): Record<string, string> {
+    const found: Record<string, string> = {};
+    for (const name of this.watched) {
+      const { seq } = this.channel(name);
+      if (seq !== NONE) found[name] = seq;
+    }
+    return found;
   }
 
   /** When the newest frame was made, and when it came: ms since 1970, 0 before the first. */
@@ -61,6 +70,7 @@ export class LiveStore {
         data: undefined,
         error: undefined,
         ring,
+        seq: NONE,
         open: false,
         watchers: 0,
         appended: new Set(),
@@ -102,7 +112,6 @@ export class LiveStore {
   }
 
   apply(frame: Frame, nowMs: number): void {
-    this.lastSeq = frame.seq;
     this.lastAtMs = Date.parse(frame.at) || this.lastAtMs;
     this.lastReceivedMs = nowMs;
     if (frame.channel) this.applyTo(this.channel(frame.channel), frame);
@@ -121,6 +130,8 @@ export class LiveStore {
     }
     channel.error = undefined;
     channel.open = true;
+    // All of the channel follows a gap of one that has snapshots: until then there is nothing to resume.
+    channel.seq = frame.kind === "gap" && !isAppended(frame.channel) ? NONE : frame.seq;
     if (frame.data && (frame.kind === "snapshot" || frame.kind === "delta")) {
       if (isAppended(frame.channel)) {
         for (const listener of channel.appended) listener(frame.data);
@@ -157,6 +168,7 @@ export class LiveStore {
       if (appended) channel.appended.delete(appended);
       if (channel.watchers > 0) return;
       channel.open = false;
+      channel.seq = NONE;
       for (const listener of this.watchListeners) listener();
     };
   }
