@@ -77,7 +77,8 @@ def lifespan_of(
             feed = Feed(db, hub, settings.telemetry_hz)
             db.world = feed.seen
             loop = asyncio.get_running_loop()
-            runner = Runner(db, Place(settings.data_dir, url, settings.spark_master))
+            place = Place(settings.data_dir, url, settings.spark_master)
+            runner = Runner(db, place, settings.pipelines_max)
             mirrors = MirrorRunner(db, settings.data_dir, settings.mirrors_max)
             ctx = Context(settings, db, hub, feed, runner, mirrors)
             ctx.changed = lambda: _soon(loop, hub.refresh)

@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     spark_master: str = Field("local[*]", pattern=r"^[A-Za-z0-9_.:/,*\[\]-]{1,500}$")
     """Where pipelines run."""
 
+    pipelines_max: int = Field(2, ge=0, le=100)
+    """Runs of pipelines that are under way at once on this service, each a process."""
+
     mirrors_max: int = Field(16, ge=0, le=1000)
     """Mirrors that run at once on this service, each a process."""
 

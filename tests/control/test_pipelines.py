@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 from starlette.testclient import TestClient
 
 from tests.conftest import Eventually
@@ -97,10 +97,11 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_one_at_a_time_and_stop_ends_the_group(
-    service: Service, script: Any, eventually: Eventually
+def test_stop_ends_the_group_and_others_wait_for_room(
+    service: Service, script: Any, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = service.admin
+    monkeypatch.setattr(service.ctx.runner, "_runs_max", 1)
     script(
         "import subprocess, sys; "
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
@@ -123,6 +124,47 @@ def test_one_at_a_time_and_stop_ends_the_group(
     ended = _last(api, "stopped")
     assert ended["error"] == "stopped by admin"
     eventually(lambda: not _alive(int(log)), "the child's end")
+
+
+def test_two_pipelines_run_at_once(service: Service, script: Any, tmp_path: Path) -> None:
+    """Each ends once the other one has begun."""
+    api = service.admin
+    script(
+        "import pathlib, sys, time\n"
+        f"place = pathlib.Path({str(tmp_path)!r})\n"
+        "out = pathlib.Path(sys.argv[sys.argv.index('--out') + 1])\n"
+        "(place / out.name).touch()\n"
+        "while len(list(place.iterdir())) < 2: time.sleep(0.02)"
+    )
+    for name in "pq":
+        body = {"spec": ARCHIVE["spec"] | {"archive": name}}
+        api.put(f"/api/v1/pipelines/{name}", json=body)
+        api.post(f"/api/v1/pipelines/{name}/start")
+    for name in "pq":
+        assert _last(api, "done", name=name)["error"] == ""
+
+
+def test_another_service_ends_a_run_by_its_row(
+    service: Service, script: Any, eventually: Eventually
+) -> None:
+    api = service.admin
+    script("import time; time.sleep(600)")
+    _make(api)
+    for change, state, error in (
+        ("ending = true, error = 'stopped by eve'", "stopped", "stopped by eve"),
+        ("state = 'lost', error = 'its lease ended'", "lost", "its lease ended"),
+    ):
+        api.post("/api/v1/pipelines/p/start")
+        run = _last(api, "running")
+        eventually(lambda run=run: run["id"] in service.ctx.runner._active, "the process")
+        process = service.ctx.runner._active[run["id"]].process
+        with service.ctx.db.begin() as session:
+            session.execute(text(f"UPDATE pipeline_runs SET {change} WHERE id = '{run['id']}'"))
+        service.ctx.runner.wake()
+        eventually(lambda process=process: not _alive(process.pid), "the process's end")
+        assert _last(api, state)["error"] == error
+        eventually(lambda: not service.ctx.runner._active, "the run's end")
+        assert _last(api, state)["error"] == error, "its own end changes nothing"
 
 
 def test_the_time_is_bounded(service: Service, script: Any) -> None:
@@ -154,6 +196,44 @@ def test_schedules(service: Service, script: Any) -> None:
                  {"job": "replay", "topic": "a"}, {"job": "archive"},
                  {"job": "archive", "topic": "a", "archive": "../up"}):  # fmt: skip
         assert api.put("/api/v1/pipelines/z", json={"spec": spec}).status_code == 422, spec
+
+
+def test_a_run_of_a_service_that_lives_is_left_alone(settings: Settings, template: Any) -> None:
+    """A second service on the database, or its restart, took the runs of the first for lost."""
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
+    try:
+        with service_of(settings) as service, service.ctx.db.begin() as session:
+            session.add(
+                PipelineRunRow(
+                    id="1",
+                    pipeline="p",
+                    job="rollup",
+                    trigger="user",
+                    state="running",
+                    pid=other.pid,
+                    pid_start=start_of(other.pid),
+                    held_until=utc_now() + timedelta(minutes=5),
+                )
+            )
+        with service_of(settings) as service:
+            template.login.put_on(service.admin)
+            service.admin.put("/api/v1/pipelines/p", json=ARCHIVE)
+            turns = service.ctx.supervisor.tasks["pipelines"].turns
+            while service.ctx.supervisor.tasks["pipelines"].turns < turns + 2:
+                service.ctx.runner.wake()
+                service.admin.get("/api/v1/health/live")
+            assert _last(service.admin, "running", "lost")["state"] == "running"
+            assert other.poll() is None
+            with service.ctx.db.begin() as session:
+                session.execute(text("UPDATE pipeline_runs SET held_until = now()"))
+            service.ctx.runner.wake()
+            assert _last(service.admin, "lost")["error"] == "the service ended while it ran"
+            assert other.wait(10) == -signal.SIGKILL
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_run_of_a_killed_service_is_lost_and_ended(settings: Settings, template: Any) -> None:

@@ -83,8 +83,7 @@ def test_an_archive_by_hand_by_its_schedule_and_stopped(
 
     api.post("/api/v1/pipelines/keep/start")
     eventually(lambda: service.ctx.runner._active, "the process", timeout_s=60.0)
-    active = service.ctx.runner._active
-    assert active is not None
+    [active] = service.ctx.runner._active.values()
     group = active.process.pid
     eventually(lambda: len(_group(group)) > 2, "the JVM", timeout_s=60.0)
     assert api.post("/api/v1/pipelines/keep/stop").status_code == 200

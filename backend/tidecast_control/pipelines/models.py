@@ -13,7 +13,11 @@ from tidecast_control.kit.models import time_column, utc_now
 
 
 class PipelineRunRow(SQLModel, table=True):
-    """One run. ``pid`` and ``pid_start``: of its process, so that no other is ever killed."""
+    """One run. ``pid`` and ``pid_start``: of its process, so that no other is ever killed.
+
+    ``held_until``: until then the service that has the process is believed to live. ``ending``:
+    somebody asked that service to end the run.
+    """
 
     __tablename__ = "pipeline_runs"
     __table_args__ = (
@@ -39,6 +43,8 @@ class PipelineRunRow(SQLModel, table=True):
     finished_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     pid: int | None = None
     pid_start: int | None = Field(default=None, sa_type=BigInteger)
+    held_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ending: bool = False
     exit_code: int | None = None
     rows: int | None = Field(default=None, sa_type=BigInteger)
     errors: int | None = Field(default=None, sa_type=BigInteger)

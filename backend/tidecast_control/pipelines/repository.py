@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import delete, select, text, update
+from sqlalchemy import delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlmodel import Session, col
 
@@ -41,26 +42,47 @@ def open_run(session: Session, pipeline: str, *, lock: bool = False) -> Pipeline
     return session.execute(query).scalar_one_or_none()
 
 
-def running(session: Session) -> list[PipelineRunRow]:
-    """All that run, or did when the service ended."""
-    query = select(PipelineRunRow).where(col(PipelineRunRow.state) == "running")
-    return list(session.execute(query).scalars())
+def lost(session: Session) -> list[PipelineRunRow]:
+    """Runs whose service does not renew their leases; another service does not get them too."""
+    held = col(PipelineRunRow.held_until)
+    query = select(PipelineRunRow).where(
+        col(PipelineRunRow.state) == "running", or_(held.is_(None), held <= func.now())
+    )
+    return list(session.execute(query.with_for_update(skip_locked=True)).scalars())
 
 
-def take_queued(session: Session) -> PipelineRunRow | None:
-    """The oldest that waits, now running; another service does not get it too."""
+def take_queued(session: Session, at_most: int, lease_s: float) -> list[PipelineRunRow]:
+    """The oldest that wait, now running; another service does not get them too."""
     query = select(PipelineRunRow).where(col(PipelineRunRow.state) == "queued")
-    query = query.order_by(col(PipelineRunRow.queued_at)).limit(1)
-    row = session.execute(query.with_for_update(skip_locked=True)).scalar_one_or_none()
-    if row is not None:
+    query = query.order_by(col(PipelineRunRow.queued_at)).limit(at_most)
+    rows = list(session.execute(query.with_for_update(skip_locked=True)).scalars())
+    for row in rows:
         row.state, row.started_at = "running", utc_now()
         session.add(row)
-    return row
+    session.flush()
+    renew(session, [row.id for row in rows], lease_s)
+    return rows
 
 
-def change(session: Session, run: str, **values: Any) -> None:
-    """Set fields of a run."""
-    session.execute(update(PipelineRunRow).where(col(PipelineRunRow.id) == run).values(**values))
+def renew(session: Session, runs: Collection[str], lease_s: float) -> dict[str, bool]:
+    """Hold runs for so long from now on: those that are still held, and whether each shall end."""
+    until = func.now() + text(f"interval '{lease_s:g} seconds'")
+    query = update(PipelineRunRow).where(
+        col(PipelineRunRow.id).in_(runs), col(PipelineRunRow.state) == "running"
+    )
+    held = query.values(held_until=until).returning(
+        col(PipelineRunRow.id), col(PipelineRunRow.ending)
+    )
+    return {row.id: row.ending for row in session.execute(held)} if runs else {}
+
+
+def change(session: Session, run: str, **values: Any) -> bool:
+    """Set fields of a run that runs. False: it does not run any more."""
+    query = update(PipelineRunRow).where(
+        col(PipelineRunRow.id) == run, col(PipelineRunRow.state) == "running"
+    )
+    changed = session.execute(query.values(**values).returning(col(PipelineRunRow.id)))
+    return changed.first() is not None
 
 
 def newest_report(session: Session, job: str) -> PipelineRunRow | None:

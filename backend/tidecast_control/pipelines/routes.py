@@ -43,7 +43,7 @@ def start_pipeline(
     after: BackgroundTasks,
     dry_run: DryRun = False,
 ) -> Any:
-    """Run a pipeline now, or as soon as no other runs."""
+    """Run a pipeline now, or as soon as a service has room for it."""
     with resources.trial(session, dry_run=dry_run):
         run = service.start(session, name, ctx.runner.place, actor)
     if dry_run:

@@ -1,4 +1,8 @@
-"""Runs pipelines: one at a time, each a process group of its own, bounded in time and output."""
+"""Runs pipelines, some at once: each a process group of its own, bounded in time and output.
+
+Several services may share a database. The one that has a run's process renews the run's lease; when
+it no longer does, the run is lost, and the pipeline may run again.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from typing import Any
 import msgspec
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session
 
 from tidecast_control.db import Database
 from tidecast_control.kit import repository as resources_repository
@@ -28,10 +33,11 @@ from tidecast_control.supervisor import Turn
 
 log = logging.getLogger("tidecast.control")
 
-TICK_S, RETRY_S = 2.0, 1.0
+TICK_S, RETRY_S, LEASE_S = 2.0, 1.0, 15.0
 TERMINATE_S, SHUTDOWN_S = 10.0, 5.0
 LOG_BYTES_MAX, REPORT_BYTES_MAX, ERROR_CHARS_MAX = 256 << 10, 8 << 20, 1000
 RUNS_KEPT = 100
+NOT_HELD = "another service took it for lost: this one did not reach Postgres in time"
 CommandOf = Callable[[Mapping[str, Any], Place], Command]
 
 
@@ -56,7 +62,7 @@ class _Tail:
 
 @dataclass
 class _Active:
-    """The run that is under way."""
+    """A run that is under way."""
 
     run: PipelineRunRow
     process: asyncio.subprocess.Process
@@ -67,29 +73,37 @@ class _Active:
 
 
 class Runner:
-    """See module. `run` until it is cancelled; then the process under way is ended."""
+    """See module. `run` until it is cancelled; then the processes under way are ended."""
 
     def __init__(
-        self, db: Database, place: Place, command: CommandOf = command_of, tick_s: float = TICK_S
+        self,
+        db: Database,
+        place: Place,
+        runs_max: int,
+        command: CommandOf = command_of,
+        tick_s: float = TICK_S,
     ) -> None:
         self.place = place
         self._db, self._command, self._tick_s = db, command, tick_s
+        self._runs_max, self._lease_s = runs_max, LEASE_S
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
-        self._active: _Active | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._active: dict[str, _Active] = {}
+        """Runs that have a process. Both by the run's id."""
 
     def wake(self) -> None:
         """Look for work now. From any thread."""
         self._soon(self._wake.set)
 
     def end(self, run: str) -> None:
-        """End a run, if it is the one under way. From any thread."""
+        """End a run, if its process is one of this service. From any thread."""
         self._soon(lambda: self._terminate(run, "stopped"))
 
     def log_of(self, run: str) -> PipelineLog | None:
-        """The output of the run under way so far."""
-        active = self._active
-        if active is None or active.run.id != run:
+        """The output so far of a run whose process is one of this service."""
+        active = self._active.get(run)
+        if active is None:
             return None
         return PipelineLog(run=run, text=active.errors.text, bytes=active.errors.total)
 
@@ -101,18 +115,47 @@ class Runner:
     async def run(self, turn: Turn) -> None:
         """Start what is due, for ever."""
         self._loop = asyncio.get_running_loop()
-        await self._stored(self._forget_lost)
-        while True:
-            self._wake.clear()
-            row, problems = await self._stored(self._take)
-            for problem in problems:
-                turn.failed(problem)
-            turn.done()
-            if row is not None:
-                await self._one(row)
-                continue
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._tick_s)
+        try:
+            while True:
+                self._wake.clear()
+                await self._renew()
+                rows, problems = await self._stored(self._take)
+                problems += self._ended()
+                for row in rows:
+                    task = self._tasks[row.id] = asyncio.create_task(self._one(row))
+                    task.add_done_callback(lambda _task: self._wake.set())
+                for problem in problems:
+                    turn.failed(problem)
+                turn.done()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._tick_s)
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._tasks.clear()
+
+    async def _renew(self) -> None:
+        """Renew the leases of this service's runs, and end those that are no longer wanted."""
+        mine = [run for run, task in self._tasks.items() if not task.done()]
+
+        def renew() -> dict[str, bool]:
+            with self._db.begin() as session:
+                return repository.renew(session, mine, self._lease_s)
+
+        held = await self._stored(renew) if mine else {}
+        for run in mine:
+            if run not in held:
+                self._terminate(run, NOT_HELD)
+            elif held[run]:
+                self._terminate(run, "stopped")
+
+    def _ended(self) -> list[Exception]:
+        """Forget the tasks that have ended: the failures of those that no run explains."""
+        ended = [run for run, task in self._tasks.items() if task.done()]
+        tasks = [self._tasks.pop(run) for run in ended]
+        problems = [task.exception() for task in tasks if not task.cancelled()]
+        return [each for each in problems if isinstance(each, Exception)]
 
     async def _stored(self, work: Callable[[], Any]) -> Any:
         """``work`` in a thread; again and again while Postgres is away."""
@@ -125,21 +168,23 @@ class Runner:
 
     # --- what to run ------------------------------------------------------------------------------
 
-    def _forget_lost(self) -> None:
+    def _forget_lost(self, session: Session) -> None:
         """Runs of a service that was killed: their processes are ended, if they are theirs."""
-        with self._db.begin() as session:
-            for row in repository.running(session):
-                if row.pid is not None and start_of(row.pid) == row.pid_start is not None:
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.killpg(row.pid, signal.SIGKILL)
-                row.state, row.finished_at = "lost", utc_now()
-                row.error = "the service ended while it ran"
-                session.add(row)
+        for row in repository.lost(session):
+            if row.pid is not None and start_of(row.pid) == row.pid_start is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(row.pid, signal.SIGKILL)
+            row.state, row.finished_at = "lost", utc_now()
+            row.error = "the service ended while it ran"
+            session.add(row)
+        session.flush()
 
-    def _take(self) -> tuple[PipelineRunRow | None, list[Exception]]:
-        """Queue what is due by its schedule; the next to run, and rows that cannot be read."""
+    def _take(self) -> tuple[list[PipelineRunRow], list[Exception]]:
+        """Queue what is due by its schedule; those to run, and rows that cannot be read."""
         problems: list[Exception] = []
+        room = max(self._runs_max - sum(not task.done() for task in self._tasks.values()), 0)
         with self._db.begin() as session:
+            self._forget_lost(session)
             rows = resources_repository.all_of(session, service.KIND.name)
             newest = repository.newest(session)
             now = utc_now()
@@ -152,7 +197,7 @@ class Runner:
                     continue
                 if due is not None and due <= now and (last is None or last.finished_at):
                     service.queue(session, row, self.place, "schedule", "")
-            return repository.take_queued(session), problems
+            return repository.take_queued(session, room, self._lease_s), problems
 
     # --- one run ----------------------------------------------------------------------------------
 
@@ -172,7 +217,7 @@ class Runner:
         except (OSError, KeyError, TypeError, ValueError) as problem:
             await self._keep(row, _Tail(0), state="failed", error=f"cannot start: {problem!r}")
             return
-        active = self._active = _Active(row, process)
+        active = self._active[row.id] = _Active(row, process)
         try:
             await self._watch(active)
         except BaseException:
@@ -182,7 +227,7 @@ class Runner:
                 await asyncio.wait_for(self._finish(active), SHUTDOWN_S)
             raise
         finally:
-            self._active = None
+            del self._active[row.id]
 
     async def _watch(self, active: _Active) -> None:
         pid = active.process.pid
@@ -190,7 +235,9 @@ class Runner:
         reading = asyncio.gather(
             _read(active.process.stdout, active.output), _read(active.process.stderr, active.errors)
         )
-        await self._stored(lambda: self._change(active.run.id, values))
+        if not await self._stored(lambda: self._change(active.run.id, values)):
+            active.why = NOT_HELD
+            await self._kill(active)
         try:
             await asyncio.wait_for(
                 asyncio.gather(active.process.wait(), reading), active.run.spec["timeout_s"]
@@ -200,13 +247,13 @@ class Runner:
             await self._kill(active)
         await self._finish(active)
 
-    def _change(self, run: str, values: dict[str, Any]) -> None:
+    def _change(self, run: str, values: dict[str, Any]) -> bool:
         with self._db.begin() as session:
-            repository.change(session, run, **values)
+            return repository.change(session, run, **values)
 
     def _terminate(self, run: str, why: str) -> None:
-        active = self._active
-        if active is not None and active.run.id == run and not active.why:
+        active = self._active.get(run)
+        if active is not None and not active.why and active.process.returncode is None:
             active.why = why
             _signal(active.process, signal.SIGTERM)
             asyncio.get_running_loop().call_later(

@@ -121,7 +121,7 @@ KIND = Kind(
 
 
 def queue(session: Session, row: ResourceRow, place: Place, trigger: str, by: str) -> None:
-    """Let a pipeline run as soon as no other does."""
+    """Let a pipeline run as soon as a service has room for it."""
     session.add(
         PipelineRunRow(
             id=str(uuid.uuid4()),
@@ -160,7 +160,7 @@ def stop(session: Session, name: str, actor: Actor) -> PipelineRun:
         run.state, run.finished_at = "stopped", utc_now()
         run.error = f"stopped by {actor.name} before it began"
     else:
-        run.error = f"stopped by {actor.name}"
+        run.error, run.ending = f"stopped by {actor.name}", True
     session.add(run)
     session.flush()
     audit.record(session, actor, "stop", KIND.name, name, None, None)
