@@ -210,6 +210,70 @@ def test_the_engine_of_the_letters_sends_them_again(to: str | None) -> None:
         assert to or len(audit.fetch(100, 0.1).messages) == 0
 
 
+def test_redrives_that_meet_send_each_letter_once() -> None:
+    """A second request has the marks of before the first one's note; then a note gets lost."""
+    with Network(seed=1) as net:
+        two = Pair(net, level=2)
+        sent, consumer = two.publish(), two.join()
+        two.refuse_all(consumer)
+        keeper, own, name = two.a.engine.consumers, two.b.engine.consumers, ("orders", "billing")
+        keeper.letters._clients.update({False: of_engine(two.a), True: two.a.connect()})
+        marks = elsewhere.marks_of(own, *name)
+
+        def page(**options: Any) -> dict[str, Any]:
+            return elsewhere.send_page(keeper, *name, marks=marks, **options)
+
+        first = page(limit=5, dry_run=False)
+        assert page(limit=100, dry_run=True)["records"] == N - 5
+        second = page(limit=4, dry_run=False)
+        assert (first["records"], second["records"]) == (5, 4)
+        elsewhere.note_page(own, *name, second["sent"])  # those of the first page, too
+        saved = own.subscriptions[name].saved
+        assert saved.dead_open == N - 9
+        elsewhere.note_page(own, *name, first["sent"])  # it comes late
+        assert saved.dead_open == N - 9
+        marks = elsewhere.marks_of(own, *name)
+        third = page(limit=100, dry_run=False)
+        assert third["records"] == N - 9
+        assert len(third["sent"]["done"]) == N - 9, "the marks have the others, also the late ones"
+        found = [bytes(message.data) for message in consumer.fetch(100, 0.1).messages]
+        assert sorted(found) == sent
+
+
+@pytest.mark.parametrize("both_know", [True, False])
+def test_letters_of_a_topic_that_is_made_anew_are_sent(both_know: bool) -> None:
+    """Marks of the deleted letters hid them for ever. The engine of the records may not know."""
+    with Network(seed=1) as net:
+        two = Pair(net, level=2)
+        two.publish()
+        consumer = two.join()
+        two.refuse_all(consumer)
+        keeper, own, name = two.a.engine.consumers, two.b.engine.consumers, ("orders", "billing")
+        keeper.letters._clients.update({False: of_engine(two.a), True: two.a.connect()})
+
+        def redrive() -> int:
+            marks = elsewhere.marks_of(own, *name)
+            page = elsewhere.send_page(keeper, *name, marks=marks, limit=100, dry_run=False)
+            elsewhere.note_page(own, *name, page["sent"])
+            return int(page["records"])
+
+        assert redrive() == N
+        for message in consumer.fetch(100, 0.1).messages:
+            message.ack()
+        for node in (two.a, two.b) if both_know else (two.a,):
+            node.engine.delete_topic("dead")
+            node.engine.create_topic(DEAD)
+        net.run(200_000)
+        if both_know:
+            assert own.subscriptions[name].saved.dead_open == 0
+        again = N if both_know else 2
+        two.publish(again)
+        two.refuse_all(consumer)
+        assert len(letters(two.a)) == again
+        assert [redrive(), redrive()] == [again, 0]
+        assert own.subscriptions[name].saved.dead_open == 0
+
+
 def test_letters_are_sent_again_elsewhere_from_level_2_on_and_with_sound_marks() -> None:
     with Network(seed=1) as net:
         two = Pair(net, level=1)

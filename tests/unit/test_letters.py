@@ -60,6 +60,23 @@ def read(client: Connection, topic: str, n: int) -> list[DurableMessage]:
         return found
 
 
+def test_letters_of_a_topic_that_is_made_anew_are_sent_again(client: Connection) -> None:
+    """They have the places of letters that were sent again, and are deleted."""
+    node: Any = client.link
+    with client.consumer("orders", "billing", dead_letter="letters") as consumer:
+        for _ in range(2):
+            for i in range(3):
+                client.publish("orders", b"%d" % i, key="k")
+            given_up(client, consumer, 3)
+            assert consumer.redrive()["records"] == 3
+            for _ in range(3):
+                consumer.next(5.0).ack()
+            [topic] = [each for each in node.node.topics() if each.name == "letters"]
+            node.node.delete_topic("letters")
+            assert consumer.info()["dead_open"] == 0
+            node.node.create_topic(topic)
+
+
 def test_a_letter_that_is_given_up_says_why_and_by_whom(client: Connection) -> None:
     with (
         client.consumer("orders", "billing", dead_letter="letters") as first,

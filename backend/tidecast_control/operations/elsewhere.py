@@ -2,8 +2,8 @@
 
 Engines send each other no commands: the service asks the engine of the subscription which letters
 were sent again, an engine that keeps the letters for a page of others, and has the first one note
-what was sent. If it cannot be noted, these letters are sent once more by the next re-drive, as
-after a crash of an engine that keeps both.
+what was sent. The engine of the letters sends no letter twice while it runs, also when the note
+failed: its next page is noted with them.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -165,11 +166,22 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
         self.dead_open = count
 
     def note_redriven(self, done: set[tuple[int, int]], starts: dict[int, int]) -> None:
-        """Dead letters were sent again; before ``starts`` nothing is left."""
-        self.redrive_start = starts
-        self.redriven = sorted(
-            (queue, token) for queue, token in done if token >= starts.get(queue, 0)
-        )
+        """Dead letters were sent again; before ``starts``, which never go back, nothing is left."""
+        before = self.redrive_start
+        self.redrive_start = before | {q: max(t, before.get(q, 0)) for q, t in starts.items()}
+        self.redriven = sorted((q, t) for q, t in done if t >= self.redrive_start.get(q, 0))
+
+    def forget_letters(self, queues: Collection[int] | None = None) -> None:
+        """The topic of the dead letters is deleted, or these of its queues are created again."""
+        if queues is None:
+            self.letters_from = {
+                topic: starts
+                for topic, starts in self.letters_from.items()
+                if topic != self.dead_letter
+            }
+        gone = {*self.redrive_start, *(q for q, _ in self.redriven)} if queues is None else queues
+        self.redrive_start = {q: t for q, t in self.redrive_start.items() if q not in gone}
+        self.redriven = [(q, t) for q, t in self.redriven if q not in gone]
 
 
 class SubscriptionStore:

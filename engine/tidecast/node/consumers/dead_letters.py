@@ -140,6 +140,9 @@ class LetterPublisher(Protocol):
 class LetterClient(Protocol):
     """A connection of the blocking client to this node."""
 
+    def hear(self) -> None:
+        """Take the node's events."""
+
     def kept_publisher(self, topic: str) -> LetterPublisher:
         """The publisher that the connection keeps for a topic."""
 

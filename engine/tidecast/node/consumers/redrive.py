@@ -6,6 +6,7 @@ is left before is kept with it, so that the next re-drive does not read that aga
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,8 @@ class Page:
     partial: bool = False
     """It begins behind what may be left."""
     more: bool = False
+    recreated: set[int] = field(default_factory=set)
+    """Queues that are created again: the marks are of letters that are deleted."""
 
     @property
     def is_all(self) -> bool:
@@ -64,6 +67,10 @@ class Page:
         self, queue: int, log: QueueLog, after: int, dry_run: bool, confirms: Confirms
     ) -> None:
         """Go through one queue of the dead-letter topic."""
+        if self.starts.get(queue, 0) > log.next_token:
+            self.recreated.add(queue)
+            self.starts[queue] = 0
+            self.done = {(q, t) for q, t in self.done if q != queue}
         start = max(log.earliest_token, self.starts.get(queue, 0))
         clear = after <= start
         self.following[queue] = max(start, after)
@@ -158,28 +165,39 @@ def redrive(
     and NotFound where another engine keeps the dead letters.
     """
     program, behind = checked(limit, where, after)
-    with subs.lock:
-        if to:
-            check_target(subs.state, to)
-        saved = subs.get(pattern, name).saved
-        here = subs.topics.get(saved.dead_letter)
-        if here is None and saved.dead_letter:
-            _check_here(subs, saved)
-        done = {(int(queue), int(token)) for queue, token in saved.redriven}
-        page = Page(pattern, name, reason, key, program, limit, done, dict(saved.redrive_start))
-        queues = [] if here is None else list(here.queues)
-        page.partial = bool(behind)
-        confirms = confirms_of(subs.state, subs.get(pattern, name))
-    for one in queues:
-        assert isinstance(one.log, QueueLog)
-        page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run, confirms)
-    if not dry_run:
-        page.send(subs.letters, to)
-        sent = [(queue, token) for queue, token, _ in page.found]
-        note_sent(subs, pattern, name, sent, page.starts, is_all=page.is_all)
-    elif page.is_all:
+    with subs.redrives.of(pattern, name) as turn:
         with subs.lock:
-            saved.set_dead_open(len(page.found))
+            if to:
+                check_target(subs.state, to)
+            saved = subs.get(pattern, name).saved
+            here = subs.topics.get(saved.dead_letter)
+            if here is None and saved.dead_letter:
+                _check_here(subs, saved)
+            unnoted = turn.sent_of(here)
+            done = {(int(queue), int(token)) for queue, token in saved.redriven} | unnoted
+            page = Page(pattern, name, reason, key, program, limit, done, dict(saved.redrive_start))
+            queues = [] if here is None else list(here.queues)
+            page.partial = bool(behind)
+            confirms = confirms_of(subs.state, subs.get(pattern, name))
+        for one in queues:
+            assert isinstance(one.log, QueueLog)
+            page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run, confirms)
+        if not dry_run:
+            page.send(subs.letters, to)
+            sent = [(queue, token) for queue, token, _ in page.found]
+            note_sent(
+                subs,
+                pattern,
+                name,
+                [*sent, *unnoted],
+                page.starts,
+                page.recreated,
+                is_all=page.is_all,
+            )
+            unnoted.clear()
+        elif page.is_all:
+            with subs.lock:
+                saved.set_dead_open(len(page.found))
     return page.result(dry_run)
 
 
@@ -216,6 +234,7 @@ def note_sent(
     name: str,
     sent: list[tuple[int, int]],
     starts: dict[int, int],
+    recreated: Collection[int],
     *,
     is_all: bool,
 ) -> None:
@@ -223,7 +242,9 @@ def note_sent(
     with subs.lock:
         subscription = subs.get(pattern, name)
         saved = subscription.saved
-        saved.set_dead_open(0 if is_all else max(0, saved.dead_open - len(sent)))
+        saved.forget_letters(recreated)
         done = {(int(queue), int(token)) for queue, token in saved.redriven}
+        new = [(q, t) for q, t in sent if (q, t) not in done and t >= saved.redrive_start.get(q, 0)]
+        saved.set_dead_open(0 if is_all else max(0, saved.dead_open - len(new)))
         saved.note_redriven({*done, *sent}, starts)
         subs.save_or_say(subscription)  # they were sent

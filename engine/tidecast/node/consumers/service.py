@@ -43,6 +43,7 @@ from tidecast.node.consumers.checks import (
 )
 from tidecast.node.consumers.dead_letters import Connect, DeadLetters
 from tidecast.node.consumers.filters import Filters
+from tidecast.node.consumers.letters.turns import Turns
 from tidecast.node.consumers.metrics import SubscriptionRows
 from tidecast.node.consumers.state import (
     PAUSED_GROWTH,
@@ -102,6 +103,7 @@ class DurableSubscriptions(Observer):
         self._unsaved: dict[tuple[str, str], str] = {}
         """Subscriptions whose last save failed, and the problem that was reported."""
         self.letters, self.counters = DeadLetters(state, self, connect), SubscriptionRows(state)
+        self.redrives = Turns()
         self.attached = Attached(state, self)
 
     @property
@@ -116,6 +118,7 @@ class DurableSubscriptions(Observer):
         durable = self.durable
         durable.on_queues.append(self._queues_opened)
         durable.on_closed.append(self.topic_closed)
+        durable.on_deleted.append(self._topic_deleted)
         durable.positions.append(self.position)
         found, bad = self.state.store.load()
         self.state.deleted.look()
@@ -277,6 +280,16 @@ class DurableSubscriptions(Observer):
                 one.source.close()
             if here.store is not None:
                 places.gone(self.state, name)
+
+    def _topic_deleted(self, name: str) -> None:
+        """None of its dead letters is left: its marks would hide those of one created again."""
+        with self.lock:
+            for subscription in self.subscriptions.values():
+                saved = subscription.saved
+                if saved.dead_letter == name:
+                    saved.forget_letters()
+                    saved.set_dead_open(0)
+                    self.save_or_say(subscription)
 
     def appended(self, topic: str, queue_index: int) -> None:
         """A queue has new records (from Python; the archiver wakes by itself)."""

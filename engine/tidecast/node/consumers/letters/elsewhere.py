@@ -37,11 +37,13 @@ class Marks(msgspec.Struct):
 
 
 class Sent(msgspec.Struct):
-    """The letters of a page that were sent again."""
+    """The letters that were sent again, and that the marks of the request did not have."""
 
     done: _Pairs
     starts: _Pairs
     is_all: bool
+    recreated: list[int] = []
+    """Queues that are created again since the marks."""
 
 
 def marks_of(subs: DurableSubscriptions, pattern: str, name: str) -> dict[str, Any]:
@@ -78,6 +80,7 @@ def send_page(
     Raises NotFound: it does not keep them; Conflict: its cluster is at level 1.
     """
     known = _parsed("marks", marks, Marks)
+    noted = set(known.redriven)
     program, behind = checked(limit, where, after)
     if to is None and subs.ctx.topology.level < LEVEL_OF_AREA:
         raise Conflict(
@@ -90,31 +93,31 @@ def send_page(
         if here is None:
             raise NotFound(f"topic {known.dead_letter}: this engine does not keep it")
         queues = list(here.queues)
-    done, places = set(known.redriven), set(known.cursors)
+    places, starts, partial = set(known.cursors), dict(known.starts), bool(behind)
 
     def confirms(record: dict[str, Any], of_engine: bool) -> bool:
         headers = record["headers"]
         return of_engine and (headers.get(f"{MARK}topic"), headers.get(f"{MARK}queue")) in places
 
-    starts, partial = dict(known.starts), bool(behind)
-    page = Page(pattern, name, reason, key, program, limit, done, starts, partial=partial)
-    for one in queues:
-        assert isinstance(one.log, QueueLog)
-        page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run, confirms)
-    if not dry_run:
-        page.send(subs.letters, to)
-    sent = Sent(
-        done=[(queue, token) for queue, token, _ in page.found],
-        starts=list(page.starts.items()),
-        is_all=page.is_all,
-    )
+    with subs.redrives.of(pattern, name) as turn:
+        unnoted = turn.sent_of(here)
+        unnoted -= {(q, t) for q, t in unnoted if (q, t) in noted or t < starts.get(q, 0)}
+        done = noted | unnoted
+        page = Page(pattern, name, reason, key, program, limit, done, starts, partial=partial)
+        for one in queues:
+            assert isinstance(one.log, QueueLog)
+            page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run, confirms)
+        if not dry_run:
+            page.send(subs.letters, to)
+            unnoted |= {(queue, token) for queue, token, _ in page.found}
+        sent = Sent(sorted(unnoted), list(page.starts.items()), page.is_all, sorted(page.recreated))
     return page.result(dry_run) | {"sent": _plain(sent)}
 
 
 def note_page(subs: DurableSubscriptions, pattern: str, name: str, sent: Any) -> dict[str, Any]:
     """Another engine sent these letters of a subscription again. Raises NotFound."""
     page = _parsed("sent", sent, Sent)
-    note_sent(subs, pattern, name, page.done, dict(page.starts), is_all=page.is_all)
+    note_sent(subs, pattern, name, page.done, dict(page.starts), page.recreated, is_all=page.is_all)
     return {}
 
 

@@ -50,6 +50,10 @@ class NumberedPublisher(Protocol):
         """All up to this sequence is durable."""
 
     @property
+    def closed(self) -> bool:
+        """No more can be published: for example, the topic was deleted."""
+
+    @property
     def producer_session(self) -> Any:
         """The session: `tidecast.client.core.producer.ProducerSession`."""
 
@@ -75,6 +79,9 @@ class NumberedPublisher(Protocol):
 
 class NumberedClient(Protocol):
     """A connection of the blocking client to this node."""
+
+    def hear(self) -> None:
+        """Take the node's events."""
 
     def publisher(
         self,
@@ -262,13 +269,15 @@ class NumberedLetters:
     def _opened(self, one: _Producer) -> NumberedPublisher:
         """The session; a producer that nobody remembers begins again."""
         if one.publisher is not None:
+            self._connect().hear()  # nothing else does: the topic may be deleted, and created again
             problem = one.publisher.producer_session.problem("block")
-            if problem is None:
+            if problem is None and not one.publisher.closed:
                 return one.publisher
             one.close()
-            if not isinstance(problem, SequenceGap):
+            if isinstance(problem, SequenceGap):
+                self._begin_again(one)
+            elif problem is not None:
                 raise problem
-            self._begin_again(one)
         try:
             return self._open(one, one.numbers.durable_seq + 1, 0)
         except SequenceGap:
