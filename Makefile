@@ -24,21 +24,6 @@ SINCE ?= origin/main
 export PYTHONDONTWRITEBYTECODE :=
 LONG := $(BIN)/python -m pytest -m long --timeout 1800 -o faulthandler_timeout=3600
 FAST := -m "not long" -n $(WORKERS) --dist loadgroup
-# Of tests/unit, these run no kernels of their own: what they use is tested by the others. So engines
-# with brokers, clients of whole engines and requests: their kernels are those of kafka_records,
-# kafka_fetched, kafka_rebuilding, kafka_producing, the rings, the logs and the simulations.
-NO_KERNELS := adapters_waiting admission agent_faults app asked attached bench_report cancelling cli cli_api \
-	cli_help cli_queue client_admin client_async client_lifecycle client_read config config_kafka \
-	doctor engine_process events frame_rights gateway_keys gateway_requests grants importing \
-	kafka_adapter kafka_admin_clients kafka_administration kafka_attached kafka_brokers \
-	kafka_clients kafka_faststream kafka_groups kafka_guests kafka_keys kafka_limits kafka_offsets \
-	kafka_storage kafka_takeover kafka_wire layouts patience ports progress requests rpc \
-	subscription_ended supported telemetry testing types warmup watch wire_keys
-KERNEL_SUITES := $(filter-out $(NO_KERNELS:%=tests/unit/test_%.py), \
-	$(wildcard tests/unit/test_*.py tests/property/test_*.py tests/simulation/test_*.py))
-# Thousands of rings show nothing that a few do not, but take a minute when each access is checked.
-# Leases are kept by Python alone.
-KERNEL_SUITES := $(filter-out tests/simulation/test_scale.py tests/simulation/test_leases.py, $(KERNEL_SUITES))
 PAGE := backend/tidecast_control/static/.built
 PAGE_SOURCES := backend/openapi.json $(shell find frontend -path frontend/node_modules -prune \
 	-o -path frontend/test -prune -o -type f ! -name schema.d.ts -print)
@@ -103,21 +88,20 @@ docs: $(VENV)/.installed-docs ## build the documentation site into site/, strict
 up: install dashboard ## start Tidecast on this machine (ARGS: options of `tidecast up`)
 	@exec $(BIN)/tidecast up $(ARGS)
 
-# Checks compute on what tests leave idle, which wait for processes, disks and clocks.
-test: install-dev dashboard ## lint, the fast tests, then the kernels' tests in a checked build
-	@told=$$(mktemp)
-	trap 'kill $$checks 2>/dev/null || true; rm -f "$$told"' EXIT
-	{
-		bad=
-		nice -n 10 $(MAKE) --no-print-directory checks >"$$told" 2>&1 || bad=1
-		printf '\n%s\n' "$$(cat "$$told")"
-		test -z "$$bad"
-	} & checks=$$!
+# Each test runs once (tests/parts.py). Checks and the checked build compute on what the others leave
+# idle, which wait for processes, disks and clocks; each of them tells when the others are over.
+test: install-dev dashboard ## lint and the fast tests, those of kernels in a checked build
+	@told=$$(mktemp -d)
+	trap 'kill $$checks $$checked 2>/dev/null || true; rm -rf "$$told"' EXIT
+	nice -n 10 $(MAKE) --no-print-directory checks >"$$told/checks" 2>&1 & checks=$$!
+	nice -n 5 $(MAKE) --no-print-directory test-checked >"$$told/checked" 2>&1 & checked=$$!
 	failed=
-	$(MAKE) --no-print-directory test-fast || failed=1
-	wait $$checks || failed=1
-	if [ -n "$$failed" ]; then echo "The checks or the fast tests failed: see above" >&2; exit 1; fi
-	$(MAKE) --no-print-directory test-checked
+	$(BIN)/python -m pytest $(FAST) --part rest $(ARGS) || failed="$$failed, the fast tests"
+	wait $$checked || failed="$$failed, the checked build"
+	cat "$$told/checked"
+	wait $$checks || failed="$$failed, the checks"
+	cat "$$told/checks"
+	if [ -n "$$failed" ]; then echo "Failed: $${failed#, }. See above" >&2; exit 1; fi
 
 test-fast: install-dev dashboard ## the fast tests alone (ARGS: options of pytest)
 	@$(BIN)/python -m pytest $(FAST) $(ARGS)
@@ -127,7 +111,7 @@ test-dashboard: install ## the dashboard's unit tests (its tests in a browser: t
 
 test-checked: install-dev ## the kernels' tests with every load and store checked
 	@echo "Checked build: TIDECAST_BOUNDSCHECK=1"
-	TIDECAST_BOUNDSCHECK=1 $(BIN)/python -m pytest $(FAST) $(KERNEL_SUITES) $(ARGS)
+	exec env TIDECAST_BOUNDSCHECK=1 $(BIN)/python -m pytest $(FAST) --part kernels $(ARGS)
 
 mutation: install-dev ## faults put into the code, which tests must find (ARGS: names, --shard 1/8)
 	@exec $(BIN)/python -m tests.mutation $(ARGS)
@@ -136,12 +120,13 @@ test-long: install-dev ## the long tests: soak, fuzzing, big simulations
 	@$(LONG) $(ARGS)
 
 # Each shard is a process of its own, so that memory and platforms of one do not reach the next.
-test-nightly: install-dev ## the long tests in shards, then new worlds (SHARDS=8, SECONDS=60)
+test-nightly: install-dev ## the long tests in shards, kernels in the release build, new worlds (SHARDS=8, SECONDS=60)
 	@failed=
 	for number in $$(seq $(SHARDS)); do
 		echo "Shard $$number of $(SHARDS)"
 		$(LONG) --shard $$number/$(SHARDS) $(ARGS) || failed="$$failed $$number"
 	done
+	$(BIN)/python -m pytest $(FAST) --part kernels $(ARGS) || failed="$$failed kernels"
 	$(BIN)/python -m tests.swarm --seconds $(SECONDS) || failed="$$failed swarm"
 	if [ -n "$$failed" ]; then echo "Failed:$$failed"; exit 1; fi
 

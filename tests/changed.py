@@ -1,7 +1,8 @@
 """`python -m tests.changed`: run the long tests that a change touches, and its mutations.
 
 A change is what differs from the common ancestor with ``--since``, files that are not committed
-included. Fast tests are not chosen: `make test` runs all of them.
+included. `make test` runs all fast tests, but those of kernels in a checked build: after a change
+of the engine they run here in the release build.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterator
 import click
 from rich.console import Console
 
+from tests import parts
 from tests.mutation.entries import MUTATIONS
 from tests.project import ROOT
 
@@ -231,6 +233,9 @@ NO_LONG_TESTS = {
     f"{ENGINE}version.py": "the installed version, read once",
 }
 
+RELEASE = ("-n", "3", "--dist", "loadgroup", "--part", "kernels")
+"""Options of pytest for the tests of kernels in the release build."""
+
 
 def long_tests(files: Collection[str]) -> list[str]:
     """Files with long tests that a change of ``files`` touches."""
@@ -271,16 +276,20 @@ def main(since: str, listed: bool, pytest_args: tuple[str, ...]) -> None:
     """Run what a change touches."""
     console, files = Console(soft_wrap=True, highlight=False), set(changed_since(since))
     tests, names = long_tests(files), mutations(files)
+    kernels = any(each.startswith(ENGINE) or parts.has_kernels(each) for each in files)
     console.print(
         f"{len(files)} files changed: {len(tests)} files of long tests, {len(names)} mutations"
+        + (", and the kernels' tests in the release build" if kernels else "")
     )
     if listed:
         for each in (*tests, *names):
             console.print(f"  {each}")
         return
-    pytest = [sys.executable, "-m", "pytest", "-m", "long", "--timeout", "1800", "-o"]
+    pytest = [sys.executable, "-m", "pytest", *pytest_args, "-m"]
+    long = [*pytest, "long", "--timeout", "1800", "-o", "faulthandler_timeout=3600", *tests]
     commands = [
-        [*pytest, "faulthandler_timeout=3600", *tests, *pytest_args] if tests else [],
+        long if tests else [],
+        [*pytest, "not long", *RELEASE] if kernels else [],
         [sys.executable, "-m", "tests.mutation", *names] if names else [],
     ]
     codes = [subprocess.run(run, cwd=ROOT, check=False).returncode for run in commands if run]

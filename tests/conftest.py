@@ -17,7 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests import shards
+from tests import parts, shards
 from tests.support import compiled, kafka_brokers
 from tests.support.patience import Patience
 
@@ -77,28 +77,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", default="1/1", help="run this part of so many: 2/8")
+    parser.addoption("--part", default="all", choices=parts.PARTS, help="see tests/parts.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of which this part has no test."""
+    if config.getoption("part") != "kernels" or not collection_path.name.startswith("test_"):
+        return None
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    return None if parts.has_kernels(file) else True
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of this shard, of those that `-m` and `-k` have left.
-
-    A checked build leaves out the `same_kernels`, as long as others of their file are there.
-    """
-    if CHECKED:
-        same = [item for item in items if item.get_closest_marker("same_kernels")]
-        others = {item.path for item in items if not item.get_closest_marker("same_kernels")}
-        _deselect(config, items, [item for item in same if item.path in others])
+    """Keep the tests of this part and shard, of those that `-m` and `-k` have left."""
+    _keep(config, items, parts.kept(items, config.getoption("part"), CHECKED))
     number, count = shards.parsed(config.getoption("shard"))
-    kept = shards.chosen([item.nodeid for item in items], number, count)
-    _deselect(config, items, [item for item, keep in zip(items, kept, strict=True) if not keep])
+    chosen = shards.chosen([item.nodeid for item in items], number, count)
+    _keep(config, items, [item for item, keep in zip(items, chosen, strict=True) if keep])
 
 
-def _deselect(config: pytest.Config, items: list[pytest.Item], out: list[pytest.Item]) -> None:
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    keep = set(kept)
+    out = [item for item in items if item not in keep]
     if out:
         config.hook.pytest_deselected(items=out)
-        left_out = set(out)
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = kept
 
 
 def pytest_collection_finish() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import changed, scheduling, shards
+from tests import changed, parts, scheduling, shards
 from tests.mutation.entries import MUTATIONS
 from tests.project import ROOT, files
 from tests.support import warm
@@ -37,6 +37,40 @@ def test_each_test_is_in_one_shard() -> None:
 def test_wrong_shards_are_refused(text: str) -> None:
     with pytest.raises(pytest.UsageError, match="allowed is NUMBER/COUNT"):
         shards.parsed(text)
+
+
+class Named:
+    """A test that pytest collected: its name and its marks."""
+
+    def __init__(self, nodeid: str, *marks: str) -> None:
+        self.nodeid, self.path, self._marks = nodeid, nodeid.partition("::")[0], marks
+
+    def get_closest_marker(self, name: str) -> bool:
+        return name in self._marks
+
+
+def test_the_two_builds_of_make_test_run_each_test_once() -> None:
+    rings, races = "tests/unit/test_packet_ring.py", "tests/unit/test_ring_races.py"
+    both: list[Any] = [Named(f"{races}::test_x")]
+    checked: list[Any] = [Named(f"{rings}::test_{i}") for i in range(3)]
+    release: list[Any] = [Named(f"{rings}::test_same[{i}]", "same_kernels") for i in range(2)]
+    release += [
+        Named("tests/unit/test_cli.py::test_x"),
+        Named("tests/control/test_link.py::test_x"),
+    ]
+    tests = [*release, *both, *checked]
+    assert parts.kept(tests, "kernels", True) == [*both, *checked]
+    assert parts.kept(tests, "rest", False) == [*release, *both]
+    assert parts.kept(tests, "all", False) == tests
+    assert parts.kept(tests, "kernels", False) == [*release[:2], *both, *checked]
+    assert parts.kept(release[:2], "all", True) == release[:2], "asked for by name"
+    assert set(parts.NO_KERNELS) | parts.BOTH <= set(files())
+    assert all(map(parts.has_kernels, parts.BOTH))
+    recipes = (ROOT / "Makefile").read_text()
+    assert "pytest $(FAST) --part rest" in recipes.partition("\ntest:")[2].partition("\n\n")[0]
+    run = r"^\t(.*)\$\(BIN\)/python -m pytest \$\(FAST\) --part kernels"
+    runs = re.findall(run, recipes, re.MULTILINE)
+    assert sorted(runs) == ["", "exec env TIDECAST_BOUNDSCHECK=1 "], "nightly, and the checked one"
 
 
 def test_what_is_costly_to_start_starts_in_one_worker() -> None:
