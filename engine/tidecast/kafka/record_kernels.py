@@ -25,6 +25,14 @@ from tidecast.log.batch import (
 from tidecast.native.crc32c import crc32c
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import copy, load_i64, load_u8, load_u32, store_u8, store_u32
+from tidecast.queues.foreign.maps import (
+    bin_bytes,
+    put_be,
+    put_bin_head,
+    put_str_head,
+    same_bytes,
+    str_bytes,
+)
 from tidecast.queues.mapper import key_hash
 
 BAD_LENGTH, BAD_VARINT, BAD_OFFSET, TOO_LONG, BAD_COUNT = -1, -2, -3, -4, -5
@@ -124,13 +132,6 @@ def put_varint(out, to, value):
 
 
 @inlined
-def put_be(out, to, value, n):
-    for i in range(n):
-        store_u8(out, to + i, (value >> (8 * (n - 1 - i))) & 0xFF)
-    return to + n
-
-
-@inlined
 def _get_be(data, at, n):
     value = 0
     for i in range(n):
@@ -139,14 +140,6 @@ def _get_be(data, at, n):
 
 
 # --- headers: Kafka's list to a map of MessagePack ------------------------------------------------
-
-
-@inlined
-def _same(data, a, b, n):
-    for i in range(n):
-        if load_u8(data, a + i) != load_u8(data, b + i):
-            return False
-    return True
 
 
 @inlined
@@ -211,65 +204,32 @@ def _fits_map(data, at, end, count):
         other = at
         for _ in range(i):
             other_at, m, _, _, other = _header(data, other, end)
-            if m == n and _same(data, name_at, other_at, n):
+            if m == n and same_bytes(data, name_at, other_at, n):
                 return False
     return True
-
-
-@inlined
-def _str_bytes(n):
-    return n + (1 if n < 32 else 2 if n < 256 else 3)
-
-
-@inlined
-def _bin_bytes(n):
-    return n + (2 if n < 256 else 3 if n < 65_536 else 5)
 
 
 @inlined
 def _map_bytes(data, at, end, count, raw_n, null):
     """Bytes of the map for a record's headers; -1: there are none. ``raw_n`` > 0: as they came."""
     entries = null
-    n = null * (_str_bytes(_NO_VALUE[0]) + 1)
+    n = null * (str_bytes(_NO_VALUE[0]) + 1)
     if raw_n > 0:
         entries += 1
-        n += _str_bytes(_RAW[0]) + _bin_bytes(raw_n)
+        n += str_bytes(_RAW[0]) + bin_bytes(raw_n)
     else:
         entries += count
         for _ in range(count):
             _, name_n, _, value_n, at = _header(data, at, end)
-            n += _str_bytes(name_n) + _bin_bytes(value_n)
+            n += str_bytes(name_n) + bin_bytes(value_n)
     if entries == 0:
         return -1
     return n + (1 if entries < 16 else 3)
 
 
 @inlined
-def _put_str_head(out, to, n):
-    if n < 32:
-        store_u8(out, to, 0xA0 | n)
-        return to + 1
-    if n < 256:
-        store_u8(out, to, 0xD9)
-        store_u8(out, to + 1, n)
-        return to + 2
-    store_u8(out, to, 0xDA)
-    return put_be(out, to + 1, n, 2)
-
-
-@inlined
-def _put_bin_head(out, to, n):
-    if n < 256:
-        store_u8(out, to, 0xC4)
-        store_u8(out, to + 1, n)
-        return to + 2
-    store_u8(out, to, 0xC5)
-    return put_be(out, to + 1, n, 2)
-
-
-@inlined
 def _put_name(out, to, name):
-    to = _put_str_head(out, to, name[0])
+    to = put_str_head(out, to, name[0])
     for i in range(name[0]):
         store_u8(out, to + i, name[1 + i])
     return to + name[0]
@@ -291,14 +251,14 @@ def _put_map(data, at, end, count, raw_at, raw_n, null, out, to):
         to += 1
     if raw_n > 0:
         to = _put_name(out, to, _RAW)
-        to = _put_bin_head(out, to, raw_n)
+        to = put_bin_head(out, to, raw_n)
         copy(out, to, data, raw_at, raw_n)
         return to + raw_n
     for _ in range(count):
         name_at, name_n, value_at, value_n, at = _header(data, at, end)
-        to = _put_str_head(out, to, name_n)
+        to = put_str_head(out, to, name_n)
         copy(out, to, data, name_at, name_n)
-        to = _put_bin_head(out, to + name_n, value_n)
+        to = put_bin_head(out, to + name_n, value_n)
         copy(out, to, data, value_at, value_n)
         to += value_n
     return to

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import NoReturn
 
 from tidecast.config.kafka import KafkaSource, kafka_source_of
@@ -13,6 +10,7 @@ from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.brokers.fetched import warm_up
 from tidecast.kafka.brokers.receiver import KafkaReceiver
 from tidecast.queues.adapter import Counts, Direction
+from tidecast.queues.foreign.receivers import Receivers
 
 __all__ = ["KafkaAdapter"]
 
@@ -27,10 +25,7 @@ class KafkaAdapter:
         warm_up()
         self.cluster = Cluster(source)
         self.refresh_s = source.refresh_s
-        self._lock = threading.Lock()
-        self._receivers: list[KafkaReceiver] = []
-        self._before = Counts()
-        """Of receivers that are closed."""
+        self._receivers = Receivers()
 
     @classmethod
     def of(cls, url: str) -> KafkaAdapter:
@@ -50,12 +45,7 @@ class KafkaAdapter:
         """A receiver of a partition."""
         if not 0 <= queue < self.queues:
             raise NotFound(f"queue: {queue}: {self.cluster.topic} has {self.queues}, from 0 on")
-        made = KafkaReceiver(self.cluster, queue)
-        with self._lock:
-            closed = [one for one in self._receivers if one.is_closed]
-            self._before = _sum(self._before, closed)
-            self._receivers = [one for one in self._receivers if one not in closed] + [made]
-        return made
+        return self._receivers.add(KafkaReceiver(self.cluster, queue))
 
     def sender(self, queue: int, owner: int) -> NoReturn:
         """Nothing can be written: raises ConfigError."""
@@ -65,30 +55,9 @@ class KafkaAdapter:
 
     def counted(self) -> Counts:
         """Of all receivers together; the lag of a partition is that of its foremost reader."""
-        with self._lock:
-            each, before = list(self._receivers), self._before
-        ends, read = dict[int, int](), dict[int, int]()
-        for one in each:
-            ends[one.partition] = max(one.end, ends.get(one.partition, 0))
-            read[one.partition] = max(one.behind, read.get(one.partition, -1))
-        lag = sum(max(0, ends[queue] - behind) for queue, behind in read.items() if behind >= 0)
-        return replace(_sum(before, each), lag=lag)
+        return self._receivers.counted()
 
     def close(self) -> None:
         """Close all receivers, and hang up. Idempotent."""
-        with self._lock:
-            each = list(self._receivers)
-        for one in each:
-            one.close()
+        self._receivers.close()
         self.cluster.close()
-
-
-def _sum(before: Counts, receivers: Iterable[KafkaReceiver]) -> Counts:
-    each: list[Counts | KafkaReceiver] = [before, *receivers]
-    return Counts(
-        fetches=sum(one.fetches for one in each),
-        records=sum(one.records for one in each),
-        bytes=sum(one.bytes for one in each),
-        errors=sum(one.errors for one in each),
-        reconnects=sum(one.reconnects for one in each),
-    )

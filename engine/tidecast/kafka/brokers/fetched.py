@@ -17,6 +17,7 @@ from tidecast.kafka import compression, record_kernels
 from tidecast.kafka.brokers import fetched_kernels as kernels
 from tidecast.kafka.records import CAUSES, CODEC_MASK, CONTROL, HEADER, TRANSACTIONAL, BatchHead
 from tidecast.queues.adapter import Received, Run
+from tidecast.queues.foreign.runs import Cutter
 
 OFFSET_MAX = 1 << 61
 PLAIN_BYTES_MAX = 256 << 20
@@ -183,7 +184,8 @@ class Decoder:
         self._fields = np.zeros(16, dtype=np.int64)
         self._scratch = np.zeros(record_kernels.SCRATCH_BYTES, dtype=np.uint8)
         self._words = np.zeros(kernels.FETCHED_WORDS, dtype=np.int64)
-        self._cut = np.zeros(4, dtype=np.int64)
+        cutter = Cutter()
+        self.cut, self.need = cutter.cut, cutter.need
 
     def run(self, answer: Fetched, part: Part, records: memoryview) -> Run:
         """The records of a batch as a run. Raises CorruptLog."""
@@ -234,17 +236,3 @@ class Decoder:
         except compression.BadCompression as problem:
             raise answer.damage(head.base_offset, str(problem)) from None
         return np.frombuffer(plain, dtype=np.uint8), 0
-
-    def cut(self, run: Run, token: int, room: int) -> tuple[int, int, int, int]:
-        """(bytes, from, to, token behind) of whole batches from ``token`` on that have ``room``.
-
-        No bytes: none fits; then ``from`` is -1 when there is none at all.
-        """
-        kernels.cut_run(run, token, room, self._cut)
-        first, stop, behind, _ = self._cut.tolist()
-        return max(stop - first, 0), first, stop, behind
-
-    def need(self, run: Run, token: int) -> int:
-        """Bytes of the batch that holds ``token``, or of the next."""
-        kernels.cut_run(run, token, 0, self._cut)
-        return int(self._cut[3])

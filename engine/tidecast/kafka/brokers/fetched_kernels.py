@@ -21,7 +21,6 @@ from tidecast.kafka.record_kernels import (
 from tidecast.layout import segment as seg
 from tidecast.log.batch import begin_batch, record_bytes, seal_batch
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import load_i64, load_u32
 
 R_BASE, R_BASE_MS, R_FIXED_MS, R_EPOCH = 0, 1, 2, 3
 """In: offset of the batch; its time; the time of all its records, -1: each has its own; epoch of
@@ -97,27 +96,3 @@ def convert_fetched(data, at, end, count, w, out, scratch, f):
         due = delta + 1
     seal_batch(out, begun, to, w[R_BASE] + first, time_ns)
     return to
-
-
-@kernel
-def cut_run(run, token, room, out):
-    """Which whole batches of a run of ours from ``token`` on fit into ``room`` bytes.
-
-    ``out``: int64[4]: where they begin (-1: the run ends before ``token``), where they end, the
-    token behind the last, bytes of the first.
-    """
-    at, first, stop, behind = 0, -1, -1, token
-    out[3] = 0
-    while at < run.size:
-        length = load_u32(run, at + seg.BATCH_LENGTH_AT)
-        next_token = load_i64(run, at + seg.BATCH_BASE_TOKEN_AT)
-        next_token += load_u32(run, at + seg.BATCH_COUNT_AT)
-        if next_token > token:
-            if first < 0:
-                first = stop = at
-                out[3] = length
-            if at + length - first > room:
-                break
-            stop, behind = at + length, next_token
-        at += length
-    out[0], out[1], out[2] = first, stop, behind

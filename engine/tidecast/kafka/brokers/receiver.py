@@ -61,6 +61,11 @@ class KafkaReceiver:
         """The offset behind what was read last, -1: nothing yet; the newest end that is known."""
 
     @property
+    def queue(self) -> int:
+        """The number of the partition."""
+        return self.partition
+
+    @property
     def is_closed(self) -> bool:
         """It receives nothing more."""
         return self._closing.is_set()

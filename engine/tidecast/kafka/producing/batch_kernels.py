@@ -19,7 +19,6 @@ from tidecast.kafka.record_kernels import (
     NS_PER_MS,
     find_header,
     locate_record,
-    put_be,
     put_head,
     put_record,
     put_varint,
@@ -45,6 +44,7 @@ from tidecast.log.batch import (
 )
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import copy, load_i64, load_u8, load_u32, store_u8, store_u32
+from tidecast.queues.foreign.maps import put_be
 from tidecast.queues.mapper import key_hash
 
 P_TOKEN, P_BYTES_MAX, P_NOW_MS, P_PRODUCER, P_EPOCH, P_SEQUENCE, P_LOG = range(7)
