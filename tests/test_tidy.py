@@ -550,6 +550,7 @@ OBJECTS = (
     "control_link",
     "engine",
     "gateway",
+    "jetstream",
     "kafka",
     "node",
     "telemetry",

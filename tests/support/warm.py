@@ -40,13 +40,14 @@ def beside() -> Iterator[None]:
 
 def modules() -> tuple[ModuleType, ...]:
     """Each has kernels that `tidecast.agents.warmup` leaves to those who need them."""
+    from tidecast.jetstream import cursor
     from tidecast.kafka import records
     from tidecast.kafka.brokers import fetched
     from tidecast.kafka.producing import batches
     from tidecast.mirror import runs
     from tidecast.node.durable import placed
 
-    return batches, records, fetched, placed, runs
+    return batches, cursor, records, fetched, placed, runs
 
 
 def main() -> None:

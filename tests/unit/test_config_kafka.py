@@ -84,6 +84,7 @@ def test_topics_on_a_cluster_are_loaded_and_saved(tmp_path: Path) -> None:
     path.write_text("adapters: [{topic: orders, kafka: {servers: 'a:1,b:2', topic: shop}}]")
     topology = load_topology(path)
     (one,) = topology.adapters
+    assert one.kafka is not None
     assert (one.topic, one.kafka.topic) == ("orders", "shop")
     assert one.kafka.addresses == [("a", 1), ("b", 2)]
     path.write_text(dump_topology(topology))

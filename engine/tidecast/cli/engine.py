@@ -319,8 +319,9 @@ def _with_control_options(command: F) -> F:
               "`telemetry` in the topology goes before it. [default: 0, none]")  # fmt: skip
 @click.option("--adapter", "adapters", multiple=True, metavar="TOPIC=PLACE",
               help="A topic whose queues are elsewhere: MODULE:FUNCTION makes an adapter, "
-              "kafka://HOST:PORT/NAME is a topic of a Kafka cluster; may be repeated. See "
-              "docs/ADAPTERS.md and docs/KAFKA_TOPICS.md.")  # fmt: skip
+              "kafka://HOST:PORT/NAME is a topic of a Kafka cluster, jetstream://HOST:PORT/STREAM "
+              "a stream of NATS; may be repeated. See docs/ADAPTERS.md, docs/KAFKA_TOPICS.md and "
+              "docs/JETSTREAM.md.")  # fmt: skip
 @kafka_options
 def engine(
     data_dir: Path,

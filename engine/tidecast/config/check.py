@@ -143,6 +143,8 @@ def _value(setting: _Setting, value: Any, path: str, problems: list[str], *, any
             for i, each in enumerate(value)
         ]
         return None if anyhow and None in made else made
+    if isinstance(kind, inspect.UnionType) and value is not None:  # of a section, and none
+        kind = next((one for one in kind.types if isinstance(one, inspect.StructType)), kind)
     if isinstance(kind, inspect.StructType):
         return build(kind.cls, value, path, problems, anyhow=anyhow)
     if field.name.endswith(("_bytes", "_bytes_max")) and isinstance(value, str):

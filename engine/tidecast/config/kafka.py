@@ -145,7 +145,7 @@ class KafkaSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each server. Raises ConfigError."""
-        return [_address(one.strip()) for one in self.servers.split(",")]
+        return [server_address(one.strip()) for one in self.servers.split(",")]
 
     def secret(self) -> str:
         """The secret of ``user``. Raises ConfigError."""
@@ -163,29 +163,12 @@ class KafkaSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             raise ConfigError(f"secret_file: {shown(self.secret_file)}: {problem}") from None
 
 
-def _address(text: str) -> tuple[str, int]:
+def server_address(text: str) -> tuple[str, int]:
+    """Host and port of one of ``servers``. Raises ConfigError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
         raise ConfigError(f"servers: {shown(text)}: allowed are HOST:PORT, separated by commas")
     return host.strip("[]"), int(port)
-
-
-class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A topic of this engine whose queues are the partitions of a topic on a Kafka cluster."""
-
-    topic: Annotated[str, Meta(min_length=1, max_length=256)]
-    kafka: KafkaSource
-
-
-def adapter_problems(adapters: Sequence[AdapterConfig], declared: set[str]) -> list[str]:
-    """The defects beyond types and ranges, as ``adapters[i].field: value: allowed values``."""
-    found, names = [], set(declared)
-    for i, one in enumerate(adapters):
-        if one.topic in names:
-            found.append(f"adapters[{i}].topic: {shown(one.topic)}: another topic has this name")
-        names.add(one.topic)
-        found += [f"adapters[{i}].{problem}" for problem in _source_problems(one.kafka)]
-    return found
 
 
 def kafka_source(given: dict[str, Any]) -> KafkaSource:
@@ -193,13 +176,14 @@ def kafka_source(given: dict[str, Any]) -> KafkaSource:
     problems: list[str] = []
     made = build(KafkaSource, given, "kafka", problems)
     if made is not None:
-        problems += _source_problems(made)
+        problems += source_problems(made)
     raise_problems(problems)
     assert made is not None
     return made
 
 
-def _source_problems(source: KafkaSource) -> list[str]:
+def source_problems(source: KafkaSource) -> list[str]:
+    """The defects beyond types and ranges, as ``kafka.field: value: allowed values``."""
     found = []
     try:
         _ = source.addresses

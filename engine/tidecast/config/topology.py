@@ -32,13 +32,12 @@ from tidecast.config.check import (
 from tidecast.config.internal import PREFIXES, is_internal, served_topic
 from tidecast.config.kafka import (
     LOCAL,
-    AdapterConfig,
     KafkaConfig,
-    adapter_problems,
     kafka_problems,
     storage_problems,
 )
 from tidecast.config.leases import LeaseConfig
+from tidecast.config.sources.adapters import AdapterConfig, adapter_problems
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
 from tidecast.disk import write_atomically
@@ -293,7 +292,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     telemetry: TelemetryConfig = TelemetryConfig()
     kafka: KafkaConfig = KafkaConfig()
     adapters: list[AdapterConfig] = []
-    """Topics on Kafka clusters; read when the engine starts."""
+    """Topics on clusters of Kafka and NATS; read when the engine starts."""
     keys: list[ClientKey] = []
     level: Annotated[int, Meta(ge=1, le=LEVEL_MAX)] = 1
     """That packets, logs and rings are written at; of the control service, where there is one."""
@@ -449,7 +448,7 @@ def _check_meaning(topology: Topology, problems: list[str]) -> None:
     _check_topics(topology, found)
     found += storage_problems(topology.topics, topology.node.leases.directory)
     found += kafka_problems(topology.kafka)
-    found += adapter_problems(topology.adapters, {topic.name for topic in topology.topics})
+    found += adapter_problems(topology.adapters, {topic.name for topic in topology.topics}, named)
     wrong_port = any(path.endswith(".port") for path in named)
     for problem in found:
         path = problem.partition(":")[0]

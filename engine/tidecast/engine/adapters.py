@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 from tidecast.config.kafka import SCHEME, KafkaSource, kafka_source_of
+from tidecast.config.sources import jetstream
+from tidecast.config.sources.adapters import AdapterConfig
 from tidecast.config.store import TopologyStore
 from tidecast.errors import Closed, ConfigError, TidecastError
 from tidecast.node.consumers.adapters import Attached
@@ -29,24 +31,48 @@ def _kafka(source: KafkaSource) -> Adapter:
     return KafkaAdapter(source)
 
 
+def _jetstream(source: jetstream.JetStreamSource) -> Adapter:
+    from tidecast.jetstream.adapter import JetStreamAdapter
+
+    return JetStreamAdapter(source)
+
+
+def _made_by_url(url: str) -> tuple[str, Make] | None:
+    """(kind, function that makes an adapter) of a URL; None: it is none. Raises ConfigError."""
+    if url.startswith(SCHEME):
+        return "kafka", partial(_kafka, kafka_source_of(url))
+    if url.startswith(jetstream.SCHEME):
+        return "jetstream", partial(_jetstream, jetstream.jetstream_source_of(url))
+    return None
+
+
+def _declared(one: AdapterConfig) -> tuple[str, str, Make]:
+    """The same of a section of the topology."""
+    if one.kafka is not None:
+        return one.topic, "kafka", partial(_kafka, one.kafka)
+    assert one.jetstream is not None
+    return one.topic, "jetstream", partial(_jetstream, one.jetstream)
+
+
 def made_by(text: str) -> tuple[str, str, Make]:
     """(topic, what it is, function that makes an adapter) of an option's text.
 
-    The text: ``TOPIC=MODULE:FUNCTION`` or ``TOPIC=kafka://...``.
+    The text: ``TOPIC=MODULE:FUNCTION``, ``TOPIC=kafka://...`` or ``TOPIC=jetstream://...``.
 
     Raises ConfigError.
     """
     topic, _, where = text.partition("=")
-    if where.startswith(SCHEME) and topic:
-        try:
-            return topic, "kafka", partial(_kafka, kafka_source_of(where))
-        except ConfigError as problem:
-            raise ConfigError(f"adapter: {topic}: {problem}", problem.problems) from None
+    try:
+        known = _made_by_url(where) if topic else None
+    except ConfigError as problem:
+        raise ConfigError(f"adapter: {topic}: {problem}", problem.problems) from None
+    if known is not None:
+        return topic, *known
     module, _, name = where.partition(":")
     if not (topic and module and name):
         raise ConfigError(
-            f"adapter: {text!r}: allowed are TOPIC=MODULE:FUNCTION, and "
-            f"TOPIC={SCHEME}HOST:PORT/NAME"
+            f"adapter: {text!r}: allowed are TOPIC=MODULE:FUNCTION, TOPIC={SCHEME}HOST:PORT/NAME "
+            f"and TOPIC={jetstream.SCHEME}HOST:PORT/STREAM"
         )
     try:
         found: Any = getattr(importlib.import_module(module), name)
@@ -153,8 +179,7 @@ class Adapters:
     def __init__(self, texts: tuple[str, ...], node: Any, store: TopologyStore) -> None:
         attached = node.consumers.attached
         self._openings = [Opening(*made_by(text), attached=attached) for text in texts] + [
-            Opening(each.topic, "kafka", partial(_kafka, each.kafka), attached)
-            for each in store.topology.adapters
+            Opening(*_declared(each), attached) for each in store.topology.adapters
         ]
 
     def start(self) -> None:

@@ -44,7 +44,8 @@ class Closing(Protocol):
     "--from",
     "source",
     metavar="SOURCE",
-    help="kafka://HOST:PORT/TOPIC, MODULE:FUNCTION of an adapter, or a durable topic.",
+    help="kafka://HOST:PORT/TOPIC, jetstream://HOST:PORT/STREAM, MODULE:FUNCTION of an adapter, or "
+    "a durable topic.",
 )
 @click.option(
     "--to",
@@ -238,10 +239,16 @@ def _check_out(topic: str, place: str) -> None:
 def _named(source: str) -> tuple[str, str]:
     """The name of a source in the state file, without options; the topic's name."""
     from tidecast.config.kafka import SCHEME, kafka_source_of
+    from tidecast.config.sources import jetstream
 
     if source.startswith(SCHEME):
         found = kafka_source_of(source)
         return f"{SCHEME}{found.servers}/{found.topic}", found.topic
+    if source.startswith(jetstream.SCHEME):
+        streams = jetstream.jetstream_source_of(source)
+        chosen = f"?subjects={streams.subjects}" if streams.subjects else ""
+        place = f"{jetstream.SCHEME}{streams.servers}/{streams.streams}{chosen}"
+        return place, streams.queues[0][0]
     return source, source.rpartition(":")[2]
 
 

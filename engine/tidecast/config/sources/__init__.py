@@ -1,0 +1,1 @@
+"""Topics whose queues are kept elsewhere: where, and how they are reached."""

@@ -1,0 +1,5 @@
+"""Tidecast as a client of NATS JetStream: an adapter that reads streams.
+
+On frames of its own, without another library. Nothing of it is imported unless it is used.
+See docs/JETSTREAM.md.
+"""

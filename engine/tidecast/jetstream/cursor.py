@@ -1,0 +1,290 @@
+"""A consumer of a stream, read over a connection of its own from one sequence on.
+
+The server sends no more than was asked for. What has arrived is a block: a run that is kept until
+another one follows. A consumer acknowledges nothing and is never shared: it only keeps the place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidecast.errors import ConnectionLost, NotFound, StorageError, TidecastError
+from tidecast.jetstream import frame_kernels as kernels
+from tidecast.jetstream.connection import ROOM_MIN, Frame
+from tidecast.jetstream.streams import Streams
+from tidecast.queues.adapter import Received, Run
+from tidecast.queues.foreign.runs import Cutter
+from tidecast.queues.records import head_of
+
+PULLS = 2
+"""Requests for messages that are under way at once."""
+BATCH_MAX = 100_000
+EXPIRES_NS, HEARTBEAT_NS = 30 * 1_000_000_000, 5 * 1_000_000_000
+QUIET_S = 20.0
+"""A server that sends nothing for so long, no heartbeat either, is away."""
+_MANY_BYTES = 16 * 1024
+_GONE = ("consumer deleted", "leadership change", "server shutdown", "consumer is push")
+_WHY = {
+    kernels.BAD_FRAME: "a frame that cannot be read",
+    kernels.BAD_ORDER: "sequences that do not ascend",
+    kernels.TOO_LONG: "its headers, or its key, exceed 65,535 bytes: seek behind it",
+}
+
+
+class Block(NamedTuple):
+    """Records with tokens in [token, behind). ``gone``: below it the stream keeps no message."""
+
+    token: int
+    behind: int
+    end: int
+    run: Run
+    records: int
+    bytes: int
+    gaps: int
+    gone: int = 0
+
+
+class Scanner:
+    """Takes messages of consumers out of bytes. Not for several threads at once.
+
+    ``words``: see `frame_kernels.W_NEXT`.
+    """
+
+    def __init__(self, key_header: str, limit: int) -> None:
+        self._name: Any = np.frombuffer(key_header.encode() or b"\0", dtype=np.uint8)
+        self.words = np.zeros(kernels.SCAN_WORDS, dtype=np.int64)
+        self._fields = np.zeros(kernels.FIELDS, dtype=np.int64)
+        self._scratch = np.zeros(kernels.SCRATCH_BYTES, dtype=np.uint8)
+        self.words[kernels.W_LIMIT] = limit
+        self.words[kernels.W_MODE] = int(bool(key_header))
+
+    def scan(self, data: Any, at: int, end: int, due: int, number: int) -> int:
+        """Verify messages; why the scan ends. ``due``: no sequence is below it."""
+        self.words[kernels.W_NEXT], self.words[kernels.W_NUMBER] = due, number
+        return int(kernels.scan_frames(data, at, end, self._name, self.words, self._fields))
+
+    def run(self, data: Any, at: int) -> Run:
+        """What was verified, as a run."""
+        out = np.empty(int(self.words[kernels.W_BYTES]), dtype=np.uint8)
+        n = kernels.convert_frames(
+            data,
+            at,
+            int(self.words[kernels.W_END]),
+            self._name,
+            self.words,
+            out,
+            self._scratch,
+            self._fields,
+        )
+        assert n == out.size
+        return out
+
+    @property
+    def sequence(self) -> int:
+        """Of the message that was looked at last."""
+        return int(self._fields[6])
+
+
+class Cursor:
+    """See module. ``position``: the token that the next block begins with."""
+
+    def __init__(self, streams: Streams, queue: int, token: int) -> None:
+        """Raises ConnectionLost, AuthError, ConfigError, StorageError, Closed."""
+        self._streams, self._queue = streams, queue
+        self._where = streams.where(queue)
+        self.position = token
+        self.block: Block | None = None
+        size = streams.source.fetch_bytes
+        self._size = size
+        self._scanner = Scanner(streams.source.key_header, size)
+        self._cutter = Cutter()
+        self.link = streams.connect(size + ROOM_MIN)
+        self._inbox = f"_INBOX.tidecast.{secrets.token_hex(11)}"
+        self._stream = streams.queues[queue][0]
+        self._number = 1
+        self._asked = self._since = 0
+        self._single = False
+        self._asked_s = 0.0
+        try:
+            self.link.send(b"SUB %s 1\r\n" % self._inbox.encode())
+            self._consumer = streams.create_consumer(queue, token)
+        except BaseException:
+            self.link.close()
+            raise
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Ask for messages, unless enough is under way."""
+        wanted = 1 if self._single else PULLS
+        while self._asked < wanted:
+            body: dict[str, Any] = {"expires": EXPIRES_NS, "idle_heartbeat": HEARTBEAT_NS}
+            body |= (
+                {"batch": 1}
+                if self._single
+                else {"batch": BATCH_MAX, "max_bytes": self._size // PULLS}
+            )
+            subject = f"{self._streams.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+            text = json.dumps(body).encode()
+            self.link.send(
+                b"PUB %s %s %d\r\n%s\r\n"
+                % (subject.encode(), self._inbox.encode(), len(text), text)
+            )
+            self._asked += 1
+            self._asked_s = time.monotonic()
+
+    def read(self, deadline: float) -> Block | None:
+        """The next block; None: nothing until the deadline. Raises TidecastError."""
+        link, words = self.link, self._scanner.words
+        need = 0
+        while True:
+            if link.end > link.at:
+                why = self._scanner.scan(link.data, link.at, link.end, self.position, self._number)
+                if words[kernels.W_RECORDS]:
+                    return self._take()
+                if why == kernels.OTHER:
+                    found = link.frame(deadline)
+                    if found is None:
+                        return None
+                    self._obey(found)
+                    continue
+                if why != kernels.MORE:
+                    raise self._refused(why)
+                need = int(words[kernels.W_NEED])
+            self.ask()
+            if not self._fill(deadline, need):
+                self._check_quiet()
+                return None
+
+    def _fill(self, deadline: float, need: int) -> int:
+        """Take what there is, together, as long as much comes."""
+        link = self.link
+        total = n = link.fill(deadline, need)
+        while n >= _MANY_BYTES and link.end - link.at < self._size:
+            n = link.fill(0.0, need)
+            total += n
+        return total
+
+    def _check_quiet(self) -> None:
+        quiet_s = time.monotonic() - max(self.link.heard_s, self._asked_s)
+        if quiet_s > QUIET_S:
+            raise ConnectionLost(f"server {self.link.address}: silent for {quiet_s:.0f} s")
+
+    def _refused(self, why: int) -> TidecastError:
+        if why == kernels.LOST:
+            return ConnectionLost(
+                f"{self._where}: messages before sequence {self._scanner.sequence} did not arrive"
+            )
+        return StorageError(
+            f"{self._where} at server {self.link.address}: message behind {self.position - 1}: "
+            f"{_WHY[why]}"
+        )
+
+    def _take(self) -> Block:
+        link, words = self.link, self._scanner.words
+        run = self._scanner.run(link.data, link.at)
+        begin, end = link.at, int(words[kernels.W_END])
+        link.take(end)
+        records, behind = int(words[kernels.W_RECORDS]), int(words[kernels.W_BEHIND])
+        block = Block(
+            self.position,
+            behind,
+            behind + int(words[kernels.W_PENDING]),
+            run,
+            records,
+            end - begin,
+            int(words[kernels.W_GAPS]),
+        )
+        self._number = int(words[kernels.W_LAST_NUMBER]) + 1
+        self._since += records
+        if self._single or self._since >= BATCH_MAX:  # its request is over, and nothing says so
+            self._end_request()
+        self.position, self.block = behind, block
+        return block
+
+    def _end_request(self) -> None:
+        self._asked, self._since, self._single = max(self._asked - 1, 0), 0, False
+
+    def _obey(self, found: Frame) -> None:
+        """Note what the server says of a request. Raises ConnectionLost, StorageError."""
+        if found.name != "MSG" or found.status == 100:
+            return
+        text = found.text.lower()
+        if found.status == 503:
+            raise ConnectionLost(f"{self._where}: the server has forgotten the consumer")
+        if found.status == 409 and text.startswith(_GONE):
+            raise ConnectionLost(f"{self._where}: {found.text}")
+        if found.status not in (404, 408, 409):
+            raise StorageError(f"{self._where}: status {found.status}: {found.text}")
+        if not self._since and text.startswith("batch completed"):
+            return
+        is_large = not self._since and "exceeds maxbytes" in text
+        self._end_request()
+        self._single = is_large
+
+    def pass_hole(self, token: int) -> None:
+        """No message comes before ``token``."""
+        self.position = token
+
+    # --- the block --------------------------------------------------------------------------------
+
+    def covers(self, token: int) -> bool:
+        """Does the block have what comes first from ``token`` on?"""
+        return self.block is not None and self.block.token <= token < self.block.behind
+
+    def note_gone(self, first: int) -> None:
+        """The stream keeps no message below ``first``: holes of the block before it are losses."""
+        assert self.block is not None
+        self.block = self.block._replace(gone=first)
+
+    def cut(self, token: int, buffer: Run) -> Received:
+        """Whole batches of the block from ``token`` on. Raises NotFound when messages are gone."""
+        block = self.block
+        assert block is not None
+        n, first, stop, behind = self._cutter.cut(block.run, token, buffer.size)
+        if block.gone > token:
+            base, _ = head_of(block.run, first)
+            if base > token:
+                raise NotFound(
+                    f"{self._where}: sequence {token} is deleted: the oldest is {block.gone}"
+                )
+            stop, behind = self._stretch(block.run, first, stop, behind)
+            n = stop - first
+        if n <= 0:
+            return Received(0, token, need=self._cutter.need(block.run, token), end=block.end)
+        buffer[:n] = block.run[first:stop]
+        return Received(n, behind, end=max(block.end, behind))
+
+    def _stretch(self, run: Run, at: int, stop: int, behind: int) -> tuple[int, int]:
+        """The end of batches without a hole between them from ``at`` on, and the token behind."""
+        due = -1
+        while at < stop:
+            base, count = head_of(run, at)
+            if due >= 0 and base != due:
+                return at, due
+            due = base + count
+            at += self._cutter.need(run, base)
+        return stop, behind
+
+    def close(self) -> None:
+        """Hang up; the consumer is deleted, if the server can still be told. Idempotent."""
+        subject = f"{self._streams.api}.CONSUMER.DELETE.{self._stream}.{self._consumer}"
+        with contextlib.suppress(TidecastError):
+            self.link.send(b"PUB %s 0\r\n\r\n" % subject.encode())
+        self.link.close()
+
+
+def warm_up() -> None:
+    """Compile or load the kernels: before the first answer, not while it waits."""
+    raw = b"HMSG s 1 $JS.ACK.s.c.1.1.1.1.0 18 19\r\nNATS/1.0\r\na: b\r\n\r\nx\r\n"
+    data: Any = np.frombuffer(raw, dtype=np.uint8).copy()
+    scanner = Scanner("", 1 << 20)
+    assert scanner.scan(data, 0, data.size, 0, 1) == kernels.MORE
+    run = scanner.run(data, 0)
+    Cutter().cut(run, 0, 1 << 20)

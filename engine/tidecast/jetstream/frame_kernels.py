@@ -1,0 +1,468 @@
+"""Kernels of the NATS protocol: messages of a consumer to batches of a run, sequences as tokens.
+
+`scan_frames` verifies every length of the frames that have arrived and says how many bytes they
+take as a run; only then `convert_frames` writes it. Nothing outside ``[at, end)`` is ever read.
+
+A frame is ``MSG subject sid reply size`` or ``HMSG subject sid reply header-size size``, CR LF, the
+body, CR LF. The reply of a message of a consumer tells its place:
+``$JS.ACK.stream.consumer.deliveries.sequence.number.time.pending``, with domain and account behind
+``ACK``, and a random part at the end, in the newer form. Other frames are left to Python.
+"""
+
+from __future__ import annotations
+
+from tidecast.layout import segment as seg
+from tidecast.log.batch import add_record, begin_batch, record_bytes, seal_batch
+from tidecast.native.jit import inlined, kernel
+from tidecast.native.memory import copy, load_u8, store_u8
+from tidecast.queues.foreign.maps import (
+    bin_bytes,
+    put_be,
+    put_bin_head,
+    put_str_head,
+    same_bytes,
+    str_bytes,
+)
+from tidecast.queues.mapper import key_hash
+
+MORE, OTHER, BAD_FRAME, BAD_ORDER, LOST, TOO_LONG, FULL = 0, -1, -2, -3, -4, -5, -6
+"""Why a scan ends: the next frame has not arrived whole; it is not a message of a consumer; it
+cannot be read; its sequence does not ascend; messages before it are missing; its headers exceed
+64 KiB; the run is long enough."""
+
+LINE_BYTES_MAX = 16 * 1024
+"""Of the first line of a frame."""
+BODY_BYTES_MAX = 128 << 20
+FIELD_BYTES_MAX = 65_535
+HEADERS_IN_MAP_MAX = 32
+"""Headers of a message that are compared with each other; more are kept as they came."""
+BATCH_BYTES = 256 * 1024
+"""A batch of the run ends when it has so many bytes, or `segment.BATCH_RECORDS_MAX` records."""
+SCRATCH_BYTES = 2 * (FIELD_BYTES_MAX + 1)
+TOKEN_MAX = 1 << 61
+NUMBER_MAX = (1 << 62) // 10
+
+W_NEXT, W_NUMBER, W_LIMIT, W_MODE = 0, 1, 2, 3
+"""In: no sequence is below it; number of the message due; bytes after which no message is added;
+the key is the subject (0), or a header (1)."""
+W_END, W_BYTES, W_RECORDS, W_BEHIND, W_LAST_NUMBER, W_PENDING, W_GAPS, W_NEED, W_FIRST = (
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+)
+"""Out: where the messages end in the data; bytes of their run; how many; token behind the last; its
+number; messages that follow it in the stream; how many holes are before or between them; bytes of
+the frame that has not arrived whole, 0: unknown; the first sequence."""
+SCAN_WORDS = 16
+
+_SUBJECT_AT, _SUBJECT_N, _LIST_AT, _LIST_END = 0, 1, 2, 3
+_PAYLOAD_AT, _PAYLOAD_N, _SEQUENCE, _NUMBER, _TIME, _PENDING = 4, 5, 6, 7, 8, 9
+_COUNT, _MAP_N, _KEY_AT, _KEY_N, _NEED, _REPLY_AT, _REPLY_N, _HEADER_N = (
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+    16,
+    17,
+)
+FIELDS = 20
+"""Words of a parsed frame. ``_COUNT``: headers, -1: their list is kept as it came."""
+
+_SUBJECT = (12, 0x6E, 0x61, 0x74, 0x73, 0x2D, 0x73, 0x75, 0x62, 0x6A, 0x65, 0x63, 0x74)
+_RAW = (12, 0x6E, 0x61, 0x74, 0x73, 0x2D, 0x68, 0x65, 0x61, 0x64, 0x65, 0x72, 0x73)
+"""Lengths and letters of the names ``nats-subject`` and ``nats-headers``."""
+_ACK = (8, 0x24, 0x4A, 0x53, 0x2E, 0x41, 0x43, 0x4B, 0x2E)
+"""``$JS.ACK.``"""
+_VERSION = (8, 0x4E, 0x41, 0x54, 0x53, 0x2F, 0x31, 0x2E, 0x30)
+"""``NATS/1.0``"""
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+@inlined
+def _begins(data, at, end, name):
+    if end - at < name[0]:
+        return False
+    for i in range(name[0]):
+        if load_u8(data, at + i) != name[1 + i]:
+            return False
+    return True
+
+
+@inlined
+def _line_end(data, at, end):
+    """Where CR LF begins; -1: not in ``[at, end)``."""
+    while at + 1 < end:
+        if load_u8(data, at) == 0x0D and load_u8(data, at + 1) == 0x0A:
+            return at
+        at += 1
+    return -1
+
+
+@inlined
+def _number(data, at, end):
+    """The decimal number that fills ``[at, end)``; -1: it is none."""
+    if at >= end:
+        return -1
+    value = 0
+    while at < end:
+        digit = load_u8(data, at) - 0x30
+        if digit < 0 or digit > 9 or value > NUMBER_MAX:
+            return -1
+        value = value * 10 + digit
+        at += 1
+    return value
+
+
+@inlined
+def _part_end(data, at, end, mark):
+    """Where the part from ``at`` on ends: at the mark, or at the end."""
+    while at < end and load_u8(data, at) != mark:
+        at += 1
+    return at
+
+
+@inlined
+def _place(data, f):
+    """Read the reply: sequence, number, time, pending. 0, OTHER when it is none of a consumer."""
+    at, end = f[_REPLY_AT], f[_REPLY_AT] + f[_REPLY_N]
+    if not _begins(data, at, end, _ACK):
+        return OTHER
+    parts = 1
+    for i in range(at, end):
+        if load_u8(data, i) == 0x2E:
+            parts += 1
+    skipped = 4 if parts == 9 else 6
+    if parts not in (9, 11, 12):
+        return OTHER
+    for _ in range(skipped):
+        at = _part_end(data, at, end, 0x2E) + 1
+    for k in range(5):  # deliveries, sequence, number, time, pending
+        stop = _part_end(data, at, end, 0x2E)
+        value = _number(data, at, stop)
+        if value < 0:
+            return BAD_FRAME
+        if k > 0:
+            f[_SEQUENCE + k - 1] = value
+        at = stop + 1
+    return 0
+
+
+@inlined
+def _parse_line(data, at, stop, has_headers, f):
+    """Read the first line behind its name: 0, OTHER without a reply, BAD_FRAME."""
+    f[_HEADER_N] = 0
+    spaces = 0
+    for i in range(at, stop):
+        if load_u8(data, i) == 0x20:
+            spaces += 1
+    sizes = 2 if has_headers else 1
+    if spaces == 1 + sizes:
+        return OTHER
+    if spaces != 2 + sizes:
+        return BAD_FRAME
+    to = _part_end(data, at, stop, 0x20)
+    f[_SUBJECT_AT], f[_SUBJECT_N] = at, to - at
+    at = _part_end(data, to + 1, stop, 0x20) + 1  # behind the subscription
+    to = _part_end(data, at, stop, 0x20)
+    f[_REPLY_AT], f[_REPLY_N] = at, to - at
+    if has_headers:
+        at = to + 1
+        to = _part_end(data, at, stop, 0x20)
+        f[_HEADER_N] = _number(data, at, to)
+    size = _number(data, to + 1, stop)
+    f[_PAYLOAD_N] = size - f[_HEADER_N]
+    if size < 0 or size > BODY_BYTES_MAX or f[_HEADER_N] < 0 or f[_PAYLOAD_N] < 0:
+        return BAD_FRAME
+    return 0
+
+
+# --- headers: lines of text to a map of MessagePack -----------------------------------------------
+
+
+@inlined
+def _header(data, at, end):
+    """(name's bytes, value at, its bytes, next line); name's bytes are -1 when it is none."""
+    stop = _line_end(data, at, end)
+    colon = _part_end(data, at, stop, 0x3A) if stop >= 0 else -1
+    if stop < 0 or colon in (stop, at):
+        return -1, 0, 0, at
+    for i in range(at, colon):
+        letter = load_u8(data, i)
+        if letter < 33 or letter > 126:
+            return -1, 0, 0, at
+    begin, last = colon + 1, stop
+    while begin < last and (load_u8(data, begin) == 0x20 or load_u8(data, begin) == 0x09):
+        begin += 1
+    while last > begin and (load_u8(data, last - 1) == 0x20 or load_u8(data, last - 1) == 0x09):
+        last -= 1
+    return colon - at, begin, last - begin, stop + 2
+
+
+@inlined
+def _is_ours(data, at, n):
+    return n == _RAW[0] and (_begins(data, at, at + n, _RAW) or _begins(data, at, at + n, _SUBJECT))
+
+
+@inlined
+def _count_headers(data, at, end):
+    """How many headers differ and can be in a map; -1: keep the list as it came."""
+    first, count = at, 0
+    while at < end:
+        n, _, _, behind = _header(data, at, end)
+        if n < 0 or count == HEADERS_IN_MAP_MAX or _is_ours(data, at, n):
+            return -1
+        other = first
+        for _ in range(count):
+            m, _, _, next_other = _header(data, other, end)
+            if m == n and same_bytes(data, at, other, n):
+                return -1
+            other = next_other
+        at = behind
+        count += 1
+    return count
+
+
+@inlined
+def _find_key(data, f, name):
+    """The value of the header with the key; its bytes are -1 when there is none."""
+    f[_KEY_AT], f[_KEY_N] = 0, -1
+    at = f[_LIST_AT]
+    while at < f[_LIST_END]:
+        n, value_at, value_n, behind = _header(data, at, f[_LIST_END])
+        if n < 0:
+            return
+        if n == name.size:
+            is_same = True
+            for i in range(n):
+                is_same = is_same and load_u8(data, at + i) == load_u8(name, i)
+            if is_same:
+                f[_KEY_AT], f[_KEY_N] = value_at, value_n
+                return
+        at = behind
+
+
+@inlined
+def _map_bytes(data, f, mode):
+    """Bytes of the map for a message's headers; -1: there are none."""
+    entries, n = 0, 0
+    if mode == 1:
+        entries = 1
+        n += str_bytes(_SUBJECT[0]) + bin_bytes(f[_SUBJECT_N])
+    if f[_COUNT] < 0:
+        entries += 1
+        n += str_bytes(_RAW[0]) + bin_bytes(f[_LIST_END] - f[_LIST_AT])
+    at = f[_LIST_AT]
+    for _ in range(max(f[_COUNT], 0)):
+        name_n, _, value_n, at = _header(data, at, f[_LIST_END])
+        n += str_bytes(name_n) + bin_bytes(value_n)
+        entries += 1
+    if entries == 0:
+        return -1
+    return n + (1 if entries < 16 else 3)
+
+
+@inlined
+def _put_bin(data, at, n, out, to):
+    to = put_bin_head(out, to, n)
+    copy(out, to, data, at, n)
+    return to + n
+
+
+@inlined
+def _put_name(name, out, to):
+    to = put_str_head(out, to, name[0])
+    for i in range(name[0]):
+        store_u8(out, to + i, name[1 + i])
+    return to + name[0]
+
+
+@inlined
+def _put_map(data, f, mode, out, to):
+    """Write what `_map_bytes` has measured, at most 64 KiB."""
+    entries = mode + (1 if f[_COUNT] < 0 else f[_COUNT])
+    if entries < 16:
+        store_u8(out, to, 0x80 | entries)
+        to += 1
+    else:
+        store_u8(out, to, 0xDE)
+        to = put_be(out, to + 1, entries, 2)
+    if mode == 1:
+        to = _put_bin(data, f[_SUBJECT_AT], f[_SUBJECT_N], out, _put_name(_SUBJECT, out, to))
+    if f[_COUNT] < 0:
+        n = f[_LIST_END] - f[_LIST_AT]
+        return _put_bin(data, f[_LIST_AT], n, out, _put_name(_RAW, out, to))
+    at = f[_LIST_AT]
+    for _ in range(f[_COUNT]):
+        name_n, value_at, value_n, behind = _header(data, at, f[_LIST_END])
+        to = put_str_head(out, to, name_n)
+        copy(out, to, data, at, name_n)
+        to = _put_bin(data, value_at, value_n, out, to + name_n)
+        at = behind
+    return to
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+@inlined
+def _parse_headers(data, at, f):
+    """Find the list of the headers at ``data[at:]``: 0, or BAD_FRAME."""
+    f[_LIST_AT] = f[_LIST_END] = at
+    f[_COUNT] = 0
+    if f[_HEADER_N] == 0:
+        return 0
+    end = at + f[_HEADER_N]
+    stop = _line_end(data, at, end)
+    if not _begins(data, at, end, _VERSION) or stop < 0 or end - stop < 4:
+        return BAD_FRAME
+    if load_u8(data, end - 2) != 0x0D or load_u8(data, end - 1) != 0x0A:
+        return BAD_FRAME
+    f[_LIST_AT], f[_LIST_END] = stop + 2, end - 2
+    f[_COUNT] = _count_headers(data, stop + 2, end - 2)
+    return 0
+
+
+@inlined
+def _parse_frame(data, at, end, mode, name, f):
+    """Parse the frame at ``data[at:end]`` into ``f``: where it ends, or why not, see MORE."""
+    f[_NEED] = 0
+    if end - at < 5:
+        return MORE
+    has_headers = load_u8(data, at) == 0x48
+    begin = at + (1 if has_headers else 0)
+    is_message = (
+        load_u8(data, begin) == 0x4D
+        and load_u8(data, begin + 1) == 0x53
+        and load_u8(data, begin + 2) == 0x47
+        and load_u8(data, begin + 3) == 0x20
+    )
+    if not is_message:
+        return OTHER
+    stop = _line_end(data, at, min(end, at + LINE_BYTES_MAX))
+    if stop < 0:
+        return BAD_FRAME if end - at >= LINE_BYTES_MAX else MORE
+    status = _parse_line(data, begin + 4, stop, has_headers, f)
+    if status == 0:
+        status = _place(data, f)
+    if status < 0:
+        return status
+    body = stop + 2
+    behind = body + f[_HEADER_N] + f[_PAYLOAD_N]
+    f[_NEED] = behind + 2 - at
+    if behind + 2 > end:
+        return MORE
+    if load_u8(data, behind) != 0x0D or load_u8(data, behind + 1) != 0x0A:
+        return BAD_FRAME
+    f[_PAYLOAD_AT] = body + f[_HEADER_N]
+    if _parse_headers(data, body, f) < 0:
+        return BAD_FRAME
+    if mode == 1:
+        _find_key(data, f, name)
+    else:
+        f[_KEY_AT], f[_KEY_N] = f[_SUBJECT_AT], f[_SUBJECT_N]
+    f[_MAP_N] = _map_bytes(data, f, mode)
+    if f[_KEY_N] > FIELD_BYTES_MAX or f[_MAP_N] > FIELD_BYTES_MAX:
+        return TOO_LONG
+    return behind + 2
+
+
+@inlined
+def _ends(records, in_batch, n, sequence, due):
+    """Does the batch of the run that has ``records`` end before a record of ``n`` bytes?"""
+    if records == 0:
+        return False
+    return sequence != due or in_batch + n > BATCH_BYTES or records == seg.BATCH_RECORDS_MAX
+
+
+@kernel
+def scan_frames(data, at, end, name, w, f):
+    """Verify the messages at ``data[at:end]``; why the scan ends, see MORE.
+
+    ``name``: the header with the key; ``w``: int64[SCAN_WORDS], see W_NEXT; ``f``: int64[FIELDS].
+    """
+    due, number, total, records, in_batch = w[W_NEXT], w[W_NUMBER], 0, 0, 0
+    w[W_END], w[W_RECORDS], w[W_BYTES], w[W_GAPS], w[W_NEED] = at, 0, 0, 0, 0
+    w[W_BEHIND], w[W_LAST_NUMBER], w[W_PENDING], w[W_FIRST] = due, number - 1, 0, due
+    in_all = 0
+    while True:
+        if total >= w[W_LIMIT]:
+            return FULL
+        behind = _parse_frame(data, at, end, w[W_MODE], name, f)
+        if behind <= 0:
+            w[W_NEED] = f[_NEED]
+            return behind
+        sequence = f[_SEQUENCE]
+        if f[_NUMBER] != number:
+            return LOST
+        if sequence < due or sequence > TOKEN_MAX:
+            return BAD_ORDER
+        n = record_bytes(f[_KEY_N], f[_MAP_N], f[_PAYLOAD_N])
+        if sequence != due:
+            w[W_GAPS] += 1
+        if records == 0 or _ends(records, in_batch, n, sequence, due):
+            total += seg.BATCH_HEADER_BYTES
+            in_batch, records = seg.BATCH_HEADER_BYTES, 0
+        if in_all == 0:
+            w[W_FIRST] = sequence
+        total += n
+        in_batch += n
+        records += 1
+        in_all += 1
+        due, number, at = sequence + 1, number + 1, behind
+        w[W_END], w[W_RECORDS], w[W_BYTES] = at, in_all, total
+        w[W_BEHIND], w[W_LAST_NUMBER], w[W_PENDING] = due, number - 1, f[_PENDING]
+
+
+@kernel
+def convert_frames(data, at, end, name, w, out, scratch, f):
+    """Write the messages at ``data[at:end]``, which `scan_frames` has passed, as a run; its bytes.
+
+    ``scratch``: uint8[SCRATCH_BYTES].
+    """
+    begun, to, records, due, first, time_ns = 0, 0, 0, 0, 0, 0
+    while at < end:
+        at = _parse_frame(data, at, end, w[W_MODE], name, f)
+        sequence = f[_SEQUENCE]
+        n = record_bytes(f[_KEY_N], f[_MAP_N], f[_PAYLOAD_N])
+        if _ends(records, to - begun, n, sequence, due):
+            seal_batch(out, begun, to, first, time_ns)
+            begun, records = to, 0
+        if records == 0:
+            first = sequence
+            to = begin_batch(out, begun, 0, 0, 0, sequence + 1, 0)
+        time_ns = f[_TIME]
+        hashed = key_hash(data, f[_KEY_AT], f[_KEY_N]) if f[_KEY_N] >= 0 else 0
+        key_n = max(f[_KEY_N], 0)
+        copy(scratch, 0, data, f[_KEY_AT], key_n)
+        if f[_MAP_N] >= 0:
+            _put_map(data, f, w[W_MODE], scratch, key_n)
+        to = add_record(
+            out,
+            begun,
+            to,
+            sequence + 1,
+            time_ns,
+            hashed,
+            scratch,
+            0,
+            f[_KEY_N],
+            key_n,
+            f[_MAP_N],
+            data,
+            f[_PAYLOAD_AT],
+            f[_PAYLOAD_N],
+        )
+        records += 1
+        due = sequence + 1
+    seal_batch(out, begun, to, first, time_ns)
+    return to
