@@ -250,7 +250,8 @@ Schemas are left out: their docstrings are texts of the API. So are kernels: an 
 """
 CODE_FOLDERS = (
     *(f"engine/tidecast/{name}/" for name in ("app", "cli", "client", "control_link", "engine")),
-    *(f"engine/tidecast/{name}/" for name in ("gateway", "kafka", "node", "telemetry")),
+    *(f"engine/tidecast/{name}/" for name in ("gateway", "jetstream", "kafka", "node")),
+    "engine/tidecast/telemetry/",
     "backend/",
 )
 

@@ -70,7 +70,7 @@ class Scanner:
         return int(kernels.scan_frames(data, at, end, self._name, self.words, self._fields))
 
     def run(self, data: Any, at: int) -> Run:
-        """What was verified, as a run."""
+        """The messages that were verified, as a run."""
         out = np.empty(int(self.words[kernels.W_BYTES]), dtype=np.uint8)
         n = kernels.convert_frames(
             data,
@@ -273,7 +273,7 @@ class Cursor:
         return stop, behind
 
     def close(self) -> None:
-        """Hang up; the consumer is deleted, if the server can still be told. Idempotent."""
+        """Hang up; the consumer is deleted, if the server can still be reached. Idempotent."""
         subject = f"{self._streams.api}.CONSUMER.DELETE.{self._stream}.{self._consumer}"
         with contextlib.suppress(TidecastError):
             self.link.send(b"PUB %s 0\r\n\r\n" % subject.encode())

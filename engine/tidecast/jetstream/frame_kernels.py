@@ -4,7 +4,7 @@
 take as a run; only then `convert_frames` writes it. Nothing outside ``[at, end)`` is ever read.
 
 A frame is ``MSG subject sid reply size`` or ``HMSG subject sid reply header-size size``, CR LF, the
-body, CR LF. The reply of a message of a consumer tells its place:
+body, CR LF. The reply of a message of a consumer names its place:
 ``$JS.ACK.stream.consumer.deliveries.sequence.number.time.pending``, with domain and account behind
 ``ACK``, and a random part at the end, in the newer form. Other frames are left to Python.
 """

@@ -1,1 +1,1 @@
-"""What adapters of other systems share: header maps, runs cut to buffers, sums of counts."""
+"""Parts of adapters of other systems: header maps, runs cut to buffers, sums of counts."""
