@@ -24,7 +24,7 @@ START_S, CALL_S = 30.0, 60.0
 PENDING_MAX = 500
 _SETTINGS = """\
 listen: 127.0.0.1:{port}
-server_name: tests
+server_name: {name}
 max_payload: 8MB
 jetstream {{ store_dir: "{directory}/store", max_mem: 256MB, max_file: 4GB }}
 """
@@ -52,14 +52,21 @@ def missing() -> str:
 class NatsServer:
     """A server with a directory of its own. ``settings``: more of its configuration."""
 
-    def __init__(self, directory: Path, settings: str = "", **login: Any) -> None:
-        self.directory, self.port = directory, free_port()
+    def __init__(
+        self,
+        directory: Path,
+        settings: str = "",
+        *,
+        port: int = 0,
+        name: str = "tests",
+        **login: Any,
+    ) -> None:
+        self.directory, self.port, self.name = directory, port or free_port(), name
         self.login = login
         """Arguments for nats-py's connect."""
         directory.mkdir(parents=True, exist_ok=True)
-        text = _SETTINGS.format(port=self.port, directory=directory) + settings
+        text = _SETTINGS.format(port=self.port, directory=directory, name=name) + settings
         (directory / "server.conf").write_text(text)
-        self._began = 0
         self._process: subprocess.Popen[bytes]
         self.start()
 
@@ -72,12 +79,12 @@ class NatsServer:
         """Start it, and wait until it serves."""
         log = self.directory / "out"
         with log.open("ab") as out:
-            self._began = out.tell()
+            began = out.tell()
             self._process = subprocess.Popen(
                 [binary(), "-c", str(self.directory / "server.conf")], stdout=out, stderr=out
             )
         patience = Patience(START_S)
-        while b"Server is ready" not in log.read_bytes()[self._began :]:
+        while b"Server is ready" not in log.read_bytes()[began:]:
             told = log.read_text(errors="replace")[-3000:]
             assert self._process.poll() is None, f"nats-server ended:\n{told}"
             assert not patience.over(), f"nats-server does not start:\n{told}"
@@ -163,3 +170,23 @@ def nats_server(settings: str = "", **login: Any) -> Iterator[NatsServer]:
             yield made
         finally:
             made.close()
+
+
+@contextlib.contextmanager
+def nats_cluster(count: int = 3) -> Iterator[list[NatsServer]]:
+    """Servers of one cluster, as long as this lasts; ready for streams with replicas."""
+    ports = [free_port() for _ in range(count)]
+    routes = ", ".join(f"nats://127.0.0.1:{port + 1}" for port in ports)
+    made: list[NatsServer] = []
+    with tempfile.TemporaryDirectory(prefix="tc-nats-", ignore_cleanup_errors=True) as directory:
+        try:
+            for i, port in enumerate(ports):
+                settings = (
+                    f"cluster {{ name: tests, listen: 127.0.0.1:{port + 1}, routes: [{routes}] }}\n"
+                )
+                place = Path(directory) / str(i)
+                made.append(NatsServer(place, settings, port=port, name=f"n{i}"))
+            yield made
+        finally:
+            for server in made:
+                server.close()

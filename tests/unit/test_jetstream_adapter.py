@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.nats_server import NatsServer, missing, nats_server
+from tests.support.nats_server import NatsServer, missing, nats_cluster, nats_server
 from tests.support.patience import wait_until
 from tests.unit.test_consumer import take, topology
 from tests.unit.test_jetstream_frames import seed_of
@@ -474,6 +475,55 @@ def test_a_server_stops_dies_and_returns_under_load_and_each_record_comes_once(
             _take(consumer, found, left)
             assert found == acked
             assert not [e for e in client.events(0.1) if isinstance(e, RecordsGone)]
+
+
+@pytest.mark.long
+def test_leaders_of_a_cluster_die_and_each_record_comes_once(tmp_path: Path) -> None:
+    with nats_cluster() as servers:
+        alive = dict(enumerate(servers))
+
+        def patiently(call: Any) -> Any:
+            """The result of a call of any server that is alive, once the cluster has a leader."""
+            found: list[Any] = []
+
+            def tried() -> bool:
+                for one in alive.values():
+                    with contextlib.suppress(Exception):
+                        found.append(call(one))
+                        return True
+                return False
+
+            wait_until(tried, 60.0, "a leader")
+            return found[0]
+
+        patiently(lambda one: one.create("S", num_replicas=3))
+        feed = JetStreamAdapter(
+            jetstream_source({"servers": ",".join(one.address for one in servers), "streams": "S"})
+        )
+        found, total = list[bytes](), 0
+        with fed(tmp_path, feed) as client, client.consumer("feed", "reader") as consumer:
+            for _ in range(4):
+                _publish(patiently, range(total, total + 200))
+                total += 200
+                found += drain(consumer, 50)
+                info = patiently(lambda one: one.do(lambda _, js: js.stream_info("S")))
+                number = int(info.cluster.leader[1:])
+                alive.pop(number).kill()
+                found += drain(consumer, total - len(found))
+                servers[number].start()
+                alive[number] = servers[number]
+            assert [int(one) for one in found] == list(range(total))
+            assert not [e for e in client.events(0.1) if isinstance(e, RecordsGone)]
+
+
+def _publish(patiently: Any, numbers: range) -> None:
+    """Messages with ids: each is stored once, however often it is sent."""
+
+    async def publish(_: Any, js: Any) -> None:
+        for i in numbers:
+            await js.publish("S.k", b"%d" % i, headers={"Nats-Msg-Id": str(i)})
+
+    patiently(lambda one: one.do(publish))
 
 
 def _take(consumer: Any, found: dict[int, list[int]], n: int) -> None:

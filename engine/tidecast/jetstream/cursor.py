@@ -25,8 +25,8 @@ from tidecast.queues.records import head_of
 PULLS = 2
 """Requests for messages that are under way at once."""
 BATCH_MAX = 100_000
-EXPIRES_NS, HEARTBEAT_NS = 30 * 1_000_000_000, 5 * 1_000_000_000
-QUIET_S = 20.0
+EXPIRES_NS, HEARTBEAT_NS = 30 * 1_000_000_000, 3 * 1_000_000_000
+QUIET_S = 8.0
 """A server that sends nothing for so long, no heartbeat either, is away."""
 _MANY_BYTES = 16 * 1024
 _GONE = ("consumer deleted", "leadership change", "server shutdown", "consumer is push")

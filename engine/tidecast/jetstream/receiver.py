@@ -62,18 +62,19 @@ class JetStreamReceiver:
         """See `Receiver.receive`."""
         deadline = time.monotonic() + timeout_s
         with self._busy:
-            while not self._closing.is_set():
-                held = next((one for one in self._cursors if one.covers(token)), None)
-                try:
+            try:
+                while not self._closing.is_set():
+                    held = next((one for one in self._cursors if one.covers(token)), None)
                     if held is not None:
                         return self._noted(held.cut(token, buffer))
                     passed = self._fetch(token, deadline)
                     if passed is not None:
                         return self._noted(Received(0, passed))
-                except (StorageError, AuthError, ConfigError):
-                    self.errors += 1
-                    self._drop_all()
-                    raise
+            except (StorageError, AuthError, ConfigError):
+                self.errors += 1
+                self._drop_all()
+                raise
+            self._drop_all()  # `close` may not have waited for this receive
         raise Closed(f"{self._where}: receive after close")
 
     def _noted(self, got: Received) -> Received:
