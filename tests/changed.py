@@ -169,6 +169,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         f"{ENGINE}kafka/producing/",
         *_DURABLE,
     ),
+    "tests/system/test_kafka_memory.py": (f"{ENGINE}kafka/",),
     "tests/system/test_kafka_process.py": (f"{ENGINE}kafka/", *_DURABLE),
     "tests/system/test_kills.py": (*_LIVE, *_PROCESSES),
     "tests/system/test_shapes.py": (*_LIVE, *_PROCESSES),

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from tests.project import ROOT, select
-from tidecast.bench import benches, consuming, kafka, kafka_storage, pulling
+from tidecast.bench import benches, commands, consuming, kafka, kafka_storage, pulling
 from tidecast.bench.commands import HELP, cli
 
 PAGE = (ROOT / "docs" / "BENCHMARKS.md").read_text()
@@ -102,6 +102,19 @@ def contracts() -> dict[str, Contract]:
                     figure, _ = next(expanded(of[1], {k: [v] for k, v in chosen.items()}))
                     found[name].ratios[one.removeprefix("ratio.")] = figure
     return found
+
+
+def test_figures_of_peers_and_ratios_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"config": {"servers": "h:1"}, "metrics": {"read_msgs_per_s": 2000}}
+    failed = {"config": {"size": 1}, "error": "it ended"}
+    peers = {"kafka": [figures], "other": [failed], "ratio": {"read_msgs_per_s": 5.25}}
+    shown = {"bench": "kafka", "metrics": {"read_msgs_per_s": 10_500}, "floor": {}, "ratio": {}}
+    commands._show({**shown, "peers": peers})
+    rows = [line for line in capsys.readouterr().out.splitlines() if "\u2502" in line]
+    assert any(all(x in row for x in ("kafka", "servers=h:1", "2,000", "5.25")) for row in rows)
+    assert any("it ended" in row for row in rows)
+    commands._show({**shown, "peers": {}})
+    assert "peers" not in capsys.readouterr().out
 
 
 def test_every_bench_is_documented_with_units() -> None:

@@ -748,7 +748,8 @@ class KafkaThrottled(Event, frozen=True):
     """Kafka's clients wait for room. At most one a minute; the counter `THROTTLED` has all.
 
     ``reason``: ``answers`` (clients read their answers too slowly), ``archiver`` (producers are
-    faster than the disk), ``requests`` (all together have sent more than may wait).
+    faster than the disk), ``requests`` (all together have sent more than may wait), ``items``
+    (their requests name more topics, partitions and others than may be under way).
     """
 
     reason: str

@@ -247,6 +247,29 @@ def test_groups_and_members_are_limited(club: Club, monkeypatch: pytest.MonkeyPa
     assert club.join(member)[0]["generation_id"] == 2
 
 
+def test_what_all_members_say_is_limited(club: Club, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "ALL_BYTES_MAX", 4 * coordinator.MEMBER_BYTES)
+    (member,) = club.stable(1)
+    said = [{"name": "range", "metadata": bytes(3 * coordinator.MEMBER_BYTES)}]
+    assert club.join(version=3, group_id="h", protocols=said) == []  # it is below the limit yet
+    assert club.join(version=3, group_id="i")[0]["error_code"] == Code.GROUP_MAX_SIZE_REACHED
+    club.coordinator.leave("h", "c-2", None, club.now_s)
+    club.wait(0.0)  # counts again
+    assert club.join(member)[0]["error_code"] == 0
+
+
+def test_assignments_are_limited(club: Club, monkeypatch: pytest.MonkeyPatch) -> None:
+    club.join(version=3)
+    club.wait(coordinator.FIRST_JOIN_S)
+    monkeypatch.setattr(coordinator, "METADATA_BYTES_MAX", 10)
+    refused = {"error_code": Code.GROUP_MAX_SIZE_REACHED}
+    assert club.sync("c-1", c_1=bytes(11)) == [refused]  # and not cut off
+    monkeypatch.setattr(coordinator, "MEMBERS_MAX", 1)
+    assert club.sync("c-1", c_1=b"", c_2=b"") == [refused]
+    (led,) = club.sync("c-1", c_1=bytes(10))
+    assert led["assignment"] == bytes(10)
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Members join, sync, leave and are silent in any order; their answers are consistent."""
 

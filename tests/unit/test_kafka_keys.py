@@ -58,6 +58,22 @@ def test_a_request_before_the_login_is_short(bare: Bare) -> None:
     assert bare.raw_answer() == b""
 
 
+def test_the_first_request_behind_the_login_may_be_long(bare: Bare) -> None:
+    assert bare.log_in(KEY.name, SECRET) == 0
+    long = batch_of(bytes(2 * connection.LOGIN_BYTES_MAX))
+    assert bare.produce("mine", 0, long)["error_code"] == 0
+
+
+def test_a_client_that_logged_in_may_be_silent(bare: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LOGIN_S", 0.2)
+    assert bare.log_in(KEY.name, SECRET) == 0
+    bare.socket.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        bare.socket.recv(1)  # it is not closed
+    bare.socket.settimeout(TIMEOUT_S)
+    assert bare.produce("mine", 0, batch_of(b"a"))["error_code"] == 0
+
+
 def test_a_key_by_its_name_or_id(served: Served) -> None:
     for user in (KEY.name, KEY.id):
         bare = served.bare()

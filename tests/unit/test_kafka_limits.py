@@ -21,6 +21,8 @@ from tidecast.events import KafkaClientRefused, KafkaThrottled
 from tidecast.kafka import connection, fetch
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
+from tidecast.kafka.serving import Budget
+from tidecast.kafka.wire import ITEMS_MAX
 from tidecast.layout import segment as seg
 
 TOPICS: list[dict[str, Any]] = [
@@ -108,6 +110,92 @@ def test_short_requests_under_way_have_their_share_too(
     eventually(lambda: requests.used == one * (connection.REQUESTS_MAX - 1), "their bytes")
     bare.close()
     eventually(lambda: requests.used == 0, "their bytes to be given back")
+
+
+def test_who_reads_nothing_goes_when_others_wait(
+    served: Served, told: list[Any], eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONTESTED_S", 0.3)
+    served.endpoint.answers = Budget(LONG, lambda: served.endpoint.throttled("answers"))
+    slow, other = served.bare(), served.bare()
+    assert slow.produce("mine", 0, batch_of(bytes(LONG)))["error_code"] == 0
+    slow.send(tables.FETCH, 11, fetch_body("mine", 0, 0, bytes_max=1))
+    eventually(lambda: served.endpoint.answers.used > LONG, "an answer that nobody reads")
+    found = other.fetch("mine", 0, 0, bytes_max=1)
+    assert len(found["records"]) > LONG
+    silent = next(each for each in told if isinstance(each, KafkaClientRefused))
+    assert (silent.reason, "reads no answer" in silent.detail) == ("silent", True)
+    assert served.endpoint.counters.of("connections_silent") == 1
+    eventually(lambda: served.endpoint.answers.used == 0, "the room to be given back")
+    slow.close()
+    other.close()
+
+
+def test_a_long_first_batch_waits_for_room_without_its_bytes(
+    served: Served, eventually: Eventually
+) -> None:
+    bare, answers = served.bare(), served.endpoint.answers
+    assert bare.produce("mine", 0, batch_of(bytes(LONG)))["error_code"] == 0
+    answers.force(60 * MIB)
+    bare.send(tables.FETCH, 11, fetch_body("mine", 0, 0, bytes_max=1, max_wait_ms=0))
+    eventually(lambda: answers.contested, "an answer that waits")
+    assert answers.used == 60 * MIB
+    answers.give(60 * MIB)
+    _, answer = bare.answer(tables.FETCH, 11)
+    assert len(answer["responses"][0]["partitions"][0]["records"]) > LONG
+    bare.close()
+
+
+def test_a_long_answer_is_made_again_when_there_is_room(
+    served: Served, eventually: Eventually
+) -> None:
+    bare, answers = served.bare(), served.endpoint.answers
+    answers.force(64 * MIB)
+    names = [{"name": f"t{i}"} for i in range(6000)]
+    number = bare.send(tables.METADATA, 5, {"topics": names})
+    eventually(lambda: answers.contested, "an answer that waits")
+    assert answers.used == 64 * MIB
+    answers.give(64 * MIB)
+    found, answer = bare.answer(tables.METADATA, 5)
+    assert (found, len(answer["topics"])) == (number, 6000)
+    eventually(lambda: answers.used == 0 == served.endpoint.items.used, "nothing to be held")
+    bare.close()
+
+
+def test_requests_of_many_items_share(served: Served, eventually: Eventually) -> None:
+    bare, other, items = served.bare(), served.bare(), served.endpoint.items
+    rows = [{"index": 9, "records": None}] * 600
+    many = produce_body("mine", 0, None) | {"topics": [{"name": "mine", "partitions": rows}]}
+    items.force(2 * ITEMS_MAX)
+    for _ in range(3):
+        bare.send(tables.PRODUCE, 7, many)
+    bare.send(tables.METADATA, 5, {"topics": [{"name": f"t{i}"} for i in range(600)]})
+    eventually(lambda: items.contested, "a request that waits")
+    assert other.produce("mine", 1, batch_of(b"short"))["error_code"] == 0
+    items.give(2 * ITEMS_MAX)
+    for _ in range(3):
+        assert len(bare.answer(tables.PRODUCE, 7)[1]["responses"][0]["partition_responses"]) == 600
+    assert len(bare.answer(tables.METADATA, 5)[1]["topics"]) == 600
+    eventually(lambda: items.used == 0, "nothing to be held")
+    bare.close()
+    other.close()
+
+
+def test_nothing_is_described_twice(served: Served) -> None:
+    bare = served.bare()
+    asked = {"resource_type": 2, "resource_name": "mine", "configuration_keys": None}
+    body = {"resources": [asked, asked], "include_synonyms": False}
+    rows = bare.ask(tables.DESCRIBE_CONFIGS, 1, body)["results"]
+    assert [each["error_code"] for each in rows] == [Code.INVALID_REQUEST] * 2
+    groups = bare.ask(tables.DESCRIBE_GROUPS, 0, {"groups": ["g", "g"]})["groups"]
+    assert [each["group_id"] for each in groups] == ["g"]
+    places = [
+        {"name": "mine", "partition_indexes": [0, 0]},
+        {"name": "mine", "partition_indexes": [1]},
+    ]
+    found = bare.ask(tables.OFFSET_FETCH, 5, {"group_id": "g", "topics": places})["topics"]
+    assert [[row["partition_index"] for row in each["partitions"]] for each in found] == [[0, 1]]
+    bare.close()
 
 
 def test_before_the_login_a_client_has_one_request_under_way(

@@ -158,6 +158,29 @@ def test_a_file_that_is_damaged_is_set_aside(tmp_path: Path) -> None:
         assert stored.offsets["t"] == {i: Offset(i) for i in range(30) if f"g{i % 3}" == group}
 
 
+def test_offsets_have_limits_and_those_of_before_need_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Offsets(tmp_path, groups_max=2)
+    made.load()
+    many = {("t", i): Offset(i) for i in range(6)}
+    monkeypatch.setattr(service, "OFFSETS_MAX", 8)
+    assert made.room("g", many)
+    asyncio.run(made.commit("g", many))
+    assert made.room("g", {place: Offset(9) for place in many})
+    assert made.room("g", {("t", 6): Offset(0), ("u", 0): Offset(0)})
+    assert not made.room("g", {("u", i): Offset(0) for i in range(3)})
+    used = 6 * service.OFFSET_BYTES
+    monkeypatch.setattr(service, "ALL_BYTES_MAX", used + service.OFFSET_BYTES + 5)
+    assert made.room("h", {("t", 0): Offset(0, metadata="12345")})
+    assert not made.room("h", {("t", 0): Offset(0, metadata="123456")})
+    assert not made.room("g", {("t", 0): Offset(1, metadata="x" * (service.OFFSET_BYTES + 6))})
+    assert made.room("g", many)  # it does not grow
+    asyncio.run(made.forget("g"))
+    assert made._bytes == {}
+    made.stop()
+
+
 def test_a_disk_that_refuses_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

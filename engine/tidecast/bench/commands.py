@@ -7,12 +7,15 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidecast.bench.measure import Result
 from tidecast.cli.common import console, data_dir_option
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 HELP = {
     "floor": "Raw sockets, no protocol: what this machine can do at all.",
@@ -115,6 +118,24 @@ def _show(outcome: dict[str, Any]) -> None:
         ratio = outcome["ratio"].get(name, outcome["ratio"].get(short, ""))
         table.add_row(name, f"{value:,}", f"{outcome['floor'].get(name, '')}", f"{ratio}")
     console().print(table)
+    if shown := _peers_table(outcome["peers"]):
+        console().print(shown)
+
+
+def _peers_table(peers: dict[str, Any]) -> Table | None:
+    """The figures of peers in the same run, and ours by theirs where the bench compares them."""
+    from rich.table import Table
+
+    ratios = peers.get("ratio", {})
+    table = Table("peer", "configuration", "figure", "value", "ours / theirs", title="peers")
+    for peer, cases in peers.items():
+        for case in [] if peer == "ratio" else cases:
+            config = " ".join(f"{k}={v}" for k, v in case["config"].items())
+            figures = case.get("metrics") or {"error": case.get("error", "no figures")}
+            for name, value in figures.items():
+                shown = f"{value:,}" if isinstance(value, int | float) else str(value)
+                table.add_row(peer, config, name, shown, f"{ratios.get(name, '')}")
+    return table if table.row_count else None
 
 
 def _measure(name: str, as_json: bool, with_peers: bool, options: dict[str, Any]) -> dict[str, Any]:

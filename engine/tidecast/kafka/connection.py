@@ -8,13 +8,14 @@ that does not read its answers is not read from.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import struct
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidecast.access import EVERYTHING, Access, printable
 from tidecast.kafka.answers.cache import Block, BlockCache
@@ -22,7 +23,7 @@ from tidecast.kafka.answers.sending import Sending
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
-from tidecast.kafka.wire import BadRequest, Reader, Struct, Writer
+from tidecast.kafka.wire import ITEMS_MAX, BadRequest, Reader, Struct, Writer
 
 if TYPE_CHECKING:
     from tidecast.config.kafka import KafkaConfig
@@ -43,6 +44,10 @@ LOGIN_S = 10.0
 """A client that has yet to log in is silent for so long at most."""
 SEND_S = 60.0
 """A client that does not read an answer for so long, too: it holds room that others wait for."""
+CONTESTED_S = 5.0
+"""The same when others do wait, and the client has taken not a byte."""
+FREE_ITEMS = 512
+"""Elements of arrays in a request that takes nothing of what all connections share."""
 JOINED_BYTES_MAX = 16 << 10
 """Shorter pieces of an answer are joined; longer ones are sent from where they are."""
 WRITE_BYTES = 1 << 20
@@ -53,6 +58,33 @@ _NUMBERS = itertools.count(1)
 Pieces = list[bytes | bytearray | memoryview]
 Turn = Callable[[], Awaitable[Pieces | None]]
 """Gives a request's answer when it is its turn; None: it gets none."""
+MADE_AGAIN = frozenset(
+    {
+        tables.METADATA,
+        tables.DESCRIBE_CONFIGS,
+        tables.DESCRIBE_LOG_DIRS,
+        tables.LIST_GROUPS,
+        tables.DESCRIBE_GROUPS,
+        tables.OFFSET_FETCH,
+        tables.LIST_OFFSETS,
+    }
+)
+"""Requests that only look. A long answer without room is made again when there is room for it."""
+WAITING = frozenset({tables.JOIN_GROUP, tables.SYNC_GROUP})
+"""Requests that wait for other clients, with few items, so they take no share."""
+
+
+Work = Callable[[], Awaitable[Struct | None]]
+"""Gives the answer itself, as a structure; it may be called again."""
+
+
+class _Begun(NamedTuple):
+    """A request under way: its bytes, those of them that all connections share, its items."""
+
+    n_bytes: int
+    shared: int
+    items: int
+    turn: Turn
 
 
 class Acceptor(Protocol):
@@ -65,6 +97,7 @@ class Acceptor(Protocol):
     answers: Budget
     cache: BlockCache
     requests: Budget
+    items: Budget
 
     @property
     def needs_login(self) -> bool:
@@ -102,11 +135,13 @@ class Connection:
         """None with TLS: then the transport sends."""
         if writer.get_extra_info("sslcontext") is None:
             self._sending = Sending(writer.get_extra_info("socket").dup())
-        self._turns: deque[tuple[int, int, Turn]] = deque()
-        """Requests under way: their bytes, those of them that all connections share, and the rest.
-        """
+        self._turns: deque[_Begun] = deque()
         self._asked, self._answered = asyncio.Event(), asyncio.Event()
         self._bytes = self._held = self._shared = 0
+        self._sending_since_s = 0.0
+        """Since when an answer is sent; 0: none is."""
+        self._items = self._items_held = 0
+        """Of requests to Produce under way; those that are taken from what all share."""
         self._lent: list[Block] = []
         writer.transport.set_write_buffer_limits(high=0)  # `drain`: all of it is in the socket
         host, port = (writer.get_extra_info("sockname") or ("", 0))[:2]
@@ -157,6 +192,13 @@ class Connection:
         """The client, for logs and events."""
         return printable(" ".join(filter(None, ("kafka", self.client_id, self.peer))))
 
+    def is_stuck(self, now_s: float) -> bool:
+        """It holds room for an answer of which its client takes nothing."""
+        since_s = self._sending_since_s
+        if since_s and self._sending is not None:
+            since_s = self._sending.stuck_since_s
+        return bool(self._held and since_s and now_s - since_s > CONTESTED_S)
+
     def close(self) -> None:
         """End it; `run` returns soon."""
         self._writer.transport.abort()
@@ -177,6 +219,7 @@ class Connection:
             await asyncio.gather(answering, reading, return_exceptions=True)
             self._end_answer()
             self.endpoint.requests.give(self._shared)
+            self._give_items()
             self.close()
 
     # --- requests ---------------------------------------------------------------------------------
@@ -191,6 +234,7 @@ class Connection:
             ):
                 self._answered.clear()
                 await self._answered.wait()
+            self._check_length(n)
             shared = n if self._turns or n > FREE_BYTES else 0
             if shared:
                 await self.endpoint.requests.take(shared)
@@ -199,7 +243,8 @@ class Connection:
                 frame = await self._reader.readexactly(n)
             await self.endpoint.room_to_decode()
             self._bytes += n
-            self._turns.append((n, shared, await self._begin(frame)))
+            items, turn = await self._begin(frame)
+            self._turns.append(_Begun(n, shared, items, turn))
             self._asked.set()
 
     @property
@@ -209,20 +254,36 @@ class Connection:
         return frame_s if self._access is not None else min(frame_s, LOGIN_S)
 
     async def _read_length(self) -> int:
-        """The length of the next request, when its first byte has come. Raises BadRequest."""
-        config, known = self.endpoint.config, self._access is not None
-        async with asyncio.timeout(config.idle_s if known else LOGIN_S):
-            raw = await self._reader.readexactly(1)
+        """The length that the next request gives, when its first byte has come."""
+        raw = await self._first_byte()
         async with asyncio.timeout(self._frame_s):
             raw += await self._reader.readexactly(_LENGTH.size - 1)
-        (n,) = _LENGTH.unpack(raw)
-        most = config.request_bytes_max if known else LOGIN_BYTES_MAX
+        return int(_LENGTH.unpack(raw)[0])
+
+    async def _first_byte(self) -> bytes:
+        """The first byte of the next request; the login may be answered while it waits."""
+        idle_s = self.endpoint.config.idle_s
+        if self._access is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOGIN_S):
+                    return await self._reader.readexactly(1)
+            if self._access is None:
+                raise TimeoutError
+        async with asyncio.timeout(idle_s):
+            return await self._reader.readexactly(1)
+
+    def _check_length(self, n: int) -> None:
+        """Raise BadRequest for a length that is not allowed, now that the login is answered."""
+        known = self._access is not None
+        most = self.endpoint.config.request_bytes_max if known else LOGIN_BYTES_MAX
         if not 8 <= n <= most:
             raise BadRequest(f"a request of {n} bytes: allowed 8 to {most}")
-        return int(n)
 
-    async def _begin(self, frame: bytes) -> Turn:
-        """Begin a request that begins at once; its turn."""
+    async def _begin(self, frame: bytes) -> tuple[int, Turn]:
+        """Begin a request to Produce; the items that it has, and its turn.
+
+        Each other request is taken apart at its turn: until then it is the bytes that came.
+        """
         reader = Reader(frame)
         head = tables.read_header(reader)
         key, version, correlation = head["api_key"], head["api_version"], head["correlation_id"]
@@ -236,18 +297,59 @@ class Connection:
             self.endpoint.refused_version(self, api, version)
             if key != tables.API_VERSIONS:
                 raise BadRequest(f"{api.name} {version}: {api.first} to {api.last} are served")
-            return partial(self._versions_refused, correlation)
+            return 0, partial(self._versions_refused, correlation)
         if self._access is None and key not in tables.BEFORE_LOGIN:
             raise BadRequest(f"{api.name}: it has not logged in")
         self.client_id = tables.read_client_id(reader, flexible=api.is_flexible(version))
-        body = tables.request_reader(key, version)(reader)
-        if reader.at != reader.end:
-            raise BadRequest(f"{api.name} {version}: {reader.end - reader.at} bytes too many")
+        items = 0
+        work: Work = partial(self._perform, api, version, reader.data, reader.at)
         if key == tables.PRODUCE:
-            work = await self.endpoint.producing.begin(self, body)
-        else:
-            work = partial(self.endpoint.perform, self, api, version, body)
-        return partial(self._answer, api, version, correlation, work)
+            items, work = await self._produce(api, version, reader.data, reader.at)
+        return items, partial(self._answer, api, version, correlation, work)
+
+    async def _produce(
+        self, api: Api, version: int, frame: bytes | bytearray, at: int
+    ) -> tuple[int, Work]:
+        """Begin to produce. A request with many items waits until it is the only one."""
+        body, items = _body(api, version, frame, at)
+        while self._turns and self._items + items > FREE_ITEMS:
+            del body
+            self._answered.clear()
+            await self._answered.wait()
+            body, items = _body(api, version, frame, at)
+        if items > FREE_ITEMS and not self._take_items(items):
+            del body
+            await self.endpoint.items.take(items)
+            self._items_held = items
+            body, items = _body(api, version, frame, at)
+        self._items += items
+        return items, await self.endpoint.producing.begin(self, body)
+
+    async def _perform(
+        self, api: Api, version: int, frame: bytes | bytearray, at: int
+    ) -> Struct | None:
+        """The answer to a request of any API but Produce. One with many items waits for room."""
+        body, items = _body(api, version, frame, at)
+        if items <= FREE_ITEMS or api.key in WAITING:
+            return await self.endpoint.perform(self, api, version, body)
+        if not self._take_items(items):
+            del body
+            await self.endpoint.items.take(items)
+            self._items_held = items
+            body, _ = _body(api, version, frame, at)
+        return await self.endpoint.perform(self, api, version, body)
+
+    def _take_items(self, n: int) -> bool:
+        if self._items_held:
+            return True  # of the same request, whose answer is made again
+        if not self.endpoint.items.take_now(n):
+            return False
+        self._items_held = n
+        return True
+
+    def _give_items(self) -> None:
+        self.endpoint.items.give(self._items_held)
+        self._items_held = 0
 
     async def _versions_refused(self, correlation: int) -> Pieces:
         """The client asks again with a version that it finds in this."""
@@ -259,13 +361,22 @@ class Connection:
         api: Api,
         version: int,
         correlation: int,
-        work: Callable[[], Awaitable[Struct | None]],
+        work: Work,
     ) -> Pieces | None:
-        answer = await work()
-        if answer is None:
-            return None
-        pieces = _frame(api, version, correlation, answer)
-        n = sum(len(each) for each in pieces)
+        while True:
+            answer = await work()
+            if answer is None:
+                return None
+            pieces = _frame(api, version, correlation, answer)
+            n = sum(len(each) for each in pieces)
+            if api.key == tables.FETCH or n <= FREE_BYTES or self.hold_more(n):
+                break
+            if api.key not in MADE_AGAIN:
+                self.endpoint.answers.force(n - self._held)
+                self._held = n
+                break
+            del answer, pieces
+            await self.hold(n)
         self.endpoint.counters.answered(api, answer, n)
         self.bytes_out += n
         return pieces
@@ -277,14 +388,19 @@ class Connection:
             while not self._turns:
                 self._asked.clear()
                 await self._asked.wait()
-            n, shared, turn = self._turns[0]
+            n, shared, items, turn = self._turns[0]
             pieces = await turn()
+            self._give_items()
             if pieces is not None:
+                self._sending_since_s = time.monotonic()
                 async with asyncio.timeout(SEND_S):
                     await self._send(pieces)
+                self._sending_since_s = 0.0
+                del pieces
             self._end_answer()
             self._turns.popleft()
             self._bytes -= n
+            self._items -= items
             self._shared -= shared
             self.endpoint.requests.give(shared)
             self._answered.set()
@@ -326,11 +442,28 @@ class Connection:
         await self.endpoint.answers.take(n)
         self._held = n
 
+    def hold_more(self, n: int) -> bool:
+        """The answer has ``n`` bytes. False: there is no room for so many now; `hold` waits."""
+        if n > self._held:
+            if not self.endpoint.answers.take_now(n - self._held):
+                return False
+            self._held = n
+        return True
+
     def hold_less(self, n: int) -> None:
         """The answer has only ``n`` bytes; all of it is given back when it is sent."""
         if n < self._held:
             self.endpoint.answers.give(self._held - n)
             self._held = n
+
+
+def _body(api: Api, version: int, frame: bytes | bytearray, at: int) -> tuple[Struct, int]:
+    """The body of a request behind its header, and how many items it has. Raises BadRequest."""
+    reader = Reader(frame, at)
+    body = tables.request_reader(api.key, version)(reader)
+    if reader.at != reader.end:
+        raise BadRequest(f"{api.name} {version}: {reader.end - reader.at} bytes too many")
+    return body, ITEMS_MAX - reader.left
 
 
 def _frame(api: Api, version: int, correlation: int, answer: Struct) -> Pieces:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 FETCH_BYTES_MAX = 16 << 20
 """Of one answer, but for its first batch, which is whole whatever its size."""
 WAIT_S_MAX = 60.0
+MANY, MANY_WAIT_S_MAX = 512, 1.0
+"""A request for more partitions waits no longer: it takes a share of what all connections have."""
 BLOCK_BYTES = 1 << 20
 THREADS = 4
 LATEST, EARLIEST = -1, -2
@@ -41,6 +43,14 @@ class _Wanted(NamedTuple):
     bytes_max: int
     log: QueueLog | None
     epoch: int
+
+
+class _NoRoom(Exception):
+    """An answer has more bytes than it has room. ``need``: the bytes that it has."""
+
+    def __init__(self, need: int) -> None:
+        super().__init__(f"an answer of {need} bytes")
+        self.need = need
 
 
 class Fetching:
@@ -78,7 +88,8 @@ class Fetching:
 
     async def fetch(self, connection: Client, body: Struct) -> Struct:
         """Answer when there are ``min_bytes``, or an error, or the time is over."""
-        wait_s = min(max(body["max_wait_ms"], 0) / 1000, WAIT_S_MAX)
+        many = sum(len(topic["partitions"]) for topic in body["topics"]) > MANY
+        wait_s = min(max(body["max_wait_ms"], 0) / 1000, MANY_WAIT_S_MAX if many else WAIT_S_MAX)
         deadline_s = time.monotonic() + wait_s
         topics = {topic["topic"] for topic in body["topics"]}
         bytes_max = min(max(body["max_bytes"], 1), FETCH_BYTES_MAX)
@@ -108,9 +119,7 @@ class Fetching:
         size = 0
         if ready:
             bytes_max = min(bytes_max, sum(each.bytes_max for each in ready))
-            await connection.hold(bytes_max)
             size = await self._fill(connection, ready, bytes_max)
-            connection.hold_less(size)
         return responses, size, any(each.row["error_code"] for each in wanted)
 
     @staticmethod
@@ -146,7 +155,26 @@ class Fetching:
         )
 
     async def _fill(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
-        """Fill in the records of partitions until the answer is long enough; its bytes."""
+        """Fill in the records of partitions until the answer is long enough; its bytes.
+
+        Its first batch is whole, and may have more bytes than were asked for: then it is read
+        again when there is room, so that answers that wait have no bytes.
+        """
+        room = bytes_max
+        while True:
+            await connection.hold(room)
+            try:
+                size = await self._try_to_fill(connection, ready, bytes_max)
+            except _NoRoom as problem:
+                room = problem.need
+                for each in ready:
+                    each.row["records"] = b""
+            else:
+                connection.hold_less(size)
+                return size
+
+    async def _try_to_fill(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
+        """The same. Raises _NoRoom."""
         self._begin(ready, bytes_max)
         size = 0
         for each in ready:
@@ -161,8 +189,11 @@ class Fetching:
                 each.row["error_code"] = Code.KAFKA_STORAGE_ERROR
                 self._endpoint.counters.count("reads_failed")
             else:
-                each.row["records"] = [piece.data for piece in pieces]
                 size += sum(len(piece.data) for piece in pieces)
+                if not connection.hold_more(size):
+                    self._cache.release_all(pieces)
+                    raise _NoRoom(size)
+                each.row["records"] = [piece.data for piece in pieces]
                 connection.lend(piece.block for piece in pieces if piece.block is not None)
         return size
 

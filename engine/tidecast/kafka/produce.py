@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -93,12 +93,17 @@ class Producing:
         cache: BlockCache,
         wrote: Callable[[str], None],
         count: Callable[[str, int], None],
+        room: Callable[[], Awaitable[None]],
     ) -> None:
-        """``wrote(topic)``: called from any thread when something was appended."""
+        """``wrote(topic)``: called from any thread when something was appended.
+
+        ``room()`` waits until the archiver has taken most of ``waiting_bytes``.
+        """
         self._node, self._appends, self._cache = node, appends, cache
         self._wrote, self._count = wrote, count
         self._decoder, self._decoder_of_pool = Decoder(), Decoder()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-decode")
+        self._room, self._large = room, asyncio.Lock()
         self._lock = threading.Lock()
         self.waiting_bytes = 0
 
@@ -164,7 +169,9 @@ class Producing:
             if most <= AT_ONCE_BYTES_MAX:
                 raise
             loop, decode = asyncio.get_running_loop(), self._decoder_of_pool.take
-            taken = await loop.run_in_executor(self._pool, decode, records, now_ns, most)
+            async with self._large:  # those before it are counted when it looks for room
+                await self._room()
+                taken = await loop.run_in_executor(self._pool, decode, records, now_ns, most)
         ours = is_placed(taken.producer) and not is_mirror(taken.producer)
         if taken.producer >= 0 and not ours:
             raise Refused(Code.UNKNOWN_PRODUCER_ID, f"producer {taken.producer} is not ours")

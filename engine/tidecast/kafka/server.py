@@ -22,6 +22,7 @@ from tidecast.config.kafka import KafkaConfig, address_of, is_beyond_loopback
 from tidecast.config.topology import topic_name_problem
 from tidecast.errors import ConfigError
 from tidecast.events import AccessDenied, KafkaClientRefused, KafkaThrottled
+from tidecast.kafka import wire
 from tidecast.kafka.administration.settings import Kind
 from tidecast.kafka.administration.topics import TopicAdministration
 from tidecast.kafka.answers.cache import BlockCache
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX = 64 << 20
 """Of all answers with records that are being made or sent."""
+ITEMS_MAX = 2 * wire.ITEMS_MAX
+"""Elements of arrays of all long requests under way: each is an object of some 1 KiB."""
 DECODED_BYTES_MAX = 256 << 20
 """Of all batches that wait for the archiver; beyond it no request is read."""
 READ_AHEAD_BYTES = 1 << 16
@@ -95,11 +98,14 @@ class KafkaEndpoint:
         self.count, self._report = self.counters.count, self.counters.report
         self._appends = PlacedAppends(node.durable.registry)
         self.cache = BlockCache(config.cache_bytes)
-        self.producing = Producing(node, self._appends, self.cache, self._wake, self.count)
+        self.producing = Producing(
+            node, self._appends, self.cache, self._wake, self.count, self.room_to_decode
+        )
         self.fetching = Fetching(self)
         self.groups = GroupService(self, self.fetching, node.data_dir / "kafka" / "groups", config)
         self.answers = Budget(ANSWER_BYTES_MAX, lambda: self.throttled("answers"))
         self.requests = Budget(config.all_requests_bytes_max, lambda: self.throttled("requests"))
+        self.items = Budget(ITEMS_MAX, lambda: self.throttled("items"))
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
         self._woken: set[str] = set()
@@ -267,6 +273,7 @@ class KafkaEndpoint:
             await asyncio.sleep(KEYS_CHECKED_S)
             self.cache.trim()
             self.counters.gauge(KafkaCounter.CACHE_BYTES, self.cache.bytes)
+            self._end_stuck()
             try:
                 self._reload_certificate()
                 ended = [each for each in self._connections if not each.is_valid]
@@ -276,6 +283,16 @@ class KafkaEndpoint:
                 continue
             for connection in ended:
                 self.count("keys_ended")
+                connection.close()
+
+    def _end_stuck(self) -> None:
+        """End connections that read nothing of their answers while others wait for room."""
+        if self.answers.contested:
+            now_s = time.monotonic()
+            for connection in [each for each in self._connections if each.is_stuck(now_s)]:
+                self.count("connections_silent")
+                text = "it reads no answer while others wait for room"
+                self._refused(connection.name, "silent", text)
                 connection.close()
 
     def _reload_certificate(self) -> None:

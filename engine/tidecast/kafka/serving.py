@@ -47,6 +47,9 @@ class Client(Protocol):
     def hold_less(self, n: int) -> None:
         """The answer has only ``n`` bytes."""
 
+    def hold_more(self, n: int) -> bool:
+        """The answer has ``n`` bytes. False: there is no room for so many now; `hold` waits."""
+
     def lend(self, blocks: Iterable[Block]) -> None:
         """The answer is sent from these blocks; they are released behind it."""
 
@@ -77,23 +80,38 @@ class Request(NamedTuple):
 
 
 class Budget:
-    """Bytes that may be in use at a time; a request for more waits. In the loop's thread alone."""
+    """Bytes, or items, in use at a time; a request for more waits. In the loop's thread alone."""
 
-    def __init__(self, bytes_max: int, waits: Callable[[], None] = lambda: None) -> None:
-        """``waits()``: called when bytes are not there at once."""
-        self._bytes_max, self._waits, self.used = bytes_max, waits, 0
+    def __init__(self, most: int, waits: Callable[[], None] = lambda: None) -> None:
+        """``waits()``: called when they are not there at once."""
+        self._most, self._waits, self.used = most, waits, 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def _has_room(self, n: int) -> bool:
-        return self.used == 0 or self.used + n <= self._bytes_max
+        return self.used == 0 or self.used + n <= self._most
+
+    @property
+    def contested(self) -> bool:
+        """Some wait."""
+        return bool(self._waiting)
+
+    def take_now(self, n: int) -> bool:
+        """Have ``n`` bytes if they are there and nobody waits for some."""
+        if self._waiting or not self._has_room(n):
+            return False
+        self.used += n
+        return True
+
+    def force(self, n: int) -> None:
+        """Have ``n`` bytes that are in use already, whether they are there or not."""
+        self.used += n
 
     async def take(self, n: int) -> None:
         """Have ``n`` bytes, when they are there; first come, first served.
 
         Alone, a request may take more than there are.
         """
-        if not self._waiting and self._has_room(n):
-            self.used += n
+        if self.take_now(n):
             return
         self._waits()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

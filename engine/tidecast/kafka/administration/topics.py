@@ -186,14 +186,16 @@ class TopicAdministration:
 
     def describe(self, caller: Caller, body: Struct) -> Struct:
         """DescribeConfigs: of topics, and of the endpoint."""
+        named = _resources(body)
         rows = []
         for asked in body["resources"]:
-            row = {
-                "resource_type": asked["resource_type"],
-                "resource_name": asked["resource_name"],
-                "configs": [],
-            }
-            rows.append(row | self._tried(self._describe, caller, asked, body))
+            kind, name = asked["resource_type"], asked["resource_name"]
+            row = {"resource_type": kind, "resource_name": name, "configs": []}
+            if named[kind, name] > 1:
+                row |= _answer(Code.INVALID_REQUEST, "the request names the resource twice")
+            else:
+                row |= self._tried(self._describe, caller, asked, body)
+            rows.append(row)
         return {"results": rows}
 
     def _describe(self, caller: Caller, asked: Struct, body: Struct) -> Struct:
@@ -258,9 +260,7 @@ class TopicAdministration:
     def _alter_all(
         self, caller: Caller, body: Struct, changes: Callable[[list[Struct]], dict[str, Any]]
     ) -> Struct:
-        named = Counter(
-            (each["resource_type"], each["resource_name"]) for each in body["resources"]
-        )
+        named = _resources(body)
         rows = []
         for asked in body["resources"]:
             kind, name = asked["resource_type"], asked["resource_name"]
@@ -299,6 +299,11 @@ class TopicAdministration:
             return _answer(problem.code, str(problem))
         except TidecastError as problem:
             return _answer(_code_of(problem), str(problem))
+
+
+def _resources(body: Struct) -> Counter[tuple[int, str]]:
+    """How often a request names each resource."""
+    return Counter((each["resource_type"], each["resource_name"]) for each in body["resources"])
 
 
 def _size_of(log: QueueLog) -> Struct:

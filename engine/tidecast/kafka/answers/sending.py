@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterable
 
 PIECES_MAX, BYTES_MAX = 256, 1 << 20
@@ -21,6 +22,8 @@ class Sending:
         """``sock``: a duplicate of the connection's, which does not block."""
         self._sock = sock
         self._waiter: asyncio.Future[None] | None = None
+        self.stuck_since_s = 0.0
+        """Since when the socket has taken nothing; 0: it takes what there is."""
 
     async def send(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
         """Hand all of it to the socket. Raises ConnectionError."""
@@ -34,7 +37,10 @@ class Sending:
                 n += len(some[-1])
             sent = self._try(some)
             left += reversed(_behind(some, sent))
+            if sent:
+                self.stuck_since_s = 0.0
             if sent < n:
+                self.stuck_since_s = self.stuck_since_s or time.monotonic()
                 await self._room()
             elif left:
                 await asyncio.sleep(0)

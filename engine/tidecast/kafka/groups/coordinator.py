@@ -22,6 +22,8 @@ SESSION_S_MIN, SESSION_S_MAX = 0.1, 1800.0
 REBALANCE_S_MAX = 3600.0
 METADATA_BYTES_MAX = 1 << 20
 """Of one member: what it says of itself for all protocols, and what it is assigned."""
+ALL_BYTES_MAX, MEMBER_BYTES = 64 << 20, 1024
+"""Of all members of all groups, names included; and of a member whatever it says."""
 FIRST_JOIN_S = 0.2
 """A new group waits so long for more members than its first."""
 Answer = Callable[[Struct], None]
@@ -58,6 +60,13 @@ class Member:
     assignment: bytes = b""
     on_join: Answer | None = None
     on_sync: Answer | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of it that count for `ALL_BYTES_MAX`."""
+        names = 2 * len(self.id) + len(self.client) + len(self.instance or "")
+        said = sum(len(name) + len(each) for name, each in self.protocols.items())
+        return MEMBER_BYTES + names + said + len(self.assignment)
 
     @property
     def waits(self) -> bool:
@@ -117,6 +126,8 @@ class Coordinator:
     ) -> None:
         self._new_id, self._count, self._groups_max = new_id, count, groups_max
         self.groups: dict[str, Group] = {}
+        self._bytes = 0
+        """Of all members: counted by each `tick`, and those that came since."""
 
     # --- joining ----------------------------------------------------------------------------------
 
@@ -141,6 +152,7 @@ class Coordinator:
             body["member_id"], body.get("group_instance_id"), client, host, session_s,
             min(rebalance_s, REBALANCE_S_MAX), protocols, now_s,
         )  # fmt: skip
+        self._bytes += member.n_bytes + len(client)
         if group.members and (
             body["protocol_type"] != group.kind or not self._agrees(group, member)
         ):
@@ -163,6 +175,8 @@ class Coordinator:
         if not body["protocol_type"] or not 1 <= len(body["protocols"]) <= PROTOCOLS_MAX:
             return Code.INCONSISTENT_GROUP_PROTOCOL
         if sum(len(each["metadata"]) for each in body["protocols"]) > METADATA_BYTES_MAX:
+            return Code.GROUP_MAX_SIZE_REACHED
+        if self._bytes >= ALL_BYTES_MAX:
             return Code.GROUP_MAX_SIZE_REACHED
         group = self.groups.get(body["group_id"])
         if group is None:
@@ -333,6 +347,15 @@ class Coordinator:
             return
         assert group is not None
         member.heard_s = now_s
+        given = {each["member_id"]: each["assignment"] for each in body["assignments"]}
+        n = sum(len(each) for each in given.values())
+        if (
+            len(given) > MEMBERS_MAX
+            or any(len(each) > METADATA_BYTES_MAX for each in given.values())
+            or self._bytes + n > ALL_BYTES_MAX
+        ):
+            answer({"error_code": Code.GROUP_MAX_SIZE_REACHED})
+            return
         if group.state is State.PREPARING:
             answer({"error_code": Code.REBALANCE_IN_PROGRESS})
             return
@@ -344,10 +367,11 @@ class Coordinator:
         member.on_sync = answer
         if member.id != group.leader:
             return
-        for each in body["assignments"]:
-            told = group.members.get(each["member_id"])
+        self._bytes += n
+        for name, assignment in given.items():
+            told = group.members.get(name)
             if told is not None:
-                told.assignment = bytes(each["assignment"])[:METADATA_BYTES_MAX]
+                told.assignment = bytes(assignment)
         group.state = State.STABLE
         for each in group.members.values():
             if each.on_sync is not None:
@@ -431,6 +455,12 @@ class Coordinator:
                 self._drop_unsynced(group, now_s)
             if not group.members and not group.pending:
                 self._forget(group)
+        self._bytes = sum(self._bytes_of(group) for group in self.groups.values())
+
+    @staticmethod
+    def _bytes_of(group: Group) -> int:
+        members = sum(each.n_bytes for each in group.members.values())
+        return members + sum(MEMBER_BYTES + len(each) for each in group.pending)
 
     def _drop_unsynced(self, group: Group, now_s: float) -> None:
         """The leader did not tell: who has not synced is gone."""

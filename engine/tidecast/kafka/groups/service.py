@@ -38,6 +38,8 @@ from tidecast.node.access.rights import to_administer
 OFFSETS_MAX = 10_000
 """Of one group."""
 METADATA_BYTES_MAX = 4096
+ALL_BYTES_MAX, OFFSET_BYTES = 128 << 20, 256
+"""Of all offsets of all groups in memory, texts included; and of an offset without its text."""
 TICK_S, SWEEP_S = 0.05, 60.0
 NOT_STORED_S = 1.0
 """The same event is not repeated sooner."""
@@ -76,6 +78,8 @@ class Offsets:
         self._directory, self._groups_max, self._wall_s = directory, groups_max, wall_s
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets")
         self.groups: dict[str, Stored] = {}
+        self._bytes: dict[str, int] = {}
+        """Of the offsets of each group."""
         self._staged: dict[str, dict[Place, Offset | None]] = {}
         """The offsets to be written; None: the offset is deleted."""
         self._written: asyncio.Future[None] | None = None
@@ -96,6 +100,7 @@ class Offsets:
                     path.replace(path.with_suffix(".bad"))
                 continue
             self.groups[found.group] = found
+            self._bytes[found.group] = _bytes_of(found)
 
     def stop(self) -> None:
         """End the thread."""
@@ -106,12 +111,20 @@ class Offsets:
         found = self.groups.get(group)
         return None if found is None else found.offsets.get(topic, {}).get(partition)
 
-    def room(self, group: str, n: int) -> bool:
-        """A group may commit ``n`` offsets more."""
+    def room(self, group: str, rows: dict[Place, Offset]) -> bool:
+        """A group may commit these offsets. Those that it has committed before need no room."""
         found = self.groups.get(group)
-        if found is None:
-            return len(self.groups) + len(self._staged) < self._groups_max
-        return sum(len(each) for each in found.offsets.values()) + n <= OFFSETS_MAX
+        if found is None and len(self.groups) + len(self._staged) >= self._groups_max:
+            return False
+        kept = {} if found is None else found.offsets
+        fresh = n_bytes = 0
+        for (topic, partition), offset in rows.items():
+            before = kept.get(topic, {}).get(partition)
+            fresh += before is None
+            n_bytes += _weight(offset) - (0 if before is None else _weight(before))
+        if n_bytes > 0 and sum(self._bytes.values()) + n_bytes > ALL_BYTES_MAX:
+            return False
+        return not fresh or sum(len(each) for each in kept.values()) + fresh <= OFFSETS_MAX
 
     async def commit(self, group: str, rows: dict[Place, Offset]) -> None:
         """Store offsets; they are on disk when this returns. Raises OSError."""
@@ -159,9 +172,9 @@ class Offsets:
                 written.exception()  # nobody may wait any more
                 continue
             for each in fresh:
-                self.groups[each.group] = each
+                self.groups[each.group], self._bytes[each.group] = each, _bytes_of(each)
                 if not each.offsets:
-                    del self.groups[each.group]
+                    del self.groups[each.group], self._bytes[each.group]
             written.set_result(None)
 
     def _merged(self, group: str, rows: dict[Place, Offset | None]) -> Stored:
@@ -198,10 +211,18 @@ class Offsets:
             if each.group not in alive and now_s - each.at > retention_s
         }
         for group in gone:
-            del self.groups[group]
+            del self.groups[group], self._bytes[group]
             with contextlib.suppress(OSError):
                 self._path(group).unlink(missing_ok=True)
         return gone
+
+
+def _weight(offset: Offset) -> int:
+    return OFFSET_BYTES + len(offset.metadata)
+
+
+def _bytes_of(stored: Stored) -> int:
+    return sum(_weight(each) for rows in stored.offsets.values() for each in rows.values())
 
 
 class GroupService:
@@ -330,7 +351,7 @@ class GroupService:
         return code
 
     async def _store(self, group: str, rows: dict[Place, Offset]) -> Code:
-        if not self.offsets.room(group, len(rows)):
+        if not self.offsets.room(group, rows):
             return Code.GROUP_MAX_SIZE_REACHED
         try:
             await self.offsets.commit(group, rows)
@@ -343,22 +364,16 @@ class GroupService:
     async def fetch_offsets(self, asked: Request) -> Struct:
         """OffsetFetch: -1 where nothing was committed."""
         body, group = asked.body, asked.body["group_id"]
-        wanted = body["topics"]
-        if wanted is None:
+        wanted: dict[str, dict[int, None]] = {}
+        if body["topics"] is None:
             stored = self.offsets.groups.get(group)
-            wanted = [
-                {"name": name, "partition_indexes": sorted(partitions)}
-                for name, partitions in ({} if stored is None else stored.offsets).items()
-            ]
+            for name, partitions in ({} if stored is None else stored.offsets).items():
+                wanted[name] = dict.fromkeys(sorted(partitions))
+        for each in body["topics"] or ():  # each place once, however often it is named
+            wanted.setdefault(each["name"], {}).update(dict.fromkeys(each["partition_indexes"]))
         topics = [
-            {
-                "name": each["name"],
-                "partitions": [
-                    self._offset_row(asked, group, each["name"], n)
-                    for n in each["partition_indexes"]
-                ],
-            }
-            for each in wanted
+            {"name": name, "partitions": [self._offset_row(asked, group, name, n) for n in places]}
+            for name, places in wanted.items()
         ]
         return {"topics": topics, "error_code": Code.NONE}
 
@@ -414,7 +429,7 @@ class GroupService:
         if not self._may_look(asked):
             code = Code.GROUP_AUTHORIZATION_FAILED
             return {"groups": [{"error_code": code, "group_id": n} for n in asked.body["groups"]]}
-        return {"groups": [self._description(name) for name in asked.body["groups"]]}
+        return {"groups": [self._description(name) for name in dict.fromkeys(asked.body["groups"])]}
 
     def _description(self, name: str) -> Struct:
         group = self.coordinator.groups.get(name)
