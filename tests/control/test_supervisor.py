@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -203,6 +204,38 @@ def test_a_flood_of_denials_is_a_few_rows(service: Service) -> None:
     rows = service.admin.get("/api/v1/audit?outcome=denied&limit=500&count=true").json()
     assert rows["total"] == 2 + KINDS_MAX + 1
     assert rows["items"][0]["action"] == "other denials"
+
+
+def test_a_flush_returns_once_what_another_thread_stores_is_stored(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit that a caller read behind its flush lacked the denial that the task had taken."""
+    denials, begin = Denials(service.ctx.db, lambda: 0.0), service.ctx.db.begin
+    taken, go, over = threading.Event(), threading.Event(), threading.Event()
+
+    def late() -> Any:
+        taken.set()
+        assert go.wait(60)
+        return begin()
+
+    def flush() -> None:
+        denials.flush()
+        over.set()
+
+    denials.note(_denial())
+    monkeypatch.setattr(service.ctx.db, "begin", late)
+    threads = [threading.Thread(target=each) for each in (denials.flush, flush)]
+    threads[0].start()
+    assert taken.wait(20)
+    monkeypatch.setattr(service.ctx.db, "begin", begin)
+    threads[1].start()
+    assert not over.wait(0.2), "the row is in no table yet"
+    go.set()
+    assert over.wait(20)
+    rows = service.admin.get("/api/v1/audit?outcome=denied").json()["items"]
+    assert [row["action"] for row in rows] == ["POST /x/0"]
+    for each in threads:
+        each.join(20)
 
 
 def test_repeats_of_a_denial_name_their_reasons(service: Service) -> None:
