@@ -36,6 +36,35 @@ def test_the_page_shows_each_engine_and_its_level(page: Page, platform: Platform
     expect(sealed.get_by_text("off: packets are plain").first).to_be_visible()
 
 
+def test_keys_are_rotated_and_a_leaked_secret_is_revoked(
+    page: Page, platform: Platform, api: Api
+) -> None:
+    def epochs() -> list[tuple[int, str]]:
+        found = api.ask("GET", "/transports/multicast/keys")["epochs"]
+        return [(int(one["epoch"]), one["state"]) for one in found]
+
+    page.goto(platform.url + "/cluster")
+    row = page.get_by_role("table", name="Sealed transports").get_by_role("row", name="multicast")
+    ask, dialog = row.get_by_role("button", name="Rotate"), page.get_by_role("dialog")
+    before = max((epoch for epoch, _ in epochs()), default=0)
+    ask.click()
+    expect(dialog).to_contain_text("no message is lost")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert max((epoch for epoch, _ in epochs()), default=0) == before
+    ask.click()
+    dialog.get_by_role("button", name="Rotate", exact=True).click()
+    expect(dialog).to_have_count(0)
+    expect(row).to_contain_text(f"{before + 1} ")
+    ask.click()
+    dialog.get_by_role("switch").click()
+    expect(dialog).to_contain_text("lose packets until they get it")
+    dialog.get_by_role("button", name="Revoke and rotate").click()
+    expect(dialog).to_have_count(0)
+    expect(row).to_contain_text(f"{before + 2} active")
+    expect(row).not_to_contain_text(f"{before + 1} ")
+    assert epochs() == [(before + 2, "active")]
+
+
 @pytest.fixture
 def other(platform: Platform, api: Api) -> Iterator[Path]:
     """The data directory of an engine that shares the queues of the first."""

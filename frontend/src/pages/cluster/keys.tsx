@@ -1,10 +1,17 @@
 import { useQuery } from "@tanstack/react-query";
+import { RotateCw } from "lucide-react";
+import { useState } from "react";
+import { http } from "@/api/client";
 import { type Transport, transportsQuery, wireKeysQuery } from "@/api/queries";
+import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { ago, dateTime, useZone } from "@/lib/time";
 import { Badge, StateBadge } from "@/ui/badge";
+import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
+import { Confirm } from "@/ui/confirm";
 import { Failed } from "@/ui/states";
+import { Switch } from "@/ui/switch";
 import { type Column, Table } from "@/ui/table";
 
 /** Which transports are sealed, and with which epochs of their keys. */
@@ -48,19 +55,76 @@ const COLUMNS: Column<Transport>[] = [
       ),
   },
   { id: "epochs", head: "Epochs of keys", cell: (row) => <Epochs transport={row} /> },
+  {
+    id: "do",
+    head: <span className="sr-only">Rotate</span>,
+    cell: (row) => <Rotate name={row.metadata.name} />,
+  },
 ];
+
+/** The next secret of a transport: the others end later, or now if one of them leaked. */
+function Rotate({ name }: { name: string }) {
+  const may = useMay()("enrolments:write");
+  const { act } = useAct();
+  const [open, setOpen] = useState(false);
+  const [atOnce, setAtOnce] = useState(false);
+  if (!may) return null;
+  const path = `/api/v1/transports/${encodeURIComponent(name)}/keys/rotate`;
+  return (
+    <span className="flex justify-end">
+      <Button
+        size="sm"
+        icon={RotateCw}
+        aria-label={`Rotate the keys of ${name}`}
+        onClick={() => setOpen(true)}
+      >
+        Rotate
+      </Button>
+      <Confirm
+        open={open}
+        onOpenChange={(next) => {
+          setOpen(next);
+          setAtOnce(false);
+        }}
+        title={`Rotate the keys of ${name}?`}
+        lead={
+          atOnce
+            ? "Every other epoch ends now. Engines that do not have the new one yet lose packets until they get it."
+            : "Engines get the new epoch before they use it, and take packets of the one before for a while: no message is lost."
+        }
+        verb={atOnce ? "Revoke and rotate" : "Rotate"}
+        action={{ method: "POST", path: atOnce ? `${path}?at_once=true` : path }}
+        run={async () => {
+          await http.POST("/api/v1/transports/{name}/keys/rotate", {
+            params: { path: { name }, query: atOnce ? { at_once: true } : {} },
+          });
+          await act(async () => undefined, `${name} has a new epoch of keys`);
+        }}
+      >
+        <Switch
+          checked={atOnce}
+          onChange={setAtOnce}
+          label="End all other epochs now: a secret leaked"
+        />
+      </Confirm>
+    </span>
+  );
+}
 
 const TONES = { waiting: "info", active: "good", accepted: "plain" } as const;
 
 function Epochs({ transport }: { transport: Transport }) {
   const sealed = transport.spec.secure !== "off";
   const zone = useZone();
-  const query = useQuery({ ...wireKeysQuery(transport.metadata.name), enabled: sealed });
-  if (!sealed) return <span className="text-faint">–</span>;
+  const query = useQuery(wireKeysQuery(transport.metadata.name));
   if (query.isError) return <Failed error={query.error} />;
   const epochs = query.data?.epochs ?? [];
   if (query.data && epochs.length === 0)
-    return <StateBadge state="warn">none of this service</StateBadge>;
+    return sealed ? (
+      <StateBadge state="warn">none of this service</StateBadge>
+    ) : (
+      <span className="text-faint">–</span>
+    );
   return (
     <span className="flex flex-wrap items-center gap-1.5">
       {epochs.map((one) => (
