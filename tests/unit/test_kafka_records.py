@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import struct
 from typing import Any
@@ -303,6 +304,69 @@ def _starts(found: Any) -> list[int]:
         starts.append(at)
         at += int(found.buffer[at : at + 4].view("<u4")[0])
     return starts
+
+
+def _short_batches(given: list[list[Record]]) -> np.ndarray:
+    """Short batches of the log that follow each other, as a block of it."""
+    parts: list[np.ndarray] = []
+    token = 0
+    for each in given:
+        found = taken(batch(joined(each), len(each)))
+        found.buffer[8:16].view("<i8")[0] = token
+        token += len(each)
+        parts.append(found.buffer[: found.n_bytes])
+    return np.concatenate(parts)
+
+
+def _encoded(block: np.ndarray, room: int = 1 << 16) -> tuple[Any, bytes]:
+    """The part of a block that fits, and its bytes; nothing is written behind the room."""
+    out = np.full(room + 64, 7, dtype=np.uint8)
+    options: dict[str, Any] = {"limit": 1 << 40, "bytes_max": 1 << 30, "epoch": 0}
+    part = Encoder().encode(block, block.size, out[:room], **options)
+    assert set(out[room:].tolist()) == {7}
+    return part, out[: part.n_bytes].tobytes()
+
+
+MIXED: list[list[Record]] = [
+    [(b"k", b"one", []), (None, b"two", [("h", b"x"), ("h", None)])],
+    [(b"", None, []), (None, b"", []), (b"k" * 200, b"v" * 70_000, [("name", b"v" * 300)])],
+    [(None, b"last", [])],
+]
+
+
+def test_short_batches_share_a_record_batch() -> None:
+    part, raw = _encoded(_short_batches(MIXED[:1] + MIXED[2:]))
+    (only,) = list(MemoryRecords(raw))
+    rows = [(each.key, each.value, each.headers) for each in only]
+    assert rows == [(k, v, list(h)) for each in (MIXED[0], MIXED[2]) for k, v, h in each]
+    assert part.behind == 3
+    long = _short_batches(MIXED)  # more than 64 KiB are not joined
+    _, raw = _encoded(long, 1 << 18)
+    assert [len(list(each)) for each in MemoryRecords(raw)] == [2, 3, 1]
+
+
+def test_a_joined_batch_for_which_there_is_no_room_is_left() -> None:
+    block = _short_batches([MIXED[0], [(None, bytes(9000), [])], MIXED[2]])
+    part, raw = _encoded(block, 4096)
+    (only,) = list(MemoryRecords(raw))
+    assert (len(list(only)), part.behind) == (2, 2)
+
+
+@given(
+    st.lists(many, min_size=1, max_size=4),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+    st.integers(61, 4000),
+)
+def test_a_damaged_log_does_no_harm(
+    given: list[list[Record]], changes: list[tuple[float, int]], room: int
+) -> None:
+    block = _short_batches(given)
+    for share, value in changes:
+        block[int(share * block.size)] = value
+    with contextlib.suppress(NoRoom, ValueError):
+        part, raw = _encoded(block, room)
+        assert 0 <= part.used <= block.size
+        assert len(raw) <= room
 
 
 def test_a_batch_has_the_bytes_that_it_always_had() -> None:

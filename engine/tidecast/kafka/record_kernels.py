@@ -1,7 +1,7 @@
 """Kernels of the codec: records of Kafka's record batches v2 to records of the log, and back.
 
 `scan_records` verifies every length of a batch's records and says how many bytes they take in the
-log; only then `convert_records` writes them. `encode_batches` is the other way. Offsets and
+log; only then `convert_records` writes them. `answers.encoding` is the other way. Offsets and
 lengths are int64; nothing outside ``[at, end)`` is ever read.
 """
 
@@ -19,12 +19,11 @@ from tidecast.log.batch import (
     RECORD_FIELDS,
     add_record,
     begin_batch,
-    list_records,
     record_bytes,
 )
 from tidecast.native.crc32c import crc32c
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import copy, load_i64, load_u8, load_u32, store_u8, store_u32
+from tidecast.native.memory import copy, load_u8, store_u8, store_u32
 from tidecast.queues.foreign.maps import (
     bin_bytes,
     put_be,
@@ -41,7 +40,7 @@ is not the next, a key or headers beyond 64 KiB, another number of records than 
 BAD_TIME, BAD_NAME = -6, -7
 """The same: a time out of range, a header's name that is not UTF-8: clients would choke on it."""
 NO_ROOM, BAD_BATCH = -8, -9
-"""Of `encode_batches`: a batch needs more room, or is none."""
+"""Of encoding: a batch needs more room, or is none."""
 TIME_MS_MAX = 1 << 42
 """Times, and differences of times, are at most so many ms: twice of it, in ns, is an int64."""
 
@@ -50,20 +49,12 @@ HEADERS_IN_MAP_MAX = 32
 """Headers of a record that are compared with each other; more go into the log as they came."""
 LOG_BATCH_BYTES = 256 * 1024
 """A batch of the log ends when it has so many bytes, or `segment.BATCH_RECORDS_MAX` records."""
-JOINED_BYTES = 64 * 1024
-"""Batches of the log with so many bytes together become a single record batch."""
 SCRATCH_BYTES = 3 * (FIELD_BYTES_MAX + 1) + 64
 
 S_BYTES, S_RECORDS, S_TIME_MAX = 0, 1, 2
 """Results of `scan_records`: bytes that the records take in the log, batch headers included; their
 number; the latest of their times, as a difference to the batch's."""
 SCAN_WORDS = 4
-
-E_LIMIT, E_BYTES_MAX, E_EPOCH, E_NEXT, E_NEED, E_USED = 0, 1, 2, 3, 4, 5
-"""In: tokens from here on are not shown; bytes after which no batch is begun; epoch of the leader.
-Out: token behind what was written; bytes that the next batch takes at most; bytes of the log that
-were written."""
-ENCODE_WORDS = 8
 
 BATCH_BYTES = 61
 """Header of a record batch v2, its base offset and length included."""
@@ -626,78 +617,6 @@ def put_head(out, start, to, n, offset, leader, first_ms, last_ms, producer, epo
     put_be(out, start + _CRC_AT, crc, 4)
 
 
-@inlined
-def _put_batch(data, rows, n, token, epoch, out, to, h):
-    """One record batch v2 of ``n`` listed records; where it ends, or NO_ROOM."""
-    start = to
-    if start + BATCH_BYTES > out.size:
-        return NO_ROOM
-    first_ms = rows[0, O_TIME] // NS_PER_MS
-    last_ms = first_ms
-    to += BATCH_BYTES
-    for i in range(n):
-        row = rows[i]
-        body = record_body(data, row, i, first_ms, h)
-        if to + body + 5 > out.size:
-            return NO_ROOM
-        last_ms = max(last_ms, first_ms + h[8])
-        to = put_record(data, row, i, body, out, to, h)
-    put_head(out, start, to, n, token, epoch, first_ms, last_ms, -1, -1, -1)
-    return to
-
-
-@inlined
-def _join(data, at, n, token, count, rows, limit):
-    """List the batches behind the one at ``data[at:]`` that share its record batch, too.
-
-    They follow its ``count`` records without a hole, below ``limit``. Their bytes, with it, and the
-    rows that are listed then.
-    """
-    end = at + load_u32(data, at + seg.BATCH_LENGTH_AT)
-    while end + seg.BATCH_HEADER_BYTES <= n:
-        length = load_u32(data, end + seg.BATCH_LENGTH_AT)
-        following = load_i64(data, end + seg.BATCH_BASE_TOKEN_AT)
-        if end - at + length > JOINED_BYTES or following != token + count or following >= limit:
-            break
-        more = list_records(data, end, n, rows, count)
-        if more < 0:
-            break
-        count = more
-        end += length
-    return end - at, count
-
-
-@kernel
-def encode_batches(data, n, w, rows, out, h):
-    """Write the whole batches ``data[:n]`` of a log as record batches; bytes in ``out``.
-
-    Short batches that follow each other share a record batch: clients take each apart by itself.
-
-    ``w``: int64[ENCODE_WORDS], see E_LIMIT; ``rows``: int64[segment.BATCH_RECORDS_MAX, 10]; ``h``:
-    int64[16] scratch. NO_ROOM when not even the first fits, else as many as there is room for.
-    BAD_BATCH when the first is no batch, or a record of it has headers that do not add up.
-    """
-    at, to = 0, 0
-    w[E_NEED] = w[E_USED] = 0
-    while at < n:
-        token = load_i64(data, at + seg.BATCH_BASE_TOKEN_AT)
-        if token >= w[E_LIMIT] or (to > 0 and to >= w[E_BYTES_MAX]):
-            break
-        count = list_records(data, at, n, rows, 0)
-        if count < 0:
-            return to if to > 0 else BAD_BATCH
-        length, count = _join(data, at, n, token, count, rows, w[E_LIMIT])
-        behind = _put_batch(data, rows, count, token, w[E_EPOCH], out, to, h)
-        if behind < 0:
-            w[E_NEED] = 2 * length + 16 * count + BATCH_BYTES
-            return to if to > 0 else NO_ROOM
-        to = behind
-        w[E_NEXT] = token + count
-        at += length
-        w[E_USED] = at
-    return to
-
-
 @kernel
 def span_of_batches(data, used, token, limit, bytes_max, over):
     """Of the record batches ``data[:used]`` (start, end, token behind) of those that are asked for.
@@ -724,6 +643,6 @@ def span_of_batches(data, used, token, limit, bytes_max, over):
 
 
 __all__ = [
-    "BATCH_BYTES", "ENCODE_WORDS", "RECORD_FIELDS", "SCAN_WORDS", "SCRATCH_BYTES", "checksum",
-    "convert_records", "encode_batches", "scan_records", "span_of_batches",
+    "BATCH_BYTES", "RECORD_FIELDS", "SCAN_WORDS", "SCRATCH_BYTES", "checksum",
+    "convert_records", "scan_records", "span_of_batches",
 ]  # fmt: skip

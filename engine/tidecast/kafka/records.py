@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidecast.kafka import compression, record_kernels
+from tidecast.kafka.answers import encoding
 from tidecast.kafka.codes import Code, Refused
-from tidecast.layout import segment as seg
 from tidecast.log.reading.range_scan import Selector, Wanted
 
 BATCH_BYTES_MAX = 16 << 20
@@ -198,8 +198,8 @@ class Encoder:
     """Writes batches of the log as record batches. Not for several threads at once."""
 
     def __init__(self) -> None:
-        self._rows = np.zeros((seg.BATCH_RECORDS_MAX, record_kernels.RECORD_FIELDS), dtype=np.int64)
-        self._words = np.zeros(record_kernels.ENCODE_WORDS, dtype=np.int64)
+        self._row = np.zeros(record_kernels.RECORD_FIELDS, dtype=np.int64)
+        self._words = np.zeros(encoding.ENCODE_WORDS, dtype=np.int64)
         self._scratch = np.zeros(16, dtype=np.int64)
 
     def encode(
@@ -212,17 +212,17 @@ class Encoder:
         """
         words = self._words
         (
-            words[record_kernels.E_LIMIT],
-            words[record_kernels.E_BYTES_MAX],
-            words[record_kernels.E_EPOCH],
+            words[encoding.E_LIMIT],
+            words[encoding.E_BYTES_MAX],
+            words[encoding.E_EPOCH],
         ) = limit, bytes_max, epoch
-        size = int(record_kernels.encode_batches(block, n, words, self._rows, out, self._scratch))
+        size = int(encoding.encode_batches(block, n, words, self._row, out, self._scratch))
         if size == record_kernels.NO_ROOM:
-            raise NoRoom(int(words[record_kernels.E_NEED]))
+            raise NoRoom(int(words[encoding.E_NEED]))
         if size < 0:
             raise ValueError("a batch of the log whose records do not add up")
-        behind = int(words[record_kernels.E_NEXT]) if size else -1
-        return Part(size, int(words[record_kernels.E_USED]), behind)
+        behind = int(words[encoding.E_NEXT]) if size else -1
+        return Part(size, int(words[encoding.E_USED]), behind)
 
 
 class _Local(threading.local):
