@@ -26,6 +26,7 @@ _LIVE = (
     f"{ENGINE}agents/run.py",
     f"{ENGINE}agents/warmup.py",
     f"{ENGINE}node/live/",
+    f"{ENGINE}node/lanes.py",
     f"{ENGINE}node/node.py",
     f"{ENGINE}node/conductor.py",
     f"{ENGINE}protocol/",

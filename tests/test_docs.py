@@ -205,7 +205,6 @@ WORDS = {
     r"go(?:es)? on|went on|going on": "continues, resumes",
     r"anew": "again",
     r"mend(?:s|ed|ing)?": "fix, repair",
-    r"lanes?": "cursor",
     r"settle[sd]?|settling": "acked, completed",
     r"lies?": "is, is in",
     r"who reads": "subscribers",

@@ -27,6 +27,7 @@ class TransportSpec(Model):
     idle: Literal["busy", "backoff", "block"] = "backoff"
     rate_packets_per_s: Count = 0
     rate_bytes_per_s: Count = 0
+    lanes: int = Field(1, ge=1, le=8)
     gso: bool = True
     allow_faults: bool = False
     secure: Literal["off", "optional", "required"] = "off"

@@ -8,6 +8,7 @@ from tidecast.agents.events import ATTENTION_FIELDS, event_ring
 from tidecast.agents.live import images as image_table
 from tidecast.agents.live import publications as publication_table
 from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX, PACKET_BYTES_MAX
+from tidecast.layout.sealed import LANES_MAX
 from tidecast.native.handles import State
 from tidecast.native.mapped import Bytes
 from tidecast.protocol.sealing.receiver import no_opener
@@ -26,10 +27,11 @@ def sender_state(
     recorder: Bytes,
     bells: Bytes,
     opener: State | None = None,
+    at_work: np.ndarray | None = None,
 ) -> State:
     """State of a sender; ``back`` is where its control packets come back to.
 
-    ``opener``: of a sealed transport.
+    ``opener``: of a sealed transport. ``at_work``: `lanes_at_work`, which its lanes share.
     """
     pubs, receivers, resends, setups = publication_table.publication_tables(
         publication_table.PUBLICATIONS_MAX
@@ -54,9 +56,15 @@ def sender_state(
         packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),
         misc=np.zeros(publication_table.MISC_FIELDS, dtype=np.int64),
         bucket=np.zeros(4, dtype=np.float64),
+        at_work=lanes_at_work() if at_work is None else at_work,
         refused=np.zeros(1024, dtype=np.int64),
         names=np.zeros((publication_table.NAMES_KEPT_MAX, NAME_BYTES_MAX), dtype=np.uint8),
     )
+
+
+def lanes_at_work() -> np.ndarray:
+    """When each lane of a transport wanted to send at its limit; a cache line a lane."""
+    return np.zeros((LANES_MAX, 8), dtype=np.int64)
 
 
 def receiver_state(

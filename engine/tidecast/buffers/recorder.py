@@ -1,4 +1,7 @@
-"""Writing the flight recorder: allocation-free, one writer a ring. Reading it merges by time."""
+"""Writing the flight recorder: allocation-free. Reading it merges by time.
+
+Agents of several transports or lanes write to one ring: each takes a number of its own first.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from pathlib import Path
 
 from tidecast.errors import SharedMemoryError
 from tidecast.layout import recorder as lay
-from tidecast.native.atomics import store_release
+from tidecast.native.atomics import fetch_add, store_release
 from tidecast.native.jit import held_kernel, inlined
 from tidecast.native.mapped import Bytes, MappedFile
-from tidecast.native.memory import load_i64, store_i64
+from tidecast.native.memory import store_i64
 from tidecast.native.packing import pack_into, unpack_from
 
 
@@ -21,7 +24,7 @@ from tidecast.native.packing import pack_into, unpack_from
 def record(file, writer, section, now_ns, code, entity, a, b, c, d):
     """Append one record."""
     ring = lay.HEADER_BYTES + (writer * lay.SECTIONS + section) * lay.RING_BYTES
-    seq = load_i64(file, ring) + 1
+    seq = fetch_add(file, ring, 1) + 1
     at = ring + 64 + (seq & (lay.RECORDS_MAX - 1)) * lay.RECORD_BYTES
     store_release(file, at, 0)
     store_i64(file, at + lay.TIME_AT, now_ns)
@@ -32,7 +35,6 @@ def record(file, writer, section, now_ns, code, entity, a, b, c, d):
     store_i64(file, at + lay.C_AT, c)
     store_i64(file, at + lay.D_AT, d)
     store_release(file, at + lay.SEQ_AT, seq)
-    store_release(file, ring, seq)
 
 
 @held_kernel

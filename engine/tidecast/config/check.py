@@ -244,6 +244,16 @@ def _kind(address: ipaddress.IPv4Address) -> str:
     return "every address of a host" if address.is_unspecified else "a reserved address"
 
 
+def ipc_problems(at: str, secure: str, lanes: int) -> list[str]:
+    """Settings of an ipc transport that only a network has."""
+    found = []
+    if secure != "off":
+        found.append(f"{at}.secure: {secure}: allowed off: an ipc transport has no packets to seal")
+    if lanes != 1:
+        found.append(f"{at}.lanes: {lanes}: allowed 1: readers of an ipc transport read the ring")
+    return found
+
+
 def owner_problems(at: str, topic: Any, only_here: bool, node: str) -> list[str]:
     """The defects of a topic's ``owner``. ``only_here``: its transport never leaves a node."""
     if not topic.owner:

@@ -24,6 +24,7 @@ from tidecast.access import ClientKey
 from tidecast.config.check import (
     PORT_MAX,
     build,
+    ipc_problems,
     owner_problems,
     raise_problems,
     shown,
@@ -45,6 +46,7 @@ from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
 from tidecast.layout.levels import LEVEL_MAX
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
 from tidecast.layout.ring import SLOTS_MAX
+from tidecast.layout.sealed import LANES_MAX
 
 NODE_ID_MAX, TOPIC_ID_MAX = 65_534, 65_535
 TOPICS_MAX = TOPIC_ID_MAX
@@ -153,6 +155,8 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     idle: Literal["busy", "backoff", "block"] = "backoff"
     rate_packets_per_s: Count = 0
     rate_bytes_per_s: Count = 0
+    lanes: Annotated[int, Meta(ge=1, le=LANES_MAX)] = 1
+    """Pairs of a sender and a receiver, each with sockets of its own."""
     gso: bool = True
     allow_faults: bool = False
     secure: Literal["off", "optional", "required"] = "off"
@@ -497,10 +501,8 @@ def _check_transports(transports: list[TransportConfig], problems: list[str]) ->
         if each.name in names:
             problems.append(f"{at}.name: {shown(each.name)}: used by another transport")
         names.add(each.name)
-        if each.kind == "ipc" and each.secure != "off":
-            problems.append(
-                f"{at}.secure: {each.secure}: allowed off: an ipc transport has no packets to seal"
-            )
+        if each.kind == "ipc":
+            problems += ipc_problems(at, each.secure, each.lanes)
         if each.is_network:
             _check_addresses(each, at, problems)
             for j, other in enumerate(transports[:i]):

@@ -37,7 +37,8 @@ def announced(node: Node, link_host: str) -> tuple[dict[str, dict[str, Any]], di
     """
     found: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
-    for name, runtime in list(node.runtimes.items()):
+    for runtime in node.runtimes.first():
+        name = runtime.config.name
         if runtime.config.kind != "udp-unicast":
             continue
         where = node.topology.node.address_of(name)

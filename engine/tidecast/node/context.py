@@ -38,6 +38,7 @@ from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.node.conductor import RAN_S_MAX, Conductor, Fault
+from tidecast.node.lanes import Lanes
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.registry import Indexed
 from tidecast.node.shm_directory import adopt_recorder, make_directory, remove_directory
@@ -72,7 +73,7 @@ class NodeContext:
         self.ids = itertools.count(1)
         self.lock = threading.RLock()
         self.conductor = Conductor(self.lock, clock_ns, inline=inline, report=self._report)
-        self.runtimes: dict[str, TransportRuntime] = {}
+        self.runtimes = Lanes()
         self.clients: dict[int, Client] = {}
         self.pubs: Indexed[Publication] = Indexed(
             topic=lambda p: p.topic.name, session=lambda p: p.session

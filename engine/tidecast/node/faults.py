@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidecast.config.topology import NODE_ID_MAX, FaultSettings
 from tidecast.errors import ConfigError
 from tidecast.layout import recorder as rec
@@ -21,8 +23,8 @@ class Faults:
         """Inject faults into a transport that allows it."""
         with self._ctx.lock:
             config = self._ctx.topology.transport(transport)
-            runtime = self._ctx.runtimes.get(config.name)
-            if runtime is None:
+            lanes = self._ctx.runtimes.of(config.name)
+            if not lanes:
                 raise ConfigError(f"transport {config.name}: kind {config.kind} has no packets")
             if faults.any and not config.allow_faults:
                 raise ConfigError(
@@ -30,27 +32,16 @@ class Faults:
                     "it in the topology if this is a place for tests"
                 )
             cut = self._cut_nodes(faults)
-            delay_ns = int(faults.delay_us * 1000)
-            runtime.on_receiver(
-                lambda: apply_faults(
-                    runtime.rx_state.faults,
-                    drop=faults.drop,
-                    duplicate=faults.duplicate,
-                    reorder=faults.reorder,
-                    corrupt=faults.corrupt,
-                    delay_ns=delay_ns,
-                    cut_nodes=cut,
-                    seed=faults.seed,
-                )
-            )
-            runtime.refuse([*self._ctx.topology.node.quarantined, *cut])
+            for runtime in lanes:
+                runtime.on_receiver(partial(_apply, runtime, faults, cut))
+                runtime.refuse([*self._ctx.topology.node.quarantined, *cut])
             self._of[config.name] = faults
             self._ctx.note(
                 rec.ALERT,
                 rec.Code.FAULTS_CHANGED,
-                runtime.index,
+                lanes[0].index,
                 round(faults.drop * 1e6),
-                delay_ns,
+                int(faults.delay_us * 1000),
                 faults.seed,
             )
 
@@ -76,6 +67,20 @@ class Faults:
     def by_transport(self) -> dict[str, FaultSettings]:
         """Fault injection by transport."""
         return {name: self._of.get(name, FaultSettings()) for name in self._ctx.runtimes}
+
+
+def _apply(runtime: TransportRuntime, faults: FaultSettings, cut: list[int]) -> None:
+    """In the receiver's thread. Lanes draw different numbers."""
+    apply_faults(
+        runtime.rx_state.faults,
+        drop=faults.drop,
+        duplicate=faults.duplicate,
+        reorder=faults.reorder,
+        corrupt=faults.corrupt,
+        delay_ns=int(faults.delay_us * 1000),
+        cut_nodes=cut,
+        seed=faults.seed + runtime.lane.number,
+    )
 
 
 def set_quarantine(runtime: TransportRuntime, node_ids: list[int]) -> None:

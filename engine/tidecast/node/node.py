@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tidecast import events
+from tidecast.agents.states import lanes_at_work
 from tidecast.api.link import (
     PublicationGrant,
     PublicationOptions,
@@ -27,7 +28,13 @@ from tidecast.api.link import (
 from tidecast.api.node import LeftBehind, PeerAddress
 from tidecast.buffers.counters import CountersFile
 from tidecast.config.internal import is_internal
-from tidecast.config.topology import FaultSettings, NodeConfig, TopicConfig, Topology
+from tidecast.config.topology import (
+    FaultSettings,
+    NodeConfig,
+    TopicConfig,
+    Topology,
+    TransportConfig,
+)
 from tidecast.errors import Conflict, ConnectionLost, NotFound, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -51,14 +58,14 @@ from tidecast.node.live.sessions import Sessions
 from tidecast.node.live.subscriptions import Subscriptions
 from tidecast.node.live.targets import Targets
 from tidecast.node.live.topics import Topics
-from tidecast.node.live.transports import Memory, TransportRuntime
+from tidecast.node.live.transports import Lane, Memory, TransportRuntime
 from tidecast.node.sealing.key_ring import WireKeyRing
 from tidecast.node.shm_directory import clear_leftovers, dead_nodes
 from tidecast.node.state import Client, Image, Publication
 from tidecast.node.storing.service import Storages
 from tidecast.queues.leases.store import LeaseStore
+from tidecast.transport.sockets import share_ports
 
-CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
 STOP_DRAIN_S = 1.0
 
 
@@ -126,6 +133,8 @@ class Node:
         )
         self.conductor.serve(self.tick, self._end_dependents)
         self._next_tick = 0.0
+        self._client_lines = lay.DOORBELLS_MAX
+        """Doorbell lines from here on are those of further lanes."""
         self.left_behind = LeftBehind()
 
     # --- life -------------------------------------------------------------------------------------
@@ -155,16 +164,31 @@ class Node:
             if config.kind == "ipc":
                 continue
             config = config.on(ctx.topology.node)  # noqa: PLW2901
-            sealed = self.wire_keys.open(config)
-            self.runtimes[config.name] = TransportRuntime(
-                config, index, (ctx.id, ctx.name), ctx.incarnation, names=ctx.names,
-                bells=ctx.bells, counters=ctx.counters, recorder=ctx.recorder, inline=ctx.inline,
-                on_events=self._from_agent, on_fault=self.conductor.agent_failed,
-                memory=self._memory, seed=ctx.seed, sealed=sealed, clock_ns=ctx.clock_ns,
-            )  # fmt: skip
+            self._open_lanes(config, index)
         for runtime in self.runtimes.values():
             set_quarantine(runtime, ctx.topology.node.quarantined)
             runtime.start()
+
+    def _open_lanes(self, config: TransportConfig, index: int) -> None:
+        """All lanes of a transport. A further one takes a doorbell line from behind the clients."""
+        ctx, at_work, beside = self.context, lanes_at_work(), 0
+        sealed = self.wire_keys.open(config)
+        for number in range(config.lanes):
+            self._client_lines -= number > 0
+            bell = 2 * index if number == 0 else self._client_lines
+            runtime = TransportRuntime(
+                config, index, (ctx.id, ctx.name), ctx.incarnation, names=ctx.names,
+                bells=ctx.bells, counters=ctx.counters, recorder=ctx.recorder, inline=ctx.inline,
+                on_events=self._from_agent, on_fault=self.conductor.agent_failed,
+                memory=self._memory, seed=ctx.seed, sealed=sealed[number] if sealed else None,
+                clock_ns=ctx.clock_ns, lane=Lane(number, bell, at_work, beside),
+            )  # fmt: skip
+            self.runtimes.add(runtime)
+            if number == 0 and runtime.sockets is not None:
+                beside = runtime.sockets.send.getsockname()[1]
+        opened = [each.sockets for each in self.runtimes.of(config.name) if each.sockets]
+        if config.kind == "udp-unicast" and len(opened) > 1:
+            share_ports(config.name, opened)
 
     def end(self) -> None:
         """Clients are about to lose this engine: those that outlive it keep their publications."""
@@ -247,8 +271,8 @@ class Node:
 
         Publishers raise ConnectionLost; to subscribers their publishers are gone.
         """
-        for name, runtime in self.runtimes.items():
-            if agent == f"sender-{name}":
+        for runtime in self.runtimes.values():
+            if agent == runtime.sender_name:
                 reason = (
                     f"the engine's {agent} fails again and again ({type(problem).__name__}: "
                     f"{problem}): restart the engine, and report its log"
@@ -261,7 +285,7 @@ class Node:
                         reason=reason,
                     )
                     self.context.notify(publication.client, event)
-            elif agent == f"receiver-{name}":
+            elif agent == runtime.receiver_name:
                 for image in [i for i in self.images_by_id.values() if i.runtime is runtime]:
                     self._images.end(image, "failed")
 
@@ -270,7 +294,7 @@ class Node:
         if now_ns is None and self.context.clock_ns is not time.monotonic_ns:
             now_ns = self.context.clock_ns()
         done = 0
-        for runtime in list(self.runtimes.values()):
+        for runtime in self.runtimes.values():
             done += runtime.work(now_ns)
         done += self.durable.work(now_ns) + self.consumers.work(now_ns)
         if self.context.now_s() >= self._next_tick:
@@ -288,10 +312,10 @@ class Node:
         self.context.check_process()
         with self.lock:
             taken = {c.doorbell for c in self.clients.values()}
-            lines = range(lay.DOORBELL_FIRST_CLIENT, lay.DOORBELLS_MAX)
+            lines = range(lay.DOORBELL_FIRST_CLIENT, self._client_lines)
             line = next((n for n in lines if n not in taken), None)
             if line is None:
-                raise Conflict(f"an engine serves at most {CLIENTS_MAX} clients")
+                raise Conflict(f"an engine serves at most {len(lines)} clients")
             client = Client(next(self.context.ids), name, line, of_engine, outlives)
             self.clients[client.id] = client
             for event in list(self.durable.registry.standing.values()):

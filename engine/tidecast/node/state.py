@@ -329,6 +329,10 @@ class Image(OwnRing):
         """The receiver has it, at ``slot``; -1: no more."""
         self.slot = slot
 
+    def move(self, runtime: TransportRuntime, slot: int) -> None:
+        """The receiver of another lane has it, at ``slot``."""
+        self.runtime, self.slot = runtime, slot
+
     def end(self, reason: str, now_s: float) -> None:
         """No more packets come; its readers drain it."""
         self.gone, self.gone_s = reason, now_s

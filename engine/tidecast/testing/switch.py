@@ -114,13 +114,15 @@ class Inbox:
 
 
 class Port:
-    """A node at the switch: what it sends, what is sent to it, and its two inboxes."""
+    """A lane of a node at the switch: what it sends, what is sent to it, and its two inboxes."""
 
-    def __init__(self, node_id: int, slots: int, packet_bytes: int) -> None:
-        self.node_id = node_id
+    def __init__(self, place: tuple[int, int], slots: int, packet_bytes: int) -> None:
+        """``place``: node id and lane. The sum of both decides which lane of others hears it."""
+        self.node_id, self.lane = place
+        self.number = sum(place)
         self.outgoing, self.toward = Inbox(slots, packet_bytes), Inbox(slots, packet_bytes)
         self.data, self.control = Inbox(slots, packet_bytes), Inbox(slots, packet_bytes)
-        self.origin = self.toward.address, node_id
+        self.origin = self.toward.address, self.node_id
         """Where its packets come from: address, and host."""
 
 
@@ -150,28 +152,32 @@ class Switch(Memory):
         self.trace: list[tuple[int, int, int, bytes]] | None = [] if trace else None
         """(time, source, target, bytes) of every packet delivered, in order."""
         self._random = random.Random(seed)
-        self._ports: dict[int, Port] = {}
+        self._ports: dict[tuple[int, int], Port] = {}
         self._kept: list[Port] = []  # others may still send to what is gone
         self._flying: list[tuple[int, int, Port, bool, tuple[int, int], bytes]] = []
         self._serial = 0
 
     # --- as `Memory` ------------------------------------------------------------------------------
 
-    def join(self, runtime: TransportRuntime, node_id: int) -> None:
-        """Give a node a port."""
-        port = self._ports[node_id] = Port(node_id, self.inbox_packets, self.packet_bytes)
+    def join(self, runtime: TransportRuntime) -> None:
+        """Give a lane of a node a port."""
+        place = runtime.place
+        port = self._ports[place] = Port(place, self.inbox_packets, self.packet_bytes)
         self._kept.append(port)
-        self.data[node_id], self.control[node_id] = port.data.array, port.control.array
+        self.data[place], self.control[place] = port.data.array, port.control.array
         self.members.append(runtime)
 
-    def targets(self, node_id: int) -> list[list[bytes]]:
-        """Every node sends to the switch alone."""
-        own = struct.pack("<qq", self._ports[node_id].outgoing.address, 0)
-        return [[own] * wire.CHANNELS]
+    def targets(self, place: tuple[int, int]) -> list[list[bytes]]:
+        """Every lane sends to the switch alone."""
+        port = self._ports.get(place)
+        if port is None:  # its node is gone
+            return []
+        return [[struct.pack("<qq", port.outgoing.address, 0)] * wire.CHANNELS]
 
     def forget(self, node_id: int) -> None:
         """A node is gone: nothing is delivered to it any more, nor what it sent last."""
-        self._ports.pop(node_id, None)
+        for place in [place for place in self._ports if place[0] == node_id]:
+            del self._ports[place]
 
     def close(self) -> None:
         """Give all inboxes back: no node runs any more."""
@@ -182,9 +188,9 @@ class Switch(Memory):
         self.control.clear()
         self.looks.clear()
 
-    def port(self, node_id: int) -> Port:
-        """A node's port."""
-        return self._ports[node_id]
+    def port(self, node_id: int, lane: int = 0) -> Port:
+        """The port of a lane of a node."""
+        return self._ports[node_id, lane]
 
     # --- moving -----------------------------------------------------------------------------------
 
@@ -199,8 +205,8 @@ class Switch(Memory):
 
     def waits_for(self, node_id: int) -> bool:
         """Something has arrived that a node did not take yet."""
-        port = self._ports.get(node_id)
-        return port is not None and port.data.waiting + port.control.waiting > 0
+        mine = [port for (node, _), port in self._ports.items() if node == node_id]
+        return any(port.data.waiting + port.control.waiting for port in mine)
 
     def next_due_ns(self) -> int:
         """When the next delayed packet is due."""
@@ -211,11 +217,15 @@ class Switch(Memory):
         moved = 0
         ports = list(self._ports.values())
         by_control = {p.control.address: p for p in ports}
+        nodes: dict[int, list[Port]] = {}
+        for port in ports:
+            nodes.setdefault(port.node_id, []).append(port)
         for port in ports:
             for _, data in port.outgoing.take():
                 moved += 1
-                for other in ports:
-                    if other is not port:
+                for node_id, lanes in nodes.items():
+                    if node_id != port.node_id:
+                        other = lanes[port.number % len(lanes)]
                         self._send(now_ns, port.node_id, port.origin, other, data, False)
         for port in ports:
             for source, data in port.toward.take():
@@ -231,13 +241,15 @@ class Switch(Memory):
                 self.counts["overflowed"] += 1
         return moved
 
-    def inject(self, target: int, data: bytes, *, control: bool = False, source: int = 0) -> bool:
-        """Put any bytes into a node's inbox.
+    def inject(
+        self, target: int, data: bytes, *, control: bool = False, source: int = 0, lane: int = 0
+    ) -> bool:
+        """Put any bytes into the inbox of a lane of a node.
 
         ``source``: the node from whose address they come; else a number of no node, which is the
         address of a stranger's host.
         """
-        origin, port = self._ports.get(source), self._ports[target]
+        origin, port = self._ports.get((source, 0)), self._ports[target, lane]
         inbox = port.control if control else port.data
         return inbox.put((0, source) if origin is None else origin.origin, data)
 

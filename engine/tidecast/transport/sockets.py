@@ -8,15 +8,19 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidecast.errors import ConfigError, Conflict
 from tidecast.layout.packet import CHANNEL_PORT_OFFSET, CHANNELS
+from tidecast.native.system.filters import share_port
 
 _SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
 _SOL_UDP, _UDP_GRO = 17, 104
 _SIOCGIFADDR = 0x8915
 _IP_MULTICAST_ALL = 49
+_PORT_STEP, _PORT_TRIES = 840, 64
+"""Ports of sending sockets of lanes: 840 is a multiple of each number of lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +101,46 @@ def _bind(one: socket.socket, host: str, port: int, what: str) -> None:
         raise
 
 
+def _bind_sender(one: socket.socket, host: str, what: str, lane: int, beside: int) -> None:
+    """Bind a sending socket; of a further lane to a port that differs from ``beside`` by ``lane``.
+
+    Receivers take the lane of a packet from its source port: so each lane here is another lane
+    there. Without such a port any one will do: two lanes may meet in one of a receiver.
+    """
+    first = beside + lane
+    for port in range(first, 65_536, _PORT_STEP)[:_PORT_TRIES] if lane else ():
+        try:
+            one.bind((host, port))
+        except OSError as problem:
+            if problem.errno not in (errno.EADDRINUSE, errno.EACCES):
+                break
+        else:
+            return
+    _bind(one, host, 0, what)
+
+
 def open_multicast(
-    *, name: str, group: str, port: int, interface: str, ttl: int, buffer_bytes: int, gro: bool
+    *,
+    name: str,
+    group: str,
+    port: int,
+    interface: str,
+    ttl: int,
+    buffer_bytes: int,
+    gro: bool,
+    lane: int = 0,
+    beside: int = 0,
 ) -> TransportSockets:
-    """Sockets of a multicast transport. Raises ConfigError, Conflict with the mend."""
+    """Sockets of a multicast transport. Raises ConfigError, Conflict with the mend.
+
+    ``lane``, ``beside``: of a further lane its number, and the port of the first one's ``send``.
+    """
     local = interface_address(interface, f"transport {name}: ")
     opened: list[socket.socket] = []
     try:
         send = _udp_socket(buffer_bytes, gro=False)
         opened.append(send)
-        _bind(send, local, 0, f"transport {name}: interface")
+        _bind_sender(send, local, f"transport {name}: interface", lane, beside)
         send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
         send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
         try:
@@ -184,18 +218,36 @@ def check_packet_fits(sockets: TransportSockets, name: str, packet_bytes: int, e
 
 
 def open_unicast(
-    *, name: str, bind: str, port: int, peers: list[str], buffer_bytes: int, gro: bool
+    *,
+    name: str,
+    bind: str,
+    port: int,
+    peers: list[str],
+    buffer_bytes: int,
+    gro: bool,
+    lane: int = 0,
+    lanes: int = 1,
+    beside: int = 0,
 ) -> TransportSockets:
-    """Sockets of a unicast transport; ``peers`` are ``host:port`` of the other nodes."""
+    """Sockets of a unicast transport; ``peers`` are ``host:port`` of the other nodes.
+
+    Its lanes share their ports; `share_ports` lets the kernel deal the packets. ``beside``: of a
+    further lane the port of the first one's ``send``.
+    """
     opened: list[socket.socket] = []
+    ports = [port + CHANNEL_PORT_OFFSET[channel] for channel in range(CHANNELS)]
     try:
         send = _udp_socket(buffer_bytes, gro=False)
         opened.append(send)
-        _bind(send, bind, 0, f"transport {name}")
-        for channel in range(CHANNELS):
+        _bind_sender(send, bind, f"transport {name}", lane, beside)
+        if lanes > 1 and lane == 0:
+            _check_free(bind, ports, f"transport {name}")
+        for each in ports:
             one = _udp_socket(buffer_bytes, gro=gro)
             opened.append(one)
-            _bind(one, bind, port + CHANNEL_PORT_OFFSET[channel], f"transport {name}")
+            if lanes > 1:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            _bind(one, bind, each, f"transport {name}")
     except BaseException:
         for one in opened:
             one.close()
@@ -209,3 +261,27 @@ def open_unicast(
             raise ConfigError(f"transport {name}: peers: {peer}: cannot resolve") from problem
         targets.append(tuple(target_at(address, int(peer_port))))
     return TransportSockets(opened[0], tuple(opened[1:]), tuple(targets))
+
+
+def _check_free(host: str, ports: Sequence[int], what: str) -> None:
+    """Raise Conflict when another program has a port, also one that would share it."""
+    for port in ports:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            _bind(probe, host, port, what)
+
+
+def share_ports(name: str, lanes: Sequence[TransportSockets]) -> None:
+    """Deal what comes to a unicast transport's ports to its lanes. Raises ConfigError."""
+    try:
+        for one in lanes[0].receive:
+            share_port(one, len(lanes))
+    except OSError as problem:
+        raise ConfigError(no_filters(name, len(lanes), problem)) from problem
+
+
+def no_filters(name: str, lanes: int, problem: OSError) -> str:
+    """The kernel refuses filters, without which lanes cannot share what comes."""
+    return (
+        f"transport {name}: lanes: {lanes}: allowed 1 here: the kernel refuses socket filters "
+        f"({problem.strerror})"
+    )

@@ -117,7 +117,8 @@ SENDER = Kind(
         ("bells", np.uint8, ()),
         ("packet", np.uint8, ()),  # one under construction
         ("misc", np.int64, ()),  # M_*
-        ("bucket", np.float64, ()),  # of the transport: packets, bytes, refilled_ns
+        ("bucket", np.float64, ()),  # of the lane: packets, bytes, refilled_ns
+        ("at_work", np.int64, (8,)),  # when each lane wanted to send at a limit; a line a lane
         ("refused", np.int64, ()),  # a bit a node that is quarantined or cut off
         ("names", np.uint8, (NAME_BYTES_MAX,)),  # of receivers' nodes, for the conductor
     ],
@@ -131,7 +132,7 @@ REMOVED = 2
 
 M_COUNT, M_BUSY, M_CURSOR, M_NODE, M_ROW, M_INCARNATION, M_POLL_SKIP = 0, 1, 2, 3, 4, 5, 6
 M_RATE_PACKETS, M_RATE_BYTES, M_SENDER_BELL, M_NAMES, M_FOREIGN_NS = 7, 8, 9, 10, 11
-M_RAN_NS, M_BEACON_NS = 12, 13
+M_RAN_NS, M_BEACON_NS, M_LANE, M_LANES = 12, 13, 14, 15
 """M_BEACON_NS: when the next beacon is due; 0: the transport has no discovered peers."""
 MISC_FIELDS = 32
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from tidecast.agents.live.compacting import stage_run, staged_bytes
-from tidecast.agents.live.publications import M_NODE, M_RATE_BYTES, M_RATE_PACKETS
+from tidecast.agents.live.publications import (
+    M_LANE,
+    M_LANES,
+    M_NODE,
+    M_RATE_BYTES,
+    M_RATE_PACKETS,
+)
 from tidecast.buffers.recorder import record
 from tidecast.buffers.slots import control_at, control_word, holds
 from tidecast.layout import packet as wire
@@ -38,6 +44,8 @@ PROBE_NS_MIN, PROBE_NS_MAX, PROBE_NS_UNKNOWN = 60_000, 10_000_000, 200_000
 NEAR_LIMIT_LINGER_NS = 1_000_000
 SEND_RETRY_NS = 1_000_000
 """A network that refuses packets (interface down, no route) is asked so often: no spin."""
+LANE_AT_WORK_NS = 10_000_000
+"""A lane that wanted to send since then has its share of the transport's rate."""
 PADDING_SHIFT = 3
 """COMPACT packets are as long as the longest of a run where that adds at most 1/8."""
 _HEADER = wire.PACKET_HEADER_BYTES
@@ -56,8 +64,19 @@ def counted(S, pub, counter, n):
 
 
 @inlined
-def _allowance(S, pub, ring, wanted, now_ns):
-    """How many of ``wanted`` packets the rate limits let go now."""
+def _lanes_at_work(S, waits, now_ns):
+    """How many lanes of the transport want to send: they share its rate evenly."""
+    if waits:
+        S.at_work[S.misc[M_LANE], 0] = now_ns
+    n = 0
+    for lane in range(S.misc[M_LANES]):
+        n += int(now_ns - S.at_work[lane, 0] < LANE_AT_WORK_NS)
+    return max(n, 1)
+
+
+@inlined
+def _allowance(S, pub, ring, waits, wanted, now_ns):
+    """How many of ``wanted`` packets the rate limits let go now. ``waits``: there is a message."""
     rate_packets = load_relaxed(ring, lay.RATE_PACKETS_AT)
     rate_bytes = load_relaxed(ring, lay.RATE_BYTES_AT)
     allowed = wanted
@@ -72,17 +91,15 @@ def _allowance(S, pub, ring, wanted, now_ns):
         )
     if S.misc[M_RATE_PACKETS] > 0 or S.misc[M_RATE_BYTES] > 0:
         elapsed = now_ns - int(S.bucket[2])
+        lanes = _lanes_at_work(S, waits, now_ns)
+        rate_packets = S.misc[M_RATE_PACKETS] / lanes
+        rate_bytes = S.misc[M_RATE_BYTES] / lanes
         burst_bytes = BURST_PACKETS_MIN * pub.slot_bytes
-        S.bucket[0] = refill(S.bucket[0], S.misc[M_RATE_PACKETS], elapsed, BURST_PACKETS_MIN)
-        S.bucket[1] = refill(S.bucket[1], S.misc[M_RATE_BYTES], elapsed, burst_bytes)
+        S.bucket[0] = refill(S.bucket[0], rate_packets, elapsed, BURST_PACKETS_MIN)
+        S.bucket[1] = refill(S.bucket[1], rate_bytes, elapsed, burst_bytes)
         S.bucket[2] = now_ns
         allowed = allowed_packets(
-            S.bucket[0],
-            S.bucket[1],
-            S.misc[M_RATE_PACKETS],
-            S.misc[M_RATE_BYTES],
-            pub.slot_bytes,
-            allowed,
+            S.bucket[0], S.bucket[1], rate_packets, rate_bytes, pub.slot_bytes, allowed
         )
     near = int(allowed < wanted)
     if near != pub.near_limit:
@@ -213,10 +230,11 @@ def send_new_packets(S, pub, ring, now_ns):
             return 0
     if pub.compacts != 0:
         wanted = min(wanted, S.bounce.size // pub.slot_bytes)
-    allowed = _allowance(S, pub, ring, wanted, now_ns)
+    waits = word & lay.CONTROL_LENGTH_MASK > _HEADER
+    allowed = _allowance(S, pub, ring, waits, wanted, now_ns)
     if allowed <= 0:
         counted(S, pub, C.RATE_LIMITED, 1)
-        if word & lay.CONTROL_LENGTH_MASK > _HEADER:
+        if waits:
             pub.waits_ns, pub.waits_rate = now_ns, 1
         return 0
     n, total = _sealed_run(pub, ring, allowed, now_ns)
@@ -301,7 +319,7 @@ def _copy_for_repair(S, pub, ring, seq, to, now_ns):
 def send_repairs(S, p, pub, ring, now_ns):
     """Resend what was asked for, gathered side by side, within the rate limits."""
     room = min(REPAIR_BURST_MAX, S.bounce.size // pub.slot_bytes)
-    allowed = _allowance(S, pub, ring, room, now_ns)
+    allowed = _allowance(S, pub, ring, True, room, now_ns)
     if allowed <= 0:
         counted(S, pub, C.RATE_LIMITED, 1)
         return 0

@@ -304,7 +304,8 @@ class PublisherSide:
     def adopt(self, mapped: MappedFile, config: TopicConfig) -> None:
         """Send on what a dead engine's ring holds for the topic's owner."""
         ctx, ring, about = self._ctx, mapped.array, describe(mapped.array)
-        runtime = ctx.runtimes.get(ctx.topology.transport(config.transport).name)
+        transport = ctx.topology.transport(config.transport)
+        runtime = ctx.runtimes.of_session(transport.name, about.session)
         seq, _, _ = archiver_tables.ack_record(ring, about)
         entry = next(
             (i for i, e in consumers(ring) if not e[lay.CONSUMER_SUBSCRIPTION_AT // 8]), -1

@@ -247,7 +247,7 @@ def add_publication(
         S = runtime.tx_state
         free = np.flatnonzero(S.pubs["active"] == 0)
         if free.size == 0:
-            raise SharedMemoryError(f"a transport carries at most {S.pubs.size} publications")
+            raise SharedMemoryError(f"a lane sends at most {S.pubs.size} publications")
         p = int(free[0])
         record = S.pubs[p]
         S.pubs[p] = np.zeros((), dtype=publication_table.PUBLICATION)
@@ -333,7 +333,7 @@ def add_image(
         S = runtime.rx_state
         free = np.flatnonzero(S.images["active"] == 0)
         if free.size == 0:
-            raise SharedMemoryError(f"a transport receives at most {S.images.size} sessions")
+            raise SharedMemoryError(f"a lane receives at most {S.images.size} sessions")
         i = int(free[0])
         now = ctx.clock_ns()
         S.images[i] = np.zeros((), dtype=image_table.IMAGE)
@@ -383,6 +383,56 @@ def add_image(
     runtime.on_receiver(add)
 
 
+def _take_image(runtime: TransportRuntime, slot: int) -> None:
+    """Take an image off a receiver's index. In its thread."""
+    S = runtime.rx_state
+    count = int(S.misc[image_table.M_COUNT])
+    place = int(np.flatnonzero(S.index[:count] == slot)[0])
+    S.index[place] = S.index[count - 1]
+    S.misc[image_table.M_COUNT] = count - 1
+    S.images[slot]["active"] = 0
+    S.misc[image_table.M_LAST_SESSION] = 0
+
+
+def move_image(image: Image, runtime: TransportRuntime) -> None:
+    """Give an image to the receiver of another lane, as it is. Raises SharedMemoryError.
+
+    Only the conductor takes places in a receiver's table, so one that is free stays free.
+    """
+    before, S = image.runtime, runtime.rx_state
+    free = np.flatnonzero(S.images["active"] == 0)
+    if free.size == 0:
+        raise SharedMemoryError(f"a lane receives at most {S.images.size} sessions")
+    i = int(free[0])
+
+    def take_out() -> tuple[np.ndarray, np.ndarray]:
+        state = before.rx_state
+        record, gaps = state.images[image.slot].copy(), state.gaps[image.slot].copy()
+        _take_image(before, image.slot)
+        return record, gaps
+
+    record, gaps = before.on_receiver(take_out)
+
+    def add() -> None:
+        S.images[i], S.gaps[i] = record, gaps
+        S.images[i]["index"], S.images[i]["next"] = i, -1
+        count = int(S.misc[image_table.M_COUNT])
+        S.index[count] = i
+        S.misc[image_table.M_COUNT] = count + 1
+        image.move(runtime, i)
+
+    runtime.on_receiver(add)
+
+
+def count_foreign(ctx: NodeContext, image: Image) -> None:
+    """A SETUP of an image's session came from a foreign address, to another lane."""
+
+    def count() -> None:
+        ctx.counters.values[image.row, counters_layout.Counter.FOREIGN_ADDRESS] += 1
+
+    image.runtime.on_receiver(count)
+
+
 def remove_image(ctx: NodeContext, image: Image, *, leave: bool = False) -> None:
     """Take an image away from its receiver; with ``leave`` tell the publisher in the same step.
 
@@ -392,15 +442,9 @@ def remove_image(ctx: NodeContext, image: Image, *, leave: bool = False) -> None
     runtime = image.runtime
 
     def take_out() -> None:
-        S = runtime.rx_state
         for _ in range(LEAVE_REPEATS if leave else 0):
             leave_session(runtime.inline_arguments[1], image.slot, ctx.clock_ns())
-        count = int(S.misc[image_table.M_COUNT])
-        place = int(np.flatnonzero(S.index[:count] == image.slot)[0])
-        S.index[place] = S.index[count - 1]
-        S.misc[image_table.M_COUNT] = count - 1
-        S.images[image.slot]["active"] = 0
-        S.misc[image_table.M_LAST_SESSION] = 0
+        _take_image(runtime, image.slot)
 
     if image.slot >= 0:
         ctx.source_gone(image)
@@ -462,6 +506,7 @@ def publication_row(publication: Publication) -> dict[str, Any]:
     if publication.slot >= 0 and publication.runtime is not None:
         record = publication.runtime.tx_state.pubs[publication.slot]
         row |= {
+            "lane": publication.runtime.lane.number,
             "sent": int(record["sent"]),
             "receivers": int(record["receivers"]) << int(record["sampling"]),
             "slowest_consumed": min(int(record["lowest"]), int(record["sent"])),
@@ -489,6 +534,7 @@ def image_row(image: Image) -> dict[str, Any]:
     if image.slot >= 0:
         record = image.runtime.rx_state.images[image.slot]
         row |= {
+            "lane": image.runtime.lane.number,
             "slots": int(record["slots"]),
             "highest": int(record["highest"]),
             "contiguous": int(record["contiguous"]),

@@ -181,6 +181,15 @@ class Images:
         )
         return image
 
+    def move(self, image: Image, runtime: TransportRuntime) -> None:
+        """A session comes to another lane from now on. Raises SharedMemoryError: no room there."""
+        before = image.runtime
+        agent_tables.move_image(image, runtime)
+        for each in (before, runtime):
+            known = self.known.of(each)
+            known.image_changed(image.session)
+            known.write()
+
     def connect(self, image: Image, subscription: Subscription, position: int) -> None:
         """Let a subscription read an image from packet ``position`` on."""
         client = self._ctx.clients[subscription.client]

@@ -86,7 +86,7 @@ class Publications:
         transport = ctx.topology.transport(config.transport)
         channel, slots = _geometry(config, transport, options)
         continued = continuation.accepted(ctx, client, config, options, slots)
-        session = self._new_session() if continued is None else continued.session
+        session = self._new_session(transport) if continued is None else continued.session
         producer = None
         if config.mode == "durable":
             producer = self._producers.begin(config, options, session)
@@ -101,8 +101,8 @@ class Publications:
                 self._producers.abort(config, producer)
             raise
         publication = Publication(
-            publication_id, client.id, config, session, mapped, ctx.runtimes.get(transport.name),
-            began_ns=ctx.clock_ns(),
+            publication_id, client.id, config, session, mapped,
+            ctx.runtimes.of_session(transport.name, session), began_ns=ctx.clock_ns(),
         )  # fmt: skip
         if continued is not None:
             continuation.prepare(publication, continued)
@@ -140,11 +140,18 @@ class Publications:
         )
         return grant if producer is None else _with_session(grant, producer, config, ctx.name)
 
-    def _new_session(self) -> int:
-        session = self._ctx.random_id(31)
-        while self._ctx.pubs.of("session", session):
-            session = self._ctx.random_id(31)
-        return session
+    def _new_session(self, transport: TransportConfig) -> int:
+        """An id that no publication has, of the lane that sends the fewest publications."""
+        ctx, used = self._ctx, [0] * transport.lanes
+        for publication in ctx.pubs.values() if transport.lanes > 1 else ():
+            runtime = publication.runtime
+            mine = runtime is not None and runtime.config.name == transport.name
+            if runtime is not None and mine and not publication.closing:
+                used[runtime.lane.number] += 1
+        while True:
+            session = ctx.runtimes.session_of_lane(transport.name, ctx.random_id(31), used)
+            if not ctx.pubs.of("session", session):
+                return session
 
     def _begin(self, publication: Publication) -> None:
         """Let a publication be sent, and read by local subscriptions."""

@@ -1,4 +1,4 @@
-"""The tables of a transport's receiver: the way of each session's packets, and the wanted topics.
+"""The tables of each receiver: the way of each session's packets, and the wanted topics.
 
 The receiver has tables of its own. Here is what they should hold, and which entries have changed
 since they were written: a change costs the same however many there are. Called with the node's lock
@@ -25,7 +25,7 @@ Place = tuple[str, int]
 
 
 class KnownSessions:
-    """The way of each session's packets in the receiver of one transport."""
+    """The way of each session's packets in the receiver of one lane of a transport."""
 
     def __init__(self, images: Indexed[Image], runtime: TransportRuntime) -> None:
         self._images, self._runtime = images, runtime
@@ -88,7 +88,7 @@ class KnownSessions:
     def _write(self, session: int) -> None:
         state, value, following = self._runtime.rx_state, self._why.get(session), -1
         for image in self._images.of("session", (self._runtime.config.name, session)):
-            if image.slot >= 0:
+            if image.slot >= 0 and image.runtime is self._runtime:
                 state.images[image.slot]["next"] = following
                 value = following = image.slot
         if value is None:
@@ -98,18 +98,18 @@ class KnownSessions:
 
 
 class SessionTables:
-    """The `KnownSessions` of each transport."""
+    """The `KnownSessions` of each lane of the transports."""
 
     def __init__(self, images: Indexed[Image]) -> None:
         self._images = images
-        self._of: dict[str, KnownSessions] = {}
+        self._of: dict[tuple[str, int], KnownSessions] = {}
 
     def of(self, runtime: TransportRuntime) -> KnownSessions:
-        """The known sessions of a transport."""
-        name = runtime.config.name
-        if name not in self._of:
-            self._of[name] = KnownSessions(self._images, runtime)
-        return self._of[name]
+        """The known sessions of a lane."""
+        key = (runtime.config.name, runtime.lane.number)
+        if key not in self._of:
+            self._of[key] = KnownSessions(self._images, runtime)
+        return self._of[key]
 
     def image_changed(self, image: Image) -> None:
         """A session has one image more, or less."""
@@ -203,25 +203,23 @@ class WantedTopics:
 
     def _write(self, place: Place, bit: int) -> None:
         name, number = place
-        runtime = self._ctx.runtimes.get(name)
-        if runtime is None:
-            return
         word, mask = number >> 6, 1 << (number & 63)
 
-        def put() -> None:
+        def put(runtime: TransportRuntime) -> None:
             bits = int(runtime.rx_state.wanted[word]) & ((1 << 64) - 1)
             bits = bits | mask if bit else bits & ~mask
             runtime.rx_state.wanted[word] = bits - (1 << 64) if bits >> 63 else bits
-            self._write_reads(name)
+            self._write_reads(runtime)
 
-        runtime.on_receiver(put)
+        for runtime in self._ctx.runtimes.of(name):
+            runtime.on_receiver(partial(put, runtime))
 
     def _write_all(self) -> None:
-        for name, runtime in self._ctx.runtimes.items():
-            runtime.on_receiver(partial(self._write_reads, name))
+        for runtime in self._ctx.runtimes.values():
+            runtime.on_receiver(partial(self._write_reads, runtime))
 
-    def _write_reads(self, name: str) -> None:
+    def _write_reads(self, runtime: TransportRuntime) -> None:
         """In the receiver's thread: does anybody read from it, and everything?"""
-        misc = self._ctx.runtimes[name].rx_state.misc
+        misc, name = runtime.rx_state.misc, runtime.config.name
         misc[image_table.M_WANT_ALL] = int(self._patterns > 0)
         misc[image_table.M_READS] = int(self._patterns > 0 or self._on[name] > 0)

@@ -16,6 +16,7 @@ from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.node.context import NodeContext
+from tidecast.node.live import agent_tables
 from tidecast.node.live.images import Images, report_evicted
 from tidecast.node.live.peers import Peers
 from tidecast.node.live.publications import Publications
@@ -142,7 +143,8 @@ class Sessions:
         Of a session that has one image and misses another no SETUP comes: the last one must do.
         """
         for runtime, setup in self._images.refused.take_due(now_s):
-            if self._ctx.living_images(runtime, setup.session):
+            images = self._ctx.living_images(runtime, setup.session)
+            if any(image.runtime is runtime for image in images):
                 self._handle_setups(runtime, [setup])
             elif self._known.of(runtime).has(setup.session):
                 self._known.forget(runtime, setup.session)
@@ -185,9 +187,8 @@ class Sessions:
             return
         if known is not None and known.incarnation != setup.incarnation:
             self._supersede_older(setup)
-        for image in self._ctx.living_images(runtime, setup.session):
-            if image.incarnation != setup.incarnation:
-                self._continue_at(image, setup)
+        if not self._take_over(runtime, setup):
+            return
         topic = self._topic_of(runtime, setup)
         readers = self._ctx.subscriptions_to(topic.name) if topic is not None else []
         sessions.forget(setup.session)
@@ -216,6 +217,26 @@ class Sessions:
                 self._images.end(image, "restarted")
             elif not image.superseded_ns:  # its publisher may continue it
                 image.supersede(self._ctx.clock_ns())
+
+    def _take_over(self, runtime: TransportRuntime, setup: Setup) -> bool:
+        """A session that has images: it continues at its node's next engine, on this lane or not.
+
+        False: another lane receives it from another address, and this is a stranger's SETUP.
+        """
+        images = self._ctx.living_images(runtime, setup.session)
+        for image in images:
+            if image.runtime is not runtime and image.incarnation == setup.incarnation:
+                agent_tables.count_foreign(self._ctx, image)
+                self._peers.foreign(runtime, setup.session, setup.source, setup.address_words)
+                self._images.refused.later(runtime, setup, image_table.SESSION_ENDED)
+                return False
+        for image in images:
+            if image.incarnation == setup.incarnation:
+                continue
+            if image.runtime is not runtime:
+                self._images.move(image, runtime)
+            self._continue_at(image, setup)
+        return True
 
     def _continue_at(self, image: Image, setup: Setup) -> None:
         """A session continues at its node's next engine: from there it is believed now."""

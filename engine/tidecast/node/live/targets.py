@@ -59,8 +59,8 @@ class Targets:
         """Send to these peers from now on, by transport; the problems, by transport."""
         problems = {}
         for name, peers in wanted.items():
-            runtime = self._ctx.runtimes.get(name)
-            if runtime is None or runtime.config.kind != "udp-unicast" or runtime.config.peers:
+            lanes = self._ctx.runtimes.of(name)
+            if not lanes or lanes[0].config.kind != "udp-unicast" or lanes[0].config.peers:
                 continue
             others = [each for each in peers if each.node_id != self._ctx.id]
             problem = _problem(others)
@@ -68,11 +68,11 @@ class Targets:
                 problems[name] = problem
                 self._ctx.count(NodeCounter.PEERS_REFUSED)
             else:
-                self._put(runtime, others)
+                self._put(lanes, others)
         return problems
 
-    def _put(self, runtime: TransportRuntime, peers: list[PeerAddress]) -> None:
-        known = self._of.setdefault(runtime.config.name, {})
+    def _put(self, lanes: list[TransportRuntime], peers: list[PeerAddress]) -> None:
+        known = self._of.setdefault(lanes[0].config.name, {})
         wanted = {each.node_id: each for each in peers}
         if wanted == {node_id: target.peer for node_id, target in known.items()}:
             return
@@ -82,20 +82,21 @@ class Targets:
             for node_id in known.keys() & wanted.keys()
             if known[node_id].peer.where != wanted[node_id].where
         }
-        runtime.set_peers(peers, left=left, moved=moved)
+        for runtime in lanes:
+            runtime.set_peers(peers, left=left, moved=moved)
         new = wanted.keys() - known.keys()
         for node_id in left:
             del known[node_id]
         for node_id, peer in wanted.items():
             if node_id in new or node_id in moved:
-                heard_ns = runtime.heard_ns(node_id)
+                heard_ns = _heard_ns(lanes, node_id)
                 known[node_id] = Target(peer, self._ctx.ran_s, heard_ns)
             else:
                 known[node_id].peer = peer
         self._ctx.note(
             rec.LOW,
             rec.Code.PEERS_CHANGED,
-            runtime.index,
+            lanes[0].index,
             len(peers),
             len(new),
             len(moved),
@@ -108,15 +109,15 @@ class Targets:
             return
         self._next_look_s = now_s + LOOK_S
         for name, known in self._of.items():
-            runtime = self._ctx.runtimes.get(name)
-            if runtime is None:  # the node has stopped
+            lanes = self._ctx.runtimes.of(name)
+            if not lanes:  # the node has stopped
                 continue
             for target in known.values():
-                self._look(runtime, target)
+                self._look(lanes, target)
 
-    def _look(self, runtime: TransportRuntime, target: Target) -> None:
-        peer, name = target.peer, runtime.config.name
-        heard_ns, ran_s = runtime.heard_ns(peer.node_id), self._ctx.ran_s
+    def _look(self, lanes: list[TransportRuntime], target: Target) -> None:
+        peer, name = target.peer, lanes[0].config.name
+        heard_ns, ran_s = _heard_ns(lanes, peer.node_id), self._ctx.ran_s
         if heard_ns != target.heard_ns:
             target.heard_ns, target.quiet_s = heard_ns, ran_s
         silence_s = ran_s - target.quiet_s
@@ -129,18 +130,18 @@ class Targets:
             return
         self._ctx.count(NodeCounter.PEERS_SILENT)
         millis = int(silence_s * 1000)
-        self._ctx.note(rec.ALERT, rec.Code.PEER_UNHEARD, peer.node_id, runtime.index, millis)
+        self._ctx.note(rec.ALERT, rec.Code.PEER_UNHEARD, peer.node_id, lanes[0].index, millis)
         self._report(events.PeerSilent(**about._asdict(), silence_s=round(silence_s, 1)))
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping a peer. ``heard_age_s`` None: it was never heard."""
         now_ns, found = self._ctx.clock_ns(), []
         for name, known in self._of.items():
-            runtime = self._ctx.runtimes.get(name)
-            if runtime is None:  # the node has stopped
+            lanes = self._ctx.runtimes.of(name)
+            if not lanes:  # the node has stopped
                 continue
             for target in known.values():
-                heard_ns = runtime.heard_ns(target.peer.node_id)
+                heard_ns = _heard_ns(lanes, target.peer.node_id)
                 age_s = max(now_ns - heard_ns, 0) / 1e9 if heard_ns else None
                 found.append(
                     {
@@ -153,6 +154,11 @@ class Targets:
                     }
                 )
         return found
+
+
+def _heard_ns(lanes: list[TransportRuntime], node_id: int) -> int:
+    """When any lane heard a node last; 0: never."""
+    return max(runtime.heard_ns(node_id) for runtime in lanes)
 
 
 def _problem(peers: Sequence[PeerAddress]) -> str:

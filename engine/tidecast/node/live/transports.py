@@ -1,4 +1,7 @@
-"""One transport at run time: sockets, the state of its two agents, and the threads that run them.
+"""One lane of a transport at run time: sockets, the state of its two agents, and their threads.
+
+A transport has one lane, or several that are alike: a session is sent by one of them, and received
+by one of them (`tidecast.node.lanes`).
 
 Agents own their state. Other threads change it by a command (`on_sender`, `on_receiver`): it
 runs in the agent's thread between two duty cycles, or at once when the agents are inline.
@@ -11,6 +14,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,16 +31,22 @@ from tidecast.agents.run import (
     run_sender,
 )
 from tidecast.agents.runner import AgentRunner
-from tidecast.agents.states import SCRATCH_BYTES, receiver_state, sender_state
+from tidecast.agents.states import (
+    SCRATCH_BYTES,
+    lanes_at_work,
+    receiver_state,
+    sender_state,
+)
 from tidecast.api.node import PeerAddress
 from tidecast.buffers.counters import CountersFile
 from tidecast.config.topology import TransportConfig
+from tidecast.errors import ConfigError
 from tidecast.layout import counters as counters_layout
 from tidecast.layout.packet import CHANNELS, SOURCE_AT
 from tidecast.layout.sealed import SEAL_BYTES
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
-from tidecast.native.system.filters import drop_own_packets
+from tidecast.native.system.filters import filter_packets
 from tidecast.native.system.syscalls import NOW
 from tidecast.node.sealing.transport_keys import SealedTransport
 from tidecast.protocol.sealing.receiver import LEARNED
@@ -45,6 +55,7 @@ from tidecast.transport.sockets import (
     TransportSockets,
     check_packet_fits,
     interface_address,
+    no_filters,
     open_multicast,
     open_unicast,
     target_at,
@@ -53,20 +64,38 @@ from tidecast.transport.sockets import (
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The place of a lane in its transport. ``bell``: the doorbell line of its sender.
+
+    ``beside``: of a further lane the port of the first one's sending socket. ``at_work``: of all
+    lanes, see `tidecast.agents.states.lanes_at_work`.
+    """
+
+    number: int
+    bell: int
+    at_work: np.ndarray
+    beside: int = 0
+
+
 class Memory:
-    """An in-memory network: every node's inboxes, by node id. One process, agents inline."""
+    """An in-memory network: the inboxes of each (node id, lane). One process, agents inline.
+
+    A packet comes to the lane of a node that the number of its sender gives, modulo how many lanes
+    that node has: see `tidecast.native.system.filters`.
+    """
 
     def __init__(self, packet_bytes: int = 1400, inbox_packets: int = 4096) -> None:
         self.packet_bytes = packet_bytes
         self.inbox_packets = inbox_packets
-        self.data: dict[int, np.ndarray] = {}
-        self.control: dict[int, np.ndarray] = {}
+        self.data: dict[tuple[int, int], np.ndarray] = {}
+        self.control: dict[tuple[int, int], np.ndarray] = {}
         self.members: list[TransportRuntime] = []
 
-    def join(self, runtime: TransportRuntime, node_id: int) -> None:
-        """Give a node its inboxes and tell everybody."""
-        self.data[node_id] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
-        self.control[node_id] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
+    def join(self, runtime: TransportRuntime) -> None:
+        """Give a lane of a node its inboxes and tell everybody."""
+        self.data[runtime.place] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
+        self.control[runtime.place] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
         self.members.append(runtime)
 
     def leave(self, runtime: TransportRuntime) -> None:
@@ -74,19 +103,21 @@ class Memory:
         self.members.remove(runtime)
         self.retarget()
 
-    def targets(self, node_id: int) -> list[list[bytes]]:
-        """Addresses of all other nodes."""
-        living = {m.node_id for m in self.members}
+    def targets(self, place: tuple[int, int]) -> list[list[bytes]]:
+        """Addresses of all other nodes, for a lane."""
+        lanes: dict[int, int] = {}
+        for member in self.members:
+            lanes[member.node_id] = member.config.lanes
         return [
-            [struct.pack("<qq", address(inbox), 0)] * CHANNELS
-            for other, inbox in self.data.items()
-            if other != node_id and other in living
+            [struct.pack("<qq", address(self.data[node, sum(place) % n]), 0)] * CHANNELS
+            for node, n in lanes.items()
+            if node != place[0] and (node, sum(place) % n) in self.data
         ]
 
     def retarget(self) -> None:
         """Give every member the addresses of all others."""
         for member in self.members:
-            member.set_targets(self.targets(member.node_id))
+            member.set_targets(self.targets(member.place))
 
 
 NAMES_MAX = 16_384
@@ -116,7 +147,7 @@ def host_of(runtime: TransportRuntime, words: tuple[int, int]) -> int:
 
 
 class TransportRuntime:
-    """Sockets and agents of one transport of one node."""
+    """Sockets and agents of one lane of a transport of one node."""
 
     def __init__(
         self,
@@ -136,15 +167,20 @@ class TransportRuntime:
         memory: Memory | None = None,
         seed: int | None = None,
         sealed: SealedTransport | None = None,
+        lane: Lane | None = None,
     ) -> None:
         """``node``: our id and name. ``names``: where names of receivers' nodes go, by id.
 
-        ``sealed``: keys, where packets are sealed.
+        ``sealed``: keys, where packets are sealed. ``lane``: None: the first one.
         """
         self._on_fault, self.sealed, self._clock_ns = on_fault, sealed, clock_ns
         self.config, self.index, self.inline = config, index, inline
         self.node_id, self._node_name = node
-        self.sender_bell = 2 * index
+        self.lane = Lane(0, 2 * index, lanes_at_work()) if lane is None else lane
+        self.place = (self.node_id, self.lane.number)
+        self.label = config.name if config.lanes == 1 else f"{config.name}/{self.lane.number}"
+        """The name of its agents, and of their counters."""
+        self.sender_bell = self.lane.bell
         self.bells, self._on_events, self.memory, self._names = bells, on_events, memory, names
         self.sockets: TransportSockets | None = None
         self._refused: frozenset[int] = frozenset()
@@ -155,9 +191,9 @@ class TransportRuntime:
         self._wake_fd = -1
         self._sender: AgentRunner | None = None
         self._receiver: AgentRunner | None = None
-        name = f"{config.name} {config.kind}"
-        self.sender_row = counters.allocate(counters_layout.ROW_SENDER, config.name, name)
-        self.receiver_row = counters.allocate(counters_layout.ROW_RECEIVER, config.name, name)
+        name = f"{self.label} {config.kind}"
+        self.sender_row = counters.allocate(counters_layout.ROW_SENDER, self.label, name)
+        self.receiver_row = counters.allocate(counters_layout.ROW_RECEIVER, self.label, name)
         self._build(incarnation, counters, recorder, seed)
 
     def receive_buffer_bytes(self, channel: int) -> int:
@@ -183,7 +219,7 @@ class TransportRuntime:
         c = self.config
         if c.kind == "memory":
             assert self.memory is not None, "a memory transport needs a Memory"
-            self.memory.join(self, self.node_id)
+            self.memory.join(self)
             return -1, [-1] * CHANNELS, [], wire_io.KIND_MEMORY
         if c.kind == "udp-multicast":
             self.sockets = open_multicast(
@@ -194,6 +230,8 @@ class TransportRuntime:
                 ttl=c.ttl_hops,
                 buffer_bytes=c.socket_buffer_bytes,
                 gro=c.gso,
+                lane=self.lane.number,
+                beside=self.lane.beside,
             )
         else:
             self.sockets = open_unicast(
@@ -203,15 +241,27 @@ class TransportRuntime:
                 peers=c.peers,
                 buffer_bytes=c.socket_buffer_bytes,
                 gro=c.gso,
+                lane=self.lane.number,
+                lanes=c.lanes,
+                beside=self.lane.beside,
             )
-        for one in self.sockets.receive:
-            with contextlib.suppress(OSError):  # no filters here: the receiver drops them itself
-                drop_own_packets(one, SOURCE_AT, self.node_id)
+        self._filter(self.sockets)
         if c.secure != "off":
             check_packet_fits(self.sockets, c.name, c.packet_bytes, SEAL_BYTES)
         fds = [s.fileno() for s in self.sockets.receive]
         targets = [list(t) for t in self.sockets.targets]
         return self.sockets.send.fileno(), fds, targets, wire_io.KIND_UDP
+
+    def _filter(self, sockets: TransportSockets) -> None:
+        """Drop own packets in the kernel, and of a multicast transport those of other lanes."""
+        lanes = self.config.lanes if self.config.kind == "udp-multicast" else 1
+        for one in sockets.receive:
+            try:
+                filter_packets(one, SOURCE_AT, self.node_id, self.lane.number, lanes)
+            except OSError as problem:
+                if lanes > 1:
+                    raise ConfigError(no_filters(self.config.name, lanes, problem)) from problem
+                return  # no filters here: the receiver drops its own packets itself
 
     def _build(
         self, incarnation: int, counters: CountersFile, recorder: Bytes, seed: int | None
@@ -219,8 +269,8 @@ class TransportRuntime:
         send_fd, receive_fds, targets, kind = self._open()
         c = self.config
         self._kind = kind
-        source = address(self.memory.control[self.node_id]) if self.memory else 0
-        inbox = address(self.memory.data[self.node_id]) if self.memory else 0
+        source = address(self.memory.control[self.place]) if self.memory else 0
+        inbox = address(self.memory.data[self.place]) if self.memory else 0
         sealed = self.sealed
         tx = wire_io.send_io(
             kind, send_fd, targets, c.packet_bytes, c.gso, source,
@@ -229,7 +279,11 @@ class TransportRuntime:
         back = wire_io.receive_io(kind, send_fd, source)
         shared: Any = {"counters": counters.values, "recorder": recorder, "bells": self.bells}
         self.tx_state = sender_state(
-            tx, back, opener=None if sealed is None else sealed.sender.opener, **shared
+            tx,
+            back,
+            opener=None if sealed is None else sealed.sender.opener,
+            at_work=self.lane.at_work,
+            **shared,
         )
         misc = self.tx_state.misc
         misc[publication_table.M_NODE], misc[publication_table.M_ROW] = (
@@ -239,6 +293,10 @@ class TransportRuntime:
         misc[publication_table.M_INCARNATION], misc[publication_table.M_SENDER_BELL] = (
             incarnation,
             self.sender_bell,
+        )
+        misc[publication_table.M_LANE], misc[publication_table.M_LANES] = (
+            self.lane.number,
+            c.lanes,
         )
         misc[publication_table.M_RATE_PACKETS] = c.rate_packets_per_s
         misc[publication_table.M_RATE_BYTES] = c.rate_bytes_per_s
@@ -313,7 +371,8 @@ class TransportRuntime:
             self.set_targets(targets)
             self._put_refused()
             self._drop_receivers(left, moved)
-            self.tx_state.misc[publication_table.M_BEACON_NS] = 1 if targets else 0
+            beacons = bool(targets) and self.lane.number == 0  # one lane speaks for the node
+            self.tx_state.misc[publication_table.M_BEACON_NS] = int(beacons)
 
         self.on_sender(put)
 
@@ -374,7 +433,7 @@ class TransportRuntime:
         )
         n = len(fds)
         self._sender = AgentRunner(
-            f"sender-{self.config.name}",
+            self.sender_name,
             lambda: int(run_sender(self._handles[0], idle, self._scratch)),
             self.tx_state.attention,
             lambda: self._hand_on(self.tx_state),
@@ -382,7 +441,7 @@ class TransportRuntime:
             self._on_fault,
         )
         self._receiver = AgentRunner(
-            f"receiver-{self.config.name}",
+            self.receiver_name,
             lambda: int(
                 run_receiver(self._handles[1], idle, self._rx_scratch, pollfds, n, self.sender_bell)
             ),
@@ -393,6 +452,16 @@ class TransportRuntime:
         )
         self._sender.start()
         self._receiver.start()
+
+    @property
+    def sender_name(self) -> str:
+        """The name of the sender as an agent."""
+        return f"sender-{self.label}"
+
+    @property
+    def receiver_name(self) -> str:
+        """The name of the receiver as an agent."""
+        return f"receiver-{self.label}"
 
     @property
     def sender_thread(self) -> int:

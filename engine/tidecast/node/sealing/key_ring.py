@@ -39,7 +39,8 @@ class WireKeyRing:
         self._path = ctx.data_dir / FILE_NAME
         self._keys = WireKeys()
         self._seen: tuple[int, int, int] | None = None
-        self._sealed: dict[str, SealedTransport] = {}
+        self._sealed: dict[str, list[SealedTransport]] = {}
+        """The lanes of each transport."""
         self._choices: dict[str, EpochChoice] = {}
         self._in_use: dict[str, tuple[tuple[int, ...], int]] = {}
         self.service_clock = ServiceClock()
@@ -49,13 +50,13 @@ class WireKeyRing:
         self._boot = 0
         """64 random bits of this start: the keys of two starts differ."""
 
-    def open(self, config: TransportConfig) -> SealedTransport | None:
-        """Keys for a transport that is about to start; None: it is not sealed.
+    def open(self, config: TransportConfig) -> list[SealedTransport]:
+        """Keys for each lane of a transport that is about to start; none: it is not sealed.
 
         Raises ConfigError with the remedy: no libcrypto, or `required` without an epoch.
         """
         if config.secure == "off":
-            return None
+            return []
         at = f"transport {config.name}: secure: {config.secure}"
         try:
             library = find_libcrypto()
@@ -68,11 +69,14 @@ class WireKeyRing:
             self._read(strict=True)
         if not self._boot:
             self._boot = secrets.randbits(64) if self._ctx.seed is None else self._ctx.random_id(62)
-        made = SealedTransport(config, self._ctx.id, self._boot, library)
+        made = [
+            SealedTransport(config, self._ctx.id, self._boot, library, lane)
+            for lane in range(config.lanes)
+        ]
         self._sealed[config.name] = made
         self._choices[config.name] = EpochChoice(required=config.secure == "required")
         self._put_to_use(config.name)
-        if config.secure == "required" and not made.active:
+        if config.secure == "required" and not made[0].active:
             raise ConfigError(
                 f"{at}: {self._path} has no epoch of this transport: `tidecast wire keys "
                 f"new {config.name}` makes one, for all nodes of the transport; for engines of a "
@@ -87,15 +91,17 @@ class WireKeyRing:
         self._next_s = now_s + LOOK_S
         self._read(strict=False)
         refused = frozenset(self._ctx.topology.node.quarantined)
-        for name, sealed in self._sealed.items():
+        for name, lanes in self._sealed.items():
             self._put_to_use(name)
-            sealed.refuse(refused)
-            sealed.prepare()
+            for sealed in lanes:
+                sealed.refuse(refused)
+                sealed.prepare()
 
     def stop(self) -> None:
         """Wipe all keys; the agents have ended."""
-        for sealed in self._sealed.values():
-            sealed.close()
+        for lanes in self._sealed.values():
+            for sealed in lanes:
+                sealed.close()
         self._sealed.clear()
 
     def state(self) -> list[dict[str, object]]:
@@ -104,11 +110,11 @@ class WireKeyRing:
         return [
             {
                 "transport": name,
-                "secure": modes[sealed.mode],
-                "epoch": sealed.active,
-                "accepted": list(sealed.accepted),
+                "secure": modes[lanes[0].mode],
+                "epoch": lanes[0].active,
+                "accepted": list(lanes[0].accepted),
             }
-            for name, sealed in self._sealed.items()
+            for name, lanes in self._sealed.items()
         ]
 
     # --- the file ---------------------------------------------------------------------------------
@@ -132,10 +138,14 @@ class WireKeyRing:
                 self._missing(name, 0, 0, "", str(problem))
 
     def _put_to_use(self, name: str) -> None:
-        sealed, now_ns = self._sealed[name], self._ctx.clock_ns()
+        lanes, now_ns = self._sealed[name], self._ctx.clock_ns()
         times = Times(now_ns, self._ctx.wall_ns(), self.service_clock.now_ns(now_ns))
         epochs = self._keys.transports.get(name, [])
-        accepted, active = self._choices[name].choose(epochs, times, sealed.heard())
+        heard: dict[int, int] = {}
+        for sealed in lanes:
+            for epoch, at_ns in sealed.heard().items():
+                heard[epoch] = max(heard.get(epoch, 0), at_ns)
+        accepted, active = self._choices[name].choose(epochs, times, heard)
         if not active:
             problem = f"transport {name}: {FILE_NAME} has no epoch that is active"
             self._missing(name, 0, 0, "", problem)
@@ -143,7 +153,8 @@ class WireKeyRing:
         if use == self._in_use.get(name):
             return
         before, self._in_use[name] = self._in_use.get(name), use
-        sealed.use(accepted, active)
+        for sealed in lanes:
+            sealed.use(accepted, active)
         if active and (before is None or before[1] != active):
             if self._ctx.started:
                 self._ctx.note(rec.LOW, rec.Code.WIRE_KEY, active)

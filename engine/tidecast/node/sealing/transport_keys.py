@@ -1,4 +1,4 @@
-"""Keys of one sealed transport: the sender seals for all, the receiver for the node it answers.
+"""Keys of a lane of a sealed transport: the sender seals for all, the receiver for whom it answers.
 
 Each agent has an opener and a sealer of its own, changed in its own thread alone: the key of a
 packet is never wiped while a kernel uses it. `SealedTransport` is made before the agents, and bound
@@ -67,10 +67,15 @@ class _Epochs:
 
 
 class SealedTransport:
-    """See module. ``node``: this node's id. ``boot``: 64 random bits of this start."""
+    """See module. ``node``: this node's id. ``boot``: 64 random bits of this start.
 
-    def __init__(self, config: TransportConfig, node: int, boot: int, library: Libcrypto) -> None:
-        self.name, self._node = config.name, node
+    ``lane``: each has keys of its own, so no nonce is used twice under one key.
+    """
+
+    def __init__(
+        self, config: TransportConfig, node: int, boot: int, library: Libcrypto, lane: int = 0
+    ) -> None:
+        self.name, self._node, self._lane = config.name, node, lane
         self.mode = MODES[config.secure]
         self._suite = SUITES[config.cipher]
         self._epochs = _Epochs({}, 0)
@@ -80,7 +85,7 @@ class SealedTransport:
         self.sender, self.receiver = (self._side(node, boot, library) for _ in range(2))
 
     def _side(self, node: int, boot: int, library: Libcrypto) -> _Side:
-        sealer = sealer_state(library, source=node, boot=boot, lane=0, suite=self._suite)
+        sealer = sealer_state(library, source=node, boot=boot, lane=self._lane, suite=self._suite)
         opener = opener_state(library, self.mode)
         return _Side(
             SenderKeys(sealer, library, self._key),

@@ -36,7 +36,8 @@ from tidecast.protocol.sealing.window import (
 )
 
 SENDERS_MAX = 1024
-SENDERS_A_NODE_MAX = 4
+SENDERS_A_NODE_MAX = 2 * lay.LANES_MAX
+"""Of a node that has started again both starts, with all lanes."""
 EPOCHS_MAX = 2
 OPEN_KEYS_MAX = 3 * EPOCHS_MAX
 """Of a sender: last generation (its packets may be on their way), this one and the next."""

@@ -282,6 +282,7 @@ const TRANSPORTS: Column<Transport>[] = [
     cell: (row) => bytes(row.spec.socket_buffer_bytes),
   },
   { id: "idle", wide: true, head: "Idle", cell: (row) => row.spec.idle },
+  { id: "lanes", wide: true, head: "Lanes", right: true, cell: (row) => exact(row.spec.lanes) },
   { id: "topics", head: "Topics", right: true, cell: (row) => exact(row.status.topics) },
   {
     id: "faults",
