@@ -166,6 +166,15 @@ def check_cores(place: Place) -> Iterator[Finding]:
     """Spinning agents need cores of their own."""
     cores = len(os.sched_getaffinity(0))
     busy = [t.name for t in place.topology.transports if t.idle == "busy"]
+    for each in place.networks():
+        if each.lanes > 1 and cores < 2 + 2 * each.lanes:
+            yield Finding(
+                check=f"lanes of {each.name}",
+                status=WARN,
+                detail=f"{each.lanes} lanes are {2 * each.lanes} agents, and {cores} cores are "
+                f"usable: lanes help with {2 + 2 * each.lanes} cores or more",
+                mend=f"set lanes: {max((cores - 2) // 2, 1)} in the topology",
+            )
     if busy and cores < 3:
         yield Finding(
             check="cores",

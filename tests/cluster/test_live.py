@@ -39,11 +39,20 @@ def joined(cluster: Cluster, publishers: int) -> bool:
 
 
 def live_messages_arrive(
-    cluster: Cluster, eventually: Eventually, *, publishers: int, each: int
+    cluster: Cluster,
+    eventually: Eventually,
+    *,
+    publishers: int,
+    each: int,
+    lanes: tuple[int, ...] = (1,),
 ) -> None:
-    """All messages at all hosts, each once and in order, and the figures agree."""
-    settings = topology(transport(), topics=[{"name": f"live.{n}"} for n in range(publishers)])
-    for host in cluster.hosts:
+    """All messages at all hosts, each once and in order, and the figures agree.
+
+    ``lanes``: of the hosts, in turn.
+    """
+    wire, topics = transport(), [{"name": f"live.{n}"} for n in range(publishers)]
+    for number, host in enumerate(cluster.hosts):
+        settings = topology(wire | {"lanes": lanes[number % len(lanes)]}, topics=topics)
         host.make(settings | {"node": {"name": host.name}})
     share_keys(cluster)
     for host in cluster.hosts:
@@ -86,3 +95,10 @@ def test_three_sealed_hosts_that_lose_packets_get_every_message_once(
     cluster: Callable[[int], Cluster], eventually: Eventually
 ) -> None:
     live_messages_arrive(cluster(3), eventually, publishers=2, each=50_000)
+
+
+def test_three_sealed_hosts_with_different_lanes_get_every_message_once(
+    cluster: Callable[[int], Cluster], eventually: Eventually
+) -> None:
+    """Hosts of two, three and one lane: a rolling change of ``lanes``."""
+    live_messages_arrive(cluster(3), eventually, publishers=3, each=30_000, lanes=(2, 3, 1))

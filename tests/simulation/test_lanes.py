@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -206,6 +207,12 @@ def test_sealed_lanes_use_no_number_twice_under_one_key(here: int, there: int) -
             assert node.count("PLAIN_REFUSED") == 0
 
 
+def all_read(streams: list[Stream], reader: Reader, total: int) -> bool:
+    """All is published, and the reader has so many messages in all."""
+    published = [stream.push() for stream in streams]
+    return all(published) and len(reader.found) >= total
+
+
 def test_a_sealed_node_is_believed_after_restarts_with_eight_lanes() -> None:
     """Both starts of a node, with all lanes, are known at once."""
     with Network(seed=38, delay_us=30) as net:
@@ -216,16 +223,8 @@ def test_a_sealed_node_is_believed_after_restarts_with_eight_lanes() -> None:
         for turn in range(3):
             streams = [Stream(a, name=f"r{turn}-{k}", count=20) for k in range(8)]
             total += 160
-            wanted = total
-            assert transfer(
-                net,
-                streams,
-                [reader],
-                until=lambda s=streams, w=wanted: (
-                    all(each.push() for each in s) and len(reader.found) >= w
-                ),
-                limit_us=5_000_000,
-            )
+            done = partial(all_read, streams, reader, total)
+            assert transfer(net, streams, [reader], until=done, limit_us=5_000_000)
             assert in_order(reader, streams)
             a = net.restart(a)
 

@@ -133,6 +133,19 @@ def test_clock_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert only(doctor.check_cores(spinning)).mend == "set idle: backoff in the topology"
 
 
+def test_lanes_that_have_no_cores_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = place(tmp_path, TransportConfig(name="lan", interface="eth0", lanes=4))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
+    few, cores = doctor.check_cores(wide)
+    assert (few.check, few.status) == ("lanes of lan", WARN)
+    assert few.mend == "set lanes: 2 in the topology"
+    assert cores.status == OK
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(10)))
+    assert only(doctor.check_cores(wide)).status == OK
+
+
 def test_libcrypto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = place(tmp_path, LAN)
     found = only(doctor.check_libcrypto(here))

@@ -130,6 +130,49 @@ def _transfer(note: Note, shape: str, count: int, **config: Any) -> tuple[Any, A
         return tuple(run_together(subscriber, publisher))  # type: ignore[return-value]
 
 
+def _pairs(note: Note, pairs: int, count: int, **config: Any) -> list[tuple[Any, Any]]:
+    """(subscriber's, publisher's) outcomes of pairs of processes on two engines, a topic a pair."""
+    engines, dirs, _ = _engines(note, pairs=pairs, **config)
+    with workers(*engines):
+        started: list[Worker] = []
+        for topic in (f"bench.{k}" for k in range(pairs)):
+            about: dict[str, Any] = {"topic": topic, "count": count, "message_bytes": MESSAGE_BYTES}
+            started.append(Worker("subscribe_compiled", None, node=2, data_dir=dirs[1], **about))
+            started.append(Worker("publish_compiled", None, node=1, data_dir=dirs[0], **about))
+        outcomes = run_together(*started)
+    return list(zip(outcomes[::2], outcomes[1::2], strict=True))
+
+
+def _lanes(note: Note, lanes: int, messages: int, config: dict[str, Any]) -> Result:
+    """As many pairs of publisher and subscriber as lanes, beside the same with one lane."""
+    result = Result("throughput", {**config, "lanes": lanes})
+    rates: dict[int, list[float]] = {1: [], lanes: []}
+    metrics = dict.fromkeys(("received", "lost", "duplicated", "packets_resent"), 0)
+    case = {
+        "port": PORT + 10,
+        "packet_bytes": config["packet_bytes"],
+        "secure": config["secure"],
+        **ENGINE_RINGS,
+    }
+    for turn in range(TURNS):
+        for n, of_n in rates.items():
+            note(f"{lanes} pairs, lanes: {n}, turn {turn + 1} of {TURNS}")
+            done = _pairs(note, lanes, messages // TURNS // lanes, lanes=n, **case)
+            of_n.append(sum(_rate(received) for received, _ in done))
+            for received, sent in done:
+                for name in ("received", "lost", "duplicated"):
+                    metrics[name] += received[name] if n == lanes else 0
+                resent = sent["sender"].get("packets_resent", 0)
+                metrics["packets_resent"] += resent if n == lanes else 0
+    by_turn = zip(rates[1], rates[lanes], strict=True)
+    result.config["msgs_per_s_by_turn"] = [[round(one), round(many)] for one, many in by_turn]
+    result.floor = {"msgs_per_s": round(sorted(rates[1])[TURNS // 2])}
+    result.metrics = {"msgs_per_s": round(sorted(rates[lanes])[TURNS // 2]), **metrics}
+    result.metrics["bytes_per_s"] = result.metrics["msgs_per_s"] * MESSAGE_BYTES
+    result.compare("msgs_per_s")
+    return result
+
+
 def _rate(received: dict[str, Any]) -> float:
     return float((received["received"] - received["first"]) / max(received["elapsed_s"], 1e-9))
 
@@ -142,11 +185,27 @@ def throughput(
     messages: int = 60_000_000,
     seconds: float = 2.0,
     secure: bool = False,
+    lanes: int = 1,
 ) -> Result:
     """70-byte messages, reliable, ordered, loopback multicast, two processes, compiled.
 
     Raw sockets and ours in turns; the median of each. ``secure``: plain and sealed packets.
+    ``lanes``: several, beside one, with as many pairs of processes and two engines.
     """
+    if lanes > 1:
+        if shape != "engine":
+            raise ConfigError(
+                f"lanes: {lanes}: agents of the shape embedded run in one thread: "
+                "allowed with --shape engine"
+            )
+        about = {
+            "shape": shape,
+            "packet_bytes": packet_bytes,
+            "messages": messages // 2,
+            "message_bytes": MESSAGE_BYTES,
+            "secure": secure,
+        }
+        return _lanes(note, lanes, messages // 2, about | ENGINE_RINGS | machine())
     rings: dict[str, Any] = {}
     if shape == "engine":
         messages, rings = messages // 2, ENGINE_RINGS

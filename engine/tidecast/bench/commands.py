@@ -203,6 +203,7 @@ def _add(name: str) -> None:
     @click.option("--bm2-records", type=click.IntRange(1000), help="Of 5,000 bytes.")
     @click.option("--servers", metavar="HOST:PORT", help="A Kafka broker.")
     @click.option("--secure", is_flag=True, default=None, help="Sealed packets, beside plain ones.")
+    @click.option("--lanes", type=click.IntRange(1, 8), help="Lanes, beside one; --shape engine.")
     @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost.")
     @data_dir_option
     def command(as_json: bool, shape: str, peers: bool, data_dir: Path, **given: Any) -> None:

@@ -37,6 +37,7 @@ def topology(node: int, port: int, **config: Any) -> Any:
         "gso": config.get("gso", True),
         "interface": config.get("interface", "127.0.0.1"),
         "secure": "required" if config.get("secure") else "off",
+        "lanes": config.get("lanes", 1),
     }
     if config.get("peers"):
         transport |= {"peers": config["peers"], "bind": "127.0.0.1"}
@@ -49,7 +50,8 @@ def topology(node: int, port: int, **config: Any) -> Any:
         "linger_us": config.get("linger_us", 20),
         "compression": config.get("compression", "off"),
     }
-    topics = [topic, *({**topic, "name": f"{TOPIC}.{each}"} for each in ("ping", "pong", "warm"))]
+    others = ("ping", "pong", "warm", *range(config.get("pairs", 0)))
+    topics = [topic, *({**topic, "name": f"{TOPIC}.{each}"} for each in others)]
     return topology_from(
         {
             "node": {"id": node, "name": f"bench-{node}"},
@@ -110,47 +112,50 @@ def compile_loops(c: Any, message_bytes: int) -> None:
 
 def publish_compiled(node: int, count: int, message_bytes: int, **config: Any) -> dict[str, Any]:
     """Publish ``count`` numbered messages from a compiled producer."""
+    topic = config.get("topic", TOPIC)
     with connect(node, config) as c:
         compile_loops(c, message_bytes)
-        pub = c.publisher(TOPIC)
+        pub = c.publisher(topic)
         state = np.full(1, message_bytes, dtype=np.int64)
         ready()
-        wait_for_receivers(c, config.get("receivers", 1))
+        wait_for_receivers(c, config.get("receivers", 1), topic)
         began = time.perf_counter()
         done = pub.run_compiled(
             produce_numbered, state, count, message_bytes_max=message_bytes, timeout=60
         )
         elapsed = time.perf_counter() - began
         pub.close()
-        sender = work_until_read(c)
+        sender = work_until_read(c, topic)
         return {"published": done, "elapsed_s": elapsed, **sender}
 
 
-def publications(c: Any) -> list[dict[str, Any]]:
-    """Counters of what the bench publishes, without the warm-up's."""
+def publications(c: Any, topic: str = TOPIC) -> list[dict[str, Any]]:
+    """Counters of what the bench publishes, of one topic of several, without the warm-up's."""
     rows = c.link.stats().get("publication", [])
+    if topic != TOPIC:
+        return [each for each in rows if each["name"] == topic]
     return [each for each in rows if each["name"] != f"{TOPIC}.warm"]
 
 
-def wait_for_receivers(c: Any, wanted: int) -> None:
+def wait_for_receivers(c: Any, wanted: int, topic: str = TOPIC) -> None:
     """Until the publication knows its receivers, as its counters say."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         c.link.work()
-        rows = publications(c)
+        rows = publications(c, topic)
         if (rows and rows[0].get("receivers", 0) >= wanted) or not rows:
             return
         time.sleep(0.001)
 
 
-def work_until_read(c: Any) -> dict[str, Any]:
+def work_until_read(c: Any, topic: str = TOPIC) -> dict[str, Any]:
     """Serve repairs until every receiver has left."""
     deadline = time.monotonic() + SETTLE_S
     last: dict[str, Any] = {}
     while time.monotonic() < deadline:
         for _ in range(200):
             c.link.work()
-        rows = publications(c)
+        rows = publications(c, topic)
         if rows:
             last = rows[0]
         if not rows or last.get("receivers", 0) == 0:
@@ -166,7 +171,7 @@ def subscribe_compiled(node: int, count: int, **config: Any) -> dict[str, Any]:
         compile_loops(c, 8)
         if config.get("faults"):
             c.link.node.set_faults("bench", FaultSettings(**config["faults"]))
-        with c.subscribe(TOPIC, on_gap="event") as sub:
+        with c.subscribe(config.get("topic", TOPIC), on_gap="event") as sub:
             state = np.zeros(8, dtype=np.int64)
             ready()
             # The first tenth is not timed: compilers and caches warm up on it.
