@@ -89,6 +89,12 @@ _DOCS = ("README.md", "docs/", "mkdocs.yml")
 
 TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/cluster/test_durable.py": (*_DURABLE, *_LEASES, "tests/support/hosts/"),
+    "tests/cluster/test_unicast.py": (
+        f"{ENGINE}control_link/peers.py",
+        f"{ENGINE}node/live/",
+        f"{SERVICE}nodes/paths.py",
+        "tests/support/hosts/",
+    ),
     "tests/cluster/test_live.py": (*_LIVE, f"{ENGINE}node/sealing/", "tests/support/hosts/"),
     "tests/cluster/test_upgrade.py": (
         f"{ENGINE}api/levels.py",
