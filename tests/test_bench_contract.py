@@ -16,7 +16,10 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from tests.project import ROOT, select
+from tests.support.nats_server import NatsServer, nats_server
+from tests.support.nats_server import missing as nats_missing
 from tidecast.bench import benches, commands, consuming, kafka, kafka_storage, pulling
+from tidecast.bench.brokers import feeds, jetstream
 from tidecast.bench.commands import HELP, cli
 
 PAGE = (ROOT / "docs" / "BENCHMARKS.md").read_text()
@@ -54,6 +57,7 @@ QUICK = {
     "slow-consumer": ["--records", "1000", "--healthy", "2"],
     "kafka": ["--records", "10000", "--queues", "2"],
     "kafka-storage": ["--messages", "2000", "--queues", "2"],
+    "jetstream": ["--messages", "2000"],
     "seal": ["--packet-bytes", "1400"],
     "start": [],
     "tables": ["--messages", "20000"],
@@ -163,6 +167,14 @@ def problems_of(name: str, outcome: dict[str, Any]) -> list[str]:
     return found
 
 
+@pytest.fixture
+def nats() -> Iterator[NatsServer]:
+    if nats_missing():
+        pytest.skip(nats_missing())
+    with nats_server() as made:
+        yield made
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", QUICK)
@@ -174,6 +186,8 @@ def test_a_bench_prints_what_is_documented(
     options = list(QUICK[name])
     if name == "kafka-storage":
         options += ["--servers", request.getfixturevalue("real_kafka").address]
+    if name == "jetstream":
+        options += ["--servers", request.getfixturevalue("nats").address]
     for module, setting, n in (
         (benches, "TURNS", 1),
         (benches, "IPC_TURNS", 1),
@@ -183,8 +197,10 @@ def test_a_bench_prints_what_is_documented(
         (kafka, "TURNS", 1),
         (kafka, "ROUNDS", 20),
         (kafka_storage, "TURNS", 1),
-        (kafka_storage, "PAUSED_RECORDS", 20),
-        (kafka_storage, "PAUSED_POLLS", 10),
+        (kafka_storage, "CONFLUENT_FETCH", 100),
+        (jetstream, "TURNS", 1),
+        (feeds, "PAUSED_RECORDS", 20),
+        (feeds, "PAUSED_POLLS", 10),
     ):
         monkeypatch.setattr(module, setting, n)
     run = CliRunner().invoke(cli, [name, "--json", *options])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.bench.brokers.jetstream import jetstream
 from tidecast.bench.consuming import consume
 from tidecast.bench.durable import durable, recovery
 from tidecast.bench.gateway import gateway
@@ -695,7 +696,7 @@ BENCHES: dict[str, Callable[..., Result]] = {
     "gateway": gateway, "request": request,
     "consume": consume, "pausing": pausing, "slow-consumer": slow_consumer, "streams": streams,
     "start": start, "seal": seal, "kafka": kafka, "kafka-storage": kafka_storage,
-    "tables": tables,
+    "tables": tables, "jetstream": jetstream,
 }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ HELP = {
     "seal": "The cipher of sealed packets (AES-GCM of libcrypto), beside a copy of the packet.",
     "kafka": "The Kafka endpoint: Produce, Fetch, round trips; with --servers beside Kafka.",
     "kafka-storage": "Topics on a Kafka cluster beside confluent-kafka; needs --servers.",
+    "jetstream": "Streams of NATS beside nats-py; needs --servers.",
     "tables": "Keys and headers that repeat, in full and by tables: bytes and messages.",
     "streams": "One key's messages in a queue of very many keys, each with a subscription.",
 }
@@ -201,7 +202,9 @@ def _add(name: str) -> None:
     @click.option("--healthy", type=click.IntRange(1, 500), help="Consumers beside the stuck one.")
     @click.option("--seconds", type=click.FloatRange(0.1, 600), help="Of each case.")
     @click.option("--bm2-records", type=click.IntRange(1000), help="Of 5,000 bytes.")
-    @click.option("--servers", metavar="HOST:PORT", help="A Kafka broker.")
+    @click.option(
+        "--servers", metavar="HOST:PORT", help="A Kafka broker; for jetstream a NATS server."
+    )
     @click.option("--secure", is_flag=True, default=None, help="Sealed packets, beside plain ones.")
     @click.option("--lanes", type=click.IntRange(1, 8), help="Lanes, beside one; --shape engine.")
     @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost.")
@@ -235,7 +238,7 @@ def run_all(as_json: bool, peers: bool, data_dir: Path) -> None:
     """Run them all."""
     del data_dir
     for name in HELP:
-        if name != "kafka-storage":  # it is nothing without a broker
+        if name not in ("kafka-storage", "jetstream"):  # they are nothing without a server
             _measure(name, as_json, peers, {})
     _measure("throughput", as_json, False, {"shape": "engine"})
 

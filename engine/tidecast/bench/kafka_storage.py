@@ -12,15 +12,13 @@ import json
 import random
 import statistics
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tidecast.sync
+from tidecast.bench.brokers import feeds
 from tidecast.bench.durable import Note
 from tidecast.bench.measure import Result, machine
 from tidecast.config.kafka import KafkaSource
@@ -30,12 +28,8 @@ from tidecast.errors import ConfigError, TidecastError
 from tidecast.kafka.brokers.adapter import KafkaAdapter
 
 TURNS = 5
-BATCH, FETCH, CONFLUENT_FETCH, TIMEOUT_S = 1000, 4096, 5000, 300.0
-MESSAGE_BYTES, PAUSED_BYTES = 100, 1000
-PAUSED_QUEUES, PAUSED_RECORDS, PAUSED_POLLS = 10, 1000, 200
-POLL_S = 0.05
-FAST = 9
-SEED = 7
+BATCH, CONFLUENT_FETCH, TIMEOUT_S = 1000, 5000, 300.0
+MESSAGE_BYTES = 100
 
 
 def _confluent() -> Any:
@@ -107,33 +101,8 @@ def _bare(servers: str, topic: str, queues: int, messages: int, size: int = MESS
 # --- consuming ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _fed(servers: str, topic: str) -> Iterator[tuple[Any, KafkaAdapter]]:
-    """A client of an engine that reads a topic of the cluster as ``feed``."""
-    feed = KafkaAdapter(KafkaSource(servers=servers, topic=topic))
-    topology = topology_from({"transports": [{"name": "ipc", "kind": "ipc"}]})
-    with tempfile.TemporaryDirectory(prefix="tc-bench-") as directory:
-        link = EmbeddedLink.open(topology, data_dir=Path(directory), adapters={"feed": feed})
-        with tidecast.sync.connect(link=link) as client:
-            yield client, feed
-
-
-def _drain(consumer: Any, n: int) -> int:
-    """Fetch and ack ``n`` messages, every payload as bytes."""
-    done = 0
-    while done < n:
-        batch = consumer.fetch(FETCH, TIMEOUT_S)
-        done += len(batch.payloads())
-        batch.ack()
-    return done
-
-
-def _read(servers: str, topic: str, messages: int) -> float:
-    with _fed(servers, topic) as (client, _):
-        begun = time.perf_counter()
-        with client.consumer("feed", "reader", max_in_flight=65_536) as consumer:
-            _drain(consumer, messages)
-        return messages / (time.perf_counter() - begun)
+def _feed(servers: str, topic: str) -> feeds.Make:
+    return lambda: KafkaAdapter(KafkaSource(servers=servers, topic=topic))
 
 
 def _assigned(servers: str, topic: str, queues: int, more: dict[str, Any] | None = None) -> Any:
@@ -164,32 +133,9 @@ def _confluent_read(servers: str, topic: str, queues: int, messages: int) -> flo
 # --- bytes ----------------------------------------------------------------------------------------
 
 
-def _paused(servers: str, topic: str, once: int) -> tuple[float, float]:
-    """KAFKA-7548: (bytes fetched by byte delivered, seconds) when 9 of 10 queues are paused."""
-    chance, paused, done = random.Random(SEED), set[int](), 0
-    with _fed(servers, topic) as (client, feed):
-        consumer = client.consumer("feed", "reader", max_in_flight=20)
-        begun = time.perf_counter()
-        for _ in range(PAUSED_POLLS):
-            wanted = set(range(PAUSED_QUEUES)) - {chance.randrange(PAUSED_QUEUES)}
-            for queue in wanted ^ paused:
-                change = client.topics.pause if queue in wanted else client.topics.resume
-                change("feed", queue=queue)
-            paused = wanted
-            batch = consumer.fetch(20, POLL_S)
-            done += len(batch.payloads())
-            batch.ack()
-        for queue in paused:
-            client.topics.resume("feed", queue=queue)
-        _drain(consumer, PAUSED_QUEUES * PAUSED_RECORDS - done)
-        seconds = time.perf_counter() - begun
-        consumer.close()
-        return feed.counted().bytes / once, seconds
-
-
 def _confluent_paused(servers: str, topic: str, once: int) -> tuple[float, float]:
     """The same by the pause call of confluent-kafka; bytes as librdkafka counts them."""
-    confluent, chance, done = _confluent(), random.Random(SEED), 0
+    confluent, chance, done = _confluent(), random.Random(feeds.SEED), 0
     counted = [0]
 
     def note(raw: str) -> None:
@@ -200,56 +146,22 @@ def _confluent_paused(servers: str, topic: str, once: int) -> tuple[float, float
         )
 
     more = {"statistics.interval.ms": 100, "stats_cb": note, "fetch.wait.max.ms": 50}
-    consumer = _assigned(servers, topic, PAUSED_QUEUES, more)
-    places = [confluent.TopicPartition(topic, each) for each in range(PAUSED_QUEUES)]
+    consumer = _assigned(servers, topic, feeds.PAUSED_QUEUES, more)
+    places = [confluent.TopicPartition(topic, each) for each in range(feeds.PAUSED_QUEUES)]
     begun = time.perf_counter()
-    for _ in range(PAUSED_POLLS):
-        chosen = chance.randrange(PAUSED_QUEUES)
+    for _ in range(feeds.PAUSED_POLLS):
+        chosen = chance.randrange(feeds.PAUSED_QUEUES)
         consumer.pause([each for each in places if each.partition != chosen])
         consumer.resume([places[chosen]])
-        done += len(consumer.consume(20, POLL_S))
+        done += len(consumer.consume(20, feeds.POLL_S))
     consumer.resume(places)
-    while done < PAUSED_QUEUES * PAUSED_RECORDS:
+    while done < feeds.PAUSED_QUEUES * feeds.PAUSED_RECORDS:
         done += len(consumer.consume(CONFLUENT_FETCH, 1.0))
     seconds = time.perf_counter() - begun
     for _ in range(3):  # the figures of the last interval
         consumer.poll(0.1)
     consumer.close()
     return counted[0] / once, seconds
-
-
-def _slow_beside_fast(servers: str, topic: str, messages: int, once: int) -> float:
-    """Bytes read from the broker by byte stored: one slow subscription beside nine fast ones."""
-    with _fed(servers, topic) as (client, feed):
-        slow = client.consumer("feed", "slow", max_in_flight=10)
-        _drain_slowly(slow, 10)
-        fast = [client.consumer("feed", f"fast {i}", max_in_flight=4096) for i in range(FAST)]
-        threads = [threading.Thread(target=_drain, args=(one, messages)) for one in fast]
-        for thread in threads:
-            thread.start()
-        _drain_slowly(slow, messages - 10)
-        for thread in threads:
-            thread.join(TIMEOUT_S)
-        for one in (slow, *fast):
-            one.close()
-        return feed.counted().bytes / once
-
-
-def _drain_slowly(consumer: Any, n: int) -> None:
-    """Ten messages at a time."""
-    done = 0
-    while done < n:
-        batch = consumer.fetch(10, TIMEOUT_S)
-        done += len(batch.payloads())
-        batch.ack()
-
-
-def _once(servers: str, topic: str, messages: int) -> int:
-    """Bytes of the records of a topic, each fetched once by a reader that never pauses."""
-    with _fed(servers, topic) as (client, feed):
-        with client.consumer("feed", "reader") as consumer:
-            _drain(consumer, messages)
-        return feed.counted().bytes
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -274,7 +186,7 @@ def kafka_storage(
             (
                 _stored(servers, f"{name}-stored-{turn}", queues, messages),
                 _bare(servers, bare, queues, messages),
-                _read(servers, bare, messages),
+                feeds.read(_feed(servers, bare), messages),
                 _confluent_read(servers, bare, queues, messages),
             )
         )
@@ -288,8 +200,8 @@ def kafka_storage(
         "read_msgs_per_s": round(statistics.median(consumed)),
     }
     ratios = {
-        "stored_msgs_per_s": round(_median_ratio(stored, produced), 2),
-        "read_msgs_per_s": round(_median_ratio(read, consumed), 2),
+        "stored_msgs_per_s": round(feeds.median_ratio(stored, produced), 2),
+        "read_msgs_per_s": round(feeds.median_ratio(read, consumed), 2),
     }
     _bytes(note, servers, name, result, peer)
     result.peers["confluent-kafka"] = [{"config": {"servers": servers}, "metrics": peer}]
@@ -299,12 +211,13 @@ def kafka_storage(
 
 def _bytes(note: Note, servers: str, name: str, result: Result, peer: dict[str, float]) -> None:
     """The parts that count bytes."""
-    topic, n = f"{name}-paused", PAUSED_QUEUES * PAUSED_RECORDS
+    topic, n = f"{name}-paused", feeds.PAUSED_QUEUES * feeds.PAUSED_RECORDS
     note("KAFKA-7548: filling 10 partitions")
-    _bare(servers, topic, PAUSED_QUEUES, n, PAUSED_BYTES)
-    once = _once(servers, topic, n)
+    _bare(servers, topic, feeds.PAUSED_QUEUES, n, feeds.PAUSED_BYTES)
+    feed = _feed(servers, topic)
+    once = feeds.once(feed, n)
     note("KAFKA-7548: pausing")
-    fetched, seconds = _paused(servers, topic, once)
+    fetched, seconds = feeds.paused(feed, once)
     result.metrics |= {
         "paused_fetched_ratio": round(fetched, 4),
         "paused_msgs_per_s": round(n / seconds),
@@ -313,8 +226,4 @@ def _bytes(note: Note, servers: str, name: str, result: Result, peer: dict[str, 
     peer["paused_fetched_ratio"] = round(fetched, 4)
     peer["paused_msgs_per_s"] = round(n / seconds)
     note("one slow subscription beside nine fast ones")
-    result.metrics["slow_fetched_ratio"] = round(_slow_beside_fast(servers, topic, n, once), 4)
-
-
-def _median_ratio(ours: tuple[float, ...], theirs: tuple[float, ...]) -> float:
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    result.metrics["slow_fetched_ratio"] = round(feeds.slow_beside_fast(feed, n, once), 4)
