@@ -109,6 +109,12 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     ),
     "tests/control/test_openapi.py": (SERVICE,),
     "tests/control/test_pipelines_spark.py": (f"{SERVICE}pipelines/", *_SPARK),
+    "tests/control/test_unicast_peers.py": (
+        f"{SERVICE}nodes/",
+        f"{ENGINE}control_link/",
+        f"{ENGINE}node/sealing/",
+        f"{ENGINE}transport/",
+    ),
     "tests/control/test_resilience.py": (
         f"{SERVICE}db.py",
         f"{SERVICE}postgres.py",
@@ -135,6 +141,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/e2e/test_queues_move.py": (*_PAGE, *_LEASES),
     "tests/e2e/test_soak.py": (*_PAGE, f"{ENGINE}telemetry/"),
     "tests/e2e/test_two_engines.py": _PAGE,
+    "tests/e2e/test_wayfinding.py": ("frontend/",),
     "tests/property/test_hostile_packets.py": _LIVE,
     "tests/simulation/test_acceptance_live.py": _LIVE,
     "tests/simulation/test_durable_fencing.py": _DURABLE,

@@ -102,7 +102,7 @@ def received(reader: Any, count: int) -> list[bytes]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("secure", ["off", "required"])
+@pytest.mark.parametrize("secure", ["off", pytest.param("required", marks=pytest.mark.long)])
 def test_three_engines_without_a_list_find_each_other_and_follow_changes(
     control: Running, lab: Lab, eventually: Eventually, secure: str
 ) -> None:

@@ -51,6 +51,8 @@ OPENED = {
 """Dialogs that an address opens, by their names."""
 ALWAYS = ("/topics?create=true", "/access?tab=keys&create=true")
 """A resource, and a secret that is shown once. The long tests look at the others."""
+OFTEN = ("/", "/topics", "/messages", "/access")
+"""The frame with charts, a table, payloads, tabs with forms. The long tests look at the others."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,10 @@ def page(admin: BrowserContext) -> Iterator[Page]:
     page.close()
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize(
+    "path",
+    [path if path in OFTEN else pytest.param(path, marks=pytest.mark.long) for path in PAGES],
+)
 def test_axe_finds_nothing(page: Page, platform: Platform, path: str) -> None:
     page.goto(platform.url + path)
     page.get_by_role("heading", level=1, name=PAGES[path]).wait_for()
@@ -79,19 +84,22 @@ def test_axe_finds_nothing_in_a_dialog(page: Page, platform: Platform, path: str
     look(page, "document.querySelector('[role=dialog]')")
 
 
-def test_axe_finds_nothing_on_a_topic_and_in_its_editor(
-    page: Page, platform: Platform, api: Api
+@pytest.mark.parametrize(
+    "path",
+    ["/topics/seen.by.axe", pytest.param("/subscriptions/seen-by-axe", marks=pytest.mark.long)],
+)
+def test_axe_finds_nothing_on_a_resource_and_in_its_editor(
+    page: Page, platform: Platform, api: Api, path: str
 ) -> None:
     api.topic("seen.by.axe", mode="durable", queues=2)
     api.ask("PUT", "/subscriptions/seen-by-axe", {"spec": {"topic": "seen.by.axe"}})
-    for path in ("/topics/seen.by.axe", "/subscriptions/seen-by-axe"):
-        page.goto(platform.url + path)
-        page.get_by_role("button", name="Edit", exact=True).wait_for()
-        look(page, "document.querySelector('main')")
-        page.get_by_role("button", name="Edit", exact=True).click()
-        page.get_by_role("dialog").get_by_label("Owner", exact=True).fill("somebody else")
-        page.get_by_role("dialog").get_by_label("Preview").wait_for()
-        look(page, "document.querySelector('[role=dialog]')")
+    page.goto(platform.url + path)
+    page.get_by_role("button", name="Edit", exact=True).wait_for()
+    look(page, "document.querySelector('main')")
+    page.get_by_role("button", name="Edit", exact=True).click()
+    page.get_by_role("dialog").get_by_label("Owner", exact=True).fill("somebody else")
+    page.get_by_role("dialog").get_by_label("Preview").wait_for()
+    look(page, "document.querySelector('[role=dialog]')")
 
 
 def look(page: Page, part: str) -> None:

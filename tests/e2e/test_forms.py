@@ -152,15 +152,12 @@ def form(request: pytest.FixtureRequest, api: Api, source: None) -> Iterator[For
 
 
 each_form = pytest.mark.parametrize("form", FORMS, indirect=True)
-each_way = pytest.mark.parametrize(
-    "form",
-    [
-        name if name in ("topic", "rule") else pytest.param(name, marks=pytest.mark.long)
-        for name in FORMS
-    ],
-    indirect=True,
-)
-"""For what all forms share: fast tests open one by its page's button and one by a row's."""
+
+
+def one_form(fast: str) -> pytest.MarkDecorator:
+    """For what all forms share: fast tests open ``fast``, the long tests all others."""
+    forms = [n if n == fast else pytest.param(n, marks=pytest.mark.long) for n in FORMS]
+    return pytest.mark.parametrize("form", forms, indirect=True)
 
 
 def whole(api: Api, path: str) -> dict[str, Any]:
@@ -191,7 +188,7 @@ def test_a_form_changes_what_was_changed_and_nothing_else(
     assert whole(api, form.path) == after
 
 
-@each_way
+@one_form("topic")  # opened by its page's button
 def test_a_form_edits_what_every_resource_has(
     page: Page, platform: Platform, api: Api, form: Form
 ) -> None:
@@ -212,7 +209,7 @@ def test_a_form_edits_what_every_resource_has(
     assert whole(api, form.path) == after
 
 
-@each_way
+@one_form("rule")  # opened by its row's button
 def test_a_form_does_not_overwrite_somebody_elses_change_unasked(
     page: Page, platform: Platform, api: Api, form: Form
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_page_whose_script_has_not_run_says_that_it_loads(
     context.close()
 
 
+@pytest.mark.long
 def test_every_page_fits_a_telephone(page: Page, platform: Platform, api: Api) -> None:
     api.topic("wayfinding.narrow", mode="durable", queues=2)
     api.ask("PUT", "/subscriptions/narrow", {"spec": {"topic": "wayfinding.narrow"}})
