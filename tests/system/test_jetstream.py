@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.lab import Lab
 from tests.support.nats_server import missing, nats_server
+from tests.support.patience import wait_until
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -40,3 +41,26 @@ def test_an_engine_reads_streams_and_a_mirror_copies_them(lab: Lab) -> None:
             platform.run("mirror", "--from", place, "--to", "copy", "--once")
             values = [bytes(each.data) for b in client.read("copy").batches() for each in b]
             assert sorted(values) == sorted(found)
+
+
+def test_an_engine_waits_for_a_server_that_is_away(lab: Lab) -> None:
+    with nats_server() as nats:
+        nats.create("S")
+        nats.fill("S.key", [b"%d" % i for i in range(20)])
+        nats.kill()
+        platform = lab.platform(start=False)
+        feed = f"feed=jetstream://{nats.address}/S"
+        platform.engine = lab.spawn("engine", "--adapter", feed, platform=platform)
+        assert "ready" in platform.engine.line()
+        state = platform.json("topic", "show", "feed")
+        assert (state["adapter"], state["state"]) == ("jetstream", "waiting")
+        assert nats.address in state["detail"]
+        nats.start()
+        wait_until(
+            lambda: platform.json("topic", "show", "feed")["state"] == "open", 60.0, "the adapter"
+        )
+        with platform.connect().consumer("feed", "reader") as consumer:
+            found: list[bytes] = []
+            while len(found) < 20:
+                found += [bytes(message.data) for message in consumer.fetch(20, max_wait=30.0)]
+            assert found == [b"%d" % i for i in range(20)]
