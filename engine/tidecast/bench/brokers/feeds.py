@@ -15,6 +15,7 @@ from typing import Any
 import tidecast.sync
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
+from tidecast.errors import Timeout
 
 FETCH, TIMEOUT_S = 4096, 300.0
 PAUSED_BYTES, PAUSED_QUEUES, PAUSED_RECORDS, PAUSED_POLLS = 1000, 10, 1000, 200
@@ -37,11 +38,14 @@ def fed(make: Make) -> Iterator[tuple[Any, Any]]:
 
 
 def drain(consumer: Any, n: int, most: int = FETCH) -> None:
-    """Fetch and ack ``n`` messages, every payload as bytes, ``most`` at once."""
+    """Fetch and ack ``n`` messages, every payload as bytes, ``most`` at once. Raises Timeout."""
     done = 0
     while done < n:
-        batch = consumer.fetch(most, TIMEOUT_S)
-        done += len(batch.payloads())
+        batch = consumer.fetch(min(most, n - done), TIMEOUT_S)
+        got = len(batch.payloads())
+        if not got:
+            raise Timeout(f"bench: {done} of {n} messages came, none for {TIMEOUT_S:g} s")
+        done += got
         batch.ack()
 
 
