@@ -121,7 +121,8 @@ def test_fast_cast_07_no_count_of_cycles_turns_spinning_off() -> None:
         assert not time_to_park(BUSY, quiet)
         assert time_to_park(BACKOFF, quiet)
     assert not time_to_park(BACKOFF, SPINS + YIELDS - 1)
-    assert time_to_park(BLOCK, 0)
+    assert time_to_park(BLOCK, 1)
+    assert not time_to_park(BLOCK, 0)  # it has just worked
 
 
 def test_fast_cast_08_a_message_larger_than_history_is_refused_by_name() -> None:

@@ -1,13 +1,16 @@
-"""An agent without work: it spins, then yields, then parks.
+"""The steps of an agent's loop between two duty cycles: return for events, spin, yield, park.
 
-`busy` only spins, `block` parks at once, `backoff` does all three. Parking is the agent's own: it
-knows what can wake it.
+`busy` only spins, `block` parks at once, `backoff` does all three. An agent parks at its doorbell
+or its sockets. How long, and what it arms before, is its own: it knows its timers and its rings.
 """
 
 from __future__ import annotations
 
-from tidecast.native.atomics import pause
+from tidecast.agents.events import A_EVENTS, A_STOP
+from tidecast.layout import ring as lay
+from tidecast.native.atomics import load_acquire_i32, pause
 from tidecast.native.jit import inlined
+from tidecast.native.memory import address_of
 from tidecast.native.system import syscalls as sys
 
 BUSY, BACKOFF, BLOCK, ONCE = 0, 1, 2, 3
@@ -15,11 +18,46 @@ BUSY, BACKOFF, BLOCK, ONCE = 0, 1, 2, 3
 IDLE_NAMES = {"busy": BUSY, "backoff": BACKOFF, "block": BLOCK}
 SPINS, YIELDS = 200, 20
 PARK_NS_MAX = 20_000_000
+CONTINUE, STOP, EVENTS = -1, 0, 1
+"""Whether a loop returns to Python, and the value that it returns then."""
+
+
+@inlined
+def returns(attention):
+    """EVENTS: they wait to be handled. STOP: a command, or the end. CONTINUE: another cycle."""
+    if attention[A_EVENTS] > 0:
+        return EVENTS
+    if attention[A_STOP] != 0:
+        return STOP
+    return CONTINUE
+
+
+@inlined
+def quiet_cycles(quiet, work):
+    """How many cycles without work there were in a row, after one that did ``work``."""
+    return 0 if work > 0 else quiet + 1
+
+
+@inlined
+def bell_of(bells, line):
+    """The value of a doorbell. Read it before you look for work: see `park_at_bell`."""
+    return load_acquire_i32(bells, line * lay.DOORBELL_BYTES)
+
+
+@inlined
+def park_at_bell(bells, line, seen, wait_ns, attention, scratch):
+    """Sleep until the doorbell's value is no longer ``seen``. False: no sleep was due."""
+    if wait_ns <= 0 or attention[A_STOP] != 0:
+        return False
+    sys.futex_wait(address_of(bells) + line * lay.DOORBELL_BYTES, seen, wait_ns, scratch)
+    return True
 
 
 @inlined
 def time_to_park(idle, quiet):
     """Spin or yield as the strategy says after ``quiet`` cycles without work; True: park."""
+    if quiet == 0:
+        return False
     if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
         pause()
         return False

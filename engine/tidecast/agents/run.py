@@ -6,8 +6,16 @@ the agent: its doorbell (new packets, commands) or its sockets, and its next tim
 
 from __future__ import annotations
 
-from tidecast.agents.events import A_EVENTS, A_STOP
-from tidecast.agents.idle import PARK_NS_MAX, time_to_park
+from tidecast.agents.events import A_EVENTS
+from tidecast.agents.idle import (
+    CONTINUE,
+    PARK_NS_MAX,
+    bell_of,
+    park_at_bell,
+    quiet_cycles,
+    returns,
+    time_to_park,
+)
 from tidecast.agents.live.images import M_COUNT as I_COUNT
 from tidecast.agents.live.images import M_ROW as I_ROW
 from tidecast.agents.live.images import M_SKIP0, M_SKIP1, M_SKIP2, M_UNREPORTED, RECEIVER
@@ -22,11 +30,10 @@ from tidecast.native.atomics import (
     fence_seq_cst,
     fetch_or,
     load_acquire,
-    load_acquire_i32,
     load_relaxed,
 )
 from tidecast.native.jit import held_kernel, inlined, kernel
-from tidecast.native.memory import address_of, bytes_at, load_u16
+from tidecast.native.memory import bytes_at, load_u16
 from tidecast.native.system import syscalls as sys
 from tidecast.transport.faults import F_HELD
 
@@ -86,25 +93,20 @@ def run_sender(words, idle, scratch):
     now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     while True:
         work = send_cycle(S, now)
-        if S.attention[A_EVENTS] > 0:
-            return 1
-        if S.attention[A_STOP] != 0:
-            return 0
+        if returns(S.attention) != CONTINUE:
+            return returns(S.attention)
         then = now
         now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         if work > 0:
             _note_cycle(S.counters, S.misc[M_ROW], now - then)
-            quiet = 0
-            continue
-        quiet += 1
+        quiet = quiet_cycles(quiet, work)
         if not time_to_park(idle, quiet):
             continue
-        bell = S.misc[M_SENDER_BELL] * lay.DOORBELL_BYTES
-        seen = load_acquire_i32(S.bells, bell)
+        line = S.misc[M_SENDER_BELL]
+        seen = bell_of(S.bells, line)
         wait = _arm_sender(S, now)
-        if wait > 0 and S.attention[A_STOP] == 0:
+        if park_at_bell(S.bells, line, seen, wait, S.attention, scratch):
             S.counters[S.misc[M_ROW], C.PARKS] += 1
-            sys.futex_wait(address_of(S.bells) + bell, seen, wait, scratch)
             S.misc[M_POLL_SKIP] = 0
             now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
 
@@ -138,17 +140,13 @@ def run_receiver(words, idle, scratch, pollfds, polled, sender_bell):
     now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     while True:
         work = receive_cycle(S, now)
-        if S.attention[A_EVENTS] > 0:
-            return 1
-        if S.attention[A_STOP] != 0:
-            return 0
+        if returns(S.attention) != CONTINUE:
+            return returns(S.attention)
         then = now
         now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         if work > 0:
             _note_cycle(S.counters, S.misc[I_ROW], now - then)
-            quiet = 0
-            continue
-        quiet += 1
+        quiet = quiet_cycles(quiet, work)
         if not time_to_park(idle, quiet):
             continue
         wait = _receiver_wait_ns(S, now)

@@ -36,8 +36,17 @@ from tidecast.agents.archiver.state import (
     SYNC_NONE,
     SYNCING,
 )
-from tidecast.agents.events import A_EVENTS, A_STOP, emit
-from tidecast.agents.idle import ONCE, PARK_NS_MAX, time_to_park
+from tidecast.agents.events import emit
+from tidecast.agents.idle import (
+    CONTINUE,
+    ONCE,
+    PARK_NS_MAX,
+    bell_of,
+    park_at_bell,
+    quiet_cycles,
+    returns,
+    time_to_park,
+)
 from tidecast.buffers.member_ring import wake
 from tidecast.buffers.slots import control_at, holds, ring_bell
 from tidecast.layout import ring as lay
@@ -50,7 +59,6 @@ from tidecast.native.atomics import (
     fence_seq_cst,
     fetch_or,
     load_acquire,
-    load_acquire_i32,
     load_relaxed,
     store_release,
 )
@@ -434,7 +442,6 @@ def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
     """
     A = archiver_of(words)
     quiet = 0
-    bell = lay.DOORBELL_ARCHIVER * lay.DOORBELL_BYTES
     while True:
         now, wall = now_ns, wall_ns
         if idle != ONCE:
@@ -443,31 +450,24 @@ def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
         work = archive_cycle(A, fields, now, wall)
         if idle == ONCE:
             return work
-        if A.attention[A_EVENTS] > 0:
-            return 1
-        if A.attention[A_STOP] != 0:
-            return 0
-        if work > 0:
-            quiet = 0
-            continue
-        quiet += 1
-        if not time_to_park(idle, quiet):
-            continue
-        seen = load_acquire_i32(A.bells, bell)
-        wait = _wait_ns(A, now)
-        if wait > 0 and A.attention[A_STOP] == 0:
-            sys.futex_wait(address_of(A.bells) + bell, seen, wait, scratch)
+        if returns(A.attention) != CONTINUE:
+            return returns(A.attention)
+        quiet = quiet_cycles(quiet, work)
+        if time_to_park(idle, quiet):
+            seen = bell_of(A.bells, lay.DOORBELL_ARCHIVER)
+            wait = _wait_ns(A, now)
+            park_at_bell(A.bells, lay.DOORBELL_ARCHIVER, seen, wait, A.attention, scratch)
 
 
 @kernel
 def wait_for_sync(words, timeout_ns, scratch):
     """Sleep until a sync is asked for. True: one is."""
     A = archiver_of(words)
-    line = (lay.DOORBELL_ARCHIVER + 1) * lay.DOORBELL_BYTES
-    seen = load_acquire_i32(A.bells, line)
+    line = lay.DOORBELL_ARCHIVER + 1
+    seen = bell_of(A.bells, line)
     if load_acquire(_misc(A), M_SYNC * _MISC_WORD) == SYNC_ASKED:
         return True
-    sys.futex_wait(address_of(A.bells) + line, seen, timeout_ns, scratch)
+    sys.futex_wait(address_of(A.bells) + line * lay.DOORBELL_BYTES, seen, timeout_ns, scratch)
     return load_acquire(_misc(A), M_SYNC * _MISC_WORD) == SYNC_ASKED
 
 

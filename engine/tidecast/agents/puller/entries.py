@@ -5,8 +5,18 @@ All of them run on the puller's thread, between two cycles.
 
 from __future__ import annotations
 
-from tidecast.agents.events import A_EVENTS, A_STOP
-from tidecast.agents.idle import ONCE, PARK_NS_MAX, time_to_park
+from tidecast.agents.events import A_EVENTS
+from tidecast.agents.idle import (
+    CONTINUE,
+    ONCE,
+    PARK_NS_MAX,
+    STOP,
+    bell_of,
+    park_at_bell,
+    quiet_cycles,
+    returns,
+    time_to_park,
+)
 from tidecast.agents.puller.cycle import (
     ACKS_MAX,
     finish_moves,
@@ -35,17 +45,14 @@ from tidecast.agents.puller.state import (
 )
 from tidecast.buffers.member_ring import take_back
 from tidecast.layout import member as lay
-from tidecast.layout import ring as ring_layout
 from tidecast.native.atomics import (
     fence_seq_cst,
-    load_acquire_i32,
     load_relaxed,
     store_relaxed,
     store_release,
 )
 from tidecast.native.jit import held_kernel, inlined, kernel
 from tidecast.native.memory import (
-    address_of,
     bytes_at,
     load_i64,
     load_u8,
@@ -98,26 +105,22 @@ def run_puller(words, idle, scratch, now_ns):
         work = pull_cycle(S, now)
         if idle == ONCE:
             return -1 if S.attention[A_EVENTS] > 0 else work
-        if S.attention[A_EVENTS] > 0:
-            return 1
-        if S.attention[A_STOP] != 0 or 0 < now_ns <= now:
-            return 0
-        if work > 0:
-            quiet = 0
-            continue
-        quiet += 1
+        if returns(S.attention) != CONTINUE:
+            return returns(S.attention)
+        if 0 < now_ns <= now:
+            return STOP
+        quiet = quiet_cycles(quiet, work)
         if not time_to_park(idle, quiet):
             continue
-        bell = S.misc[P_BELL] * ring_layout.DOORBELL_BYTES
-        seen = load_acquire_i32(S.bells, bell)
+        line = S.misc[P_BELL]
+        seen = bell_of(S.bells, line)
         store_relaxed(S.wakes, lay.WAKE_ARMED_AT, 1)
         fence_seq_cst()
-        if not _anything(S) and S.attention[A_STOP] == 0:
+        if not _anything(S):
             wait = _sleep_ns(S, now)
             if now_ns > 0:
                 wait = min(wait, now_ns - now)
-            if wait > 0:
-                sys.futex_wait(address_of(S.bells) + bell, seen, wait, scratch)
+            park_at_bell(S.bells, line, seen, wait, S.attention, scratch)
         store_relaxed(S.wakes, lay.WAKE_ARMED_AT, 0)
 
 
