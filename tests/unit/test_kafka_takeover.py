@@ -194,7 +194,7 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Futu
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(CUT_OFF)) as threads:
         patch.setattr("tidecast.kafka.producing.fencing.PATIENCE_S", 0.1)
         patch.setattr("tidecast.kafka.brokers.cluster.QUESTION_S", 0.1)
-        patch.setattr("tidecast.queues.backoff.BACKOFF_S_MAX", 0.1)
+        patch.setattr("tidecast.api.connecting.BACKOFF_S_MAX", 0.1)
         begun = {
             name: threads.submit(take_over_cut_off, tmp_path_factory.mktemp(name), key)
             for name, key in CUT_OFF.items()

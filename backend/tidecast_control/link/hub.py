@@ -433,10 +433,13 @@ class Hub:
         self, node: str, command: str, args: Json, timeout_s: float = COMMAND_TIMEOUT_S
     ) -> Json:
         """Send a command; its value. Raises `no_node`, `node_failed`, `node_timeout`."""
-        engine = self.engine(node)
+        return await self._ask(self.engine(node), uuid.uuid4().hex, command, args, timeout_s)
+
+    async def _ask(
+        self, engine: Engine, command_id: str, command: str, args: Json, timeout_s: float
+    ) -> Json:
         if len(engine.answers) >= COMMANDS_UNDER_WAY_MAX:
             raise ProblemError("throttled", f"too many commands for {engine.name}", None, 1.0)
-        command_id = uuid.uuid4().hex
         answer = asyncio.get_running_loop().create_future()
         engine.answers[command_id] = answer
         message = {"type": "command", "id": command_id, "name": command, "args": args}
@@ -453,14 +456,12 @@ class Hub:
         """Begin a stream; ``on_items`` gets what comes. The id, for `end_stream`."""
         engine = self.engine(node)
         stream_id = uuid.uuid4().hex
-        answer = asyncio.get_running_loop().create_future()
         engine.streams[stream_id] = on_items
-        engine.answers[stream_id] = answer
-        message = {"type": "command", "id": stream_id, "name": command, "args": args}
         try:
-            await self._try_send(engine, message)
-            _value(engine.name, await asyncio.wait_for(answer, COMMAND_TIMEOUT_S))
-        except BaseException:
+            await self._ask(engine, stream_id, command, args, COMMAND_TIMEOUT_S)
+        except BaseException as problem:
+            if isinstance(problem, ProblemError) and problem.problem == "node_timeout":
+                await self.end_stream(node, stream_id)  # it may begin late
             engine.streams.pop(stream_id, None)
             raise
         return stream_id

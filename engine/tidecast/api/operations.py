@@ -1,4 +1,4 @@
-"""The serving side of requests, the same over every connection: a table of operations.
+"""The serving side of requests, the same over every connection: a table of operations, replies.
 
 The unix socket, the gateway, its log readers and the control link each have one table: by the kind
 of a request its handler, the rights it takes, and its limit. `rpc.Calls` is the asking side.
@@ -6,8 +6,12 @@ of a request its handler, the rights it takes, and its limit. `rpc.Calls` is the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+from tidecast.api.frames.common import Failure, Reply, encode_result, failure_of
+from tidecast.errors import TidecastError
 
 EVERY_TOPIC = ">"
 Needed = Iterable[tuple[str, str]]
@@ -61,3 +65,36 @@ class Operations:
     def kinds(self) -> set[Any]:
         """The kinds of requests that are served."""
         return set(self._table)
+
+
+async def reply_to(
+    question: int,
+    work: Awaitable[Any],
+    server: str,
+    *,
+    reply: type[Reply] = Reply,
+    passed: tuple[type[Exception], ...] = (),
+) -> Reply:
+    """The reply to a question: the result of ``work``, or its failure as `failure_of_any` says.
+
+    ``passed``: errors that end the connection instead. ``reply``: the kind of reply.
+    """
+    try:
+        return reply(id=question, result=encode_result(await work))
+    except passed:
+        raise
+    except Exception as problem:  # noqa: BLE001 - a request does not end its connection
+        return reply(id=question, failure=failure_of_any(problem, server))
+
+
+def failure_of_any(problem: Exception, server: str) -> Failure:
+    """A failure for a client, which would wait for ever without it.
+
+    A defect of the ``server`` ("engine", "gateway") is logged with its traceback.
+    """
+    if isinstance(problem, TidecastError):
+        return failure_of(problem)
+    log = logging.getLogger(f"tidecast.{server}")
+    log.error("%s: a request failed", server, exc_info=problem)
+    text = f"internal error in the {server}: {type(problem).__name__}: {problem}"
+    return Failure(code=TidecastError.code, message=text)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidecast.api.unlogged import UNLOGGED
+from tidecast.api.connecting import UNLOGGED
 from tidecast.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tidecast.api.unlogged import UNLOGGED
+from tidecast.api.connecting import UNLOGGED
 from tidecast.config.topology import (
     Topology,
     TransportConfig,

@@ -28,7 +28,7 @@ import msgspec
 
 from tidecast.access import is_loopback
 from tidecast.api import levels
-from tidecast.api.unlogged import UNLOGGED
+from tidecast.api.connecting import UNLOGGED, Backoff
 from tidecast.config.store import TopologyStore
 from tidecast.control_link.apply import Applier
 from tidecast.control_link.commands import Commands
@@ -210,9 +210,9 @@ class ControlLink:
     def _run(self) -> None:
         from websockets.exceptions import InvalidStatus, WebSocketException
 
-        pause_s = BACKOFF_S_MIN
+        backoff = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX, self._random)
         while not self._stopping.is_set():
-            began_s, enrolling = time.monotonic(), self._enrolling
+            began_s, enrolling, refused = time.monotonic(), self._enrolling, False
             self._enrolling = False
             try:
                 self._session(enrolling=enrolling)
@@ -223,10 +223,10 @@ class ControlLink:
                     f"the service refused: HTTP {status}{reason_of(refusal.response.body)}"
                 )
                 if status == HTTPStatus.UNAUTHORIZED:
-                    pause_s = self._refused(pause_s, enrolling=enrolling)
+                    refused = self._refused(enrolling=enrolling)
             except AuthError as refusal:
                 self.problem = str(refusal)
-                pause_s = self._refused(pause_s, enrolling=enrolling)
+                refused = self._refused(enrolling=enrolling)
             except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as problem:
                 self.problem = f"{type(problem).__name__}: {problem}"
             except Exception as problem:  # noqa: BLE001  (reported; and connected again)
@@ -237,17 +237,17 @@ class ControlLink:
                 self._interval_ms = 0
                 self._commands.forget_streams()
             if time.monotonic() - began_s > SOUND_S:
-                pause_s = BACKOFF_S_MIN
-            self._stopping.wait(pause_s * self._random.uniform(0.5, 1.0))
-            pause_s = min(pause_s * 2, BACKOFF_S_MAX)
+                backoff.clear()
+            long_s = REFUSED_S * self._random.uniform(0.5, 1.0)
+            self._stopping.wait(long_s if refused else backoff.next_s())
 
-    def _refused(self, pause_s: float, *, enrolling: bool) -> float:
-        """The credential is not known: enrol again with the token, else wait for long.
+    def _refused(self, *, enrolling: bool) -> bool:
+        """The credential is not known: enrol again with the token, else (True) wait for long.
 
         The credential is kept until there is another: the service may take it again.
         """
         self._enrolling = bool(self._token and self.state.credential and not enrolling)
-        return pause_s if self._enrolling else REFUSED_S
+        return not self._enrolling
 
     def _session(self, *, enrolling: bool) -> None:
         """One connection. ``enrolling``: with the token, though there is a credential."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tidecast.api.connecting import Backoff
 from tidecast.config.kafka import SCHEME, KafkaSource, kafka_source_of
 from tidecast.config.sources import jetstream
 from tidecast.config.sources.adapters import AdapterConfig
@@ -17,7 +18,6 @@ from tidecast.config.store import TopologyStore
 from tidecast.errors import Closed, ConfigError, TidecastError
 from tidecast.node.consumers.adapters import Attached
 from tidecast.queues.adapter import Adapter
-from tidecast.queues.backoff import Backoff
 
 FIRST_S = 5.0
 """So long a start waits for the first attempts, all together; then they continue without it."""

@@ -31,7 +31,7 @@ from tidecast.api.frames import socket as frames
 from tidecast.api.link import ConsumerGrant
 from tidecast.api.news import with_news
 from tidecast.api.node import NodeApi
-from tidecast.api.operations import Operation, Operations, nothing
+from tidecast.api.operations import Operation, Operations, nothing, reply_to
 from tidecast.client.links.socket_session import short_path, socket_path
 from tidecast.config.store import TopologyStore
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
@@ -294,17 +294,9 @@ class _Connection:
         if not operation.answered:
             operation.handler(self, request.body)
             return
-        try:
-            work = self._in_pool(self._perform, operation, request.body)
-            result = await with_news(work, warmup.news, partial(self._say_working, request.id))
-            reply = common.Reply(id=request.id, result=common.encode_result(result))
-        except TidecastError as problem:
-            reply = common.Reply(id=request.id, failure=common.failure_of(problem))
-        except Exception as problem:  # noqa: BLE001 - one request must not end the session
-            text = f"internal error in the engine: {type(problem).__name__}: {problem}"
-            reply = common.Reply(
-                id=request.id, failure=common.Failure(code=TidecastError.code, message=text)
-            )
+        work = self._in_pool(self._perform, operation, request.body)
+        heard = with_news(work, warmup.news, partial(self._say_working, request.id))
+        reply = await reply_to(request.id, heard, "engine")
         if request.id:
             if isinstance(request.body, frames.Sync):
                 self._push_before_reply()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,12 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
-from tidecast.api.frames.common import Frame, Goodbye, encode_result, failure_of
-from tidecast.api.operations import Needed, Operation, Operations, nothing
+from tidecast.api.frames.common import Frame, Goodbye
+from tidecast.api.operations import Needed, Operation, Operations, nothing, reply_to
 from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.config.topology import TOPIC_NAME
 from tidecast.errors import NotFound, StorageError
-from tidecast.gateway.failures import failure_of_any
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles, queues_of, topics_of
 from tidecast.log.reading.range_scan import RangeScan, Wanted
@@ -93,15 +92,22 @@ class LogReader:
             self.access.need(right, topic)
 
     async def _answer(self, operation: Operation, frame: Any) -> None:
-        try:
-            operation.allow(self, frame, self._need)
-            result = await asyncio.to_thread(operation.handler, self, frame)
-        except OSError as problem:
-            await self._send(log_frames.Answer(id=frame.id, failure=failure_of(_storage(problem))))
-        except Exception as problem:  # noqa: BLE001 - reported to the reader, whatever it is
-            await self._send(log_frames.Answer(id=frame.id, failure=failure_of_any(problem)))
-        else:
-            await self._send(log_frames.Answer(id=frame.id, result=encode_result(result)))
+        await self._reply(frame, lambda: asyncio.to_thread(operation.handler, self, frame))
+
+    async def _reply(self, frame: Any, work: Callable[[], Awaitable[Any]]) -> None:
+        """Check the rights of a question, do its work, and send its answer."""
+
+        async def perform() -> Any:
+            OPERATIONS.of(frame).allow(self, frame, self._need)
+            try:
+                return await work()
+            except OSError as problem:
+                text = f"cannot read the log: {problem}"
+                raise StorageError(text, problem.errno or errno.EIO) from problem
+
+        passed = (ConnectionClosed,)
+        kind = log_frames.Answer
+        await self._send(await reply_to(frame.id, perform(), "gateway", reply=kind, passed=passed))
 
     def add_credit(self, frame: log_frames.LogCredit) -> None:
         """The reader has room for more."""
@@ -147,19 +153,8 @@ class LogReader:
         self._reading = asyncio.create_task(self._read(frame))
 
     async def _read(self, frame: log_frames.Read) -> None:
-        try:
-            OPERATIONS.of(frame).allow(self, frame, self._need)
-            token = await self._send_range(frame.range)
-        except ConnectionClosed:
-            return
-        except OSError as problem:
-            answer = log_frames.Answer(id=frame.id, failure=failure_of(_storage(problem)))
-        except Exception as problem:  # noqa: BLE001 - reported to the reader, whatever it is
-            answer = log_frames.Answer(id=frame.id, failure=failure_of_any(problem))
-        else:
-            answer = log_frames.Answer(id=frame.id, result=encode_result(token))
         with contextlib.suppress(ConnectionClosed):
-            await self._send(answer)
+            await self._reply(frame, lambda: self._send_range(frame.range))
 
     async def _send_range(self, asked: log_frames.Range) -> int:
         missing: deque[log_frames.Missing] = deque()
@@ -241,7 +236,3 @@ def _next_body(scan: RangeScan, blocks: Iterator[tuple[np.ndarray, int]]) -> np.
     end = int(scan.selector.w[W_AT])
     out = np.empty(end, dtype=np.uint8)
     return out[: keep_listed(block, 0, end, scan.selector.rows, n, out)]
-
-
-def _storage(problem: OSError) -> StorageError:
-    return StorageError(f"cannot read the log: {problem}", problem.errno or errno.EIO)

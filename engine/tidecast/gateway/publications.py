@@ -7,13 +7,13 @@ import contextlib
 from collections import deque
 from functools import partial
 
+from tidecast.api.operations import failure_of_any
 from tidecast.client.aio import Publisher
 from tidecast.client.core.producer import ProducerSession
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame, Block
 from tidecast.client.waiting import Bell
 from tidecast.errors import PayloadTooLarge, TidecastError
-from tidecast.gateway.failures import failure_of_any
 from tidecast.gateway.life import Session
 from tidecast.gateway.requests import check_block
 
@@ -83,7 +83,7 @@ class RemotePublication:
                 await self._wake.wait()
         except Exception as problem:  # noqa: BLE001 - reported to the client, whatever it is
             self._drained.set()
-            failure = failure_of_any(problem)
+            failure = failure_of_any(problem, "gateway")
             await self._session.send(
                 frames.Ended(number=self.number, publication=True, failure=failure)
             )

@@ -28,9 +28,9 @@ from websockets.http11 import Request, Response
 
 from tidecast.access import EVERYTHING, Access, digest_of, is_loopback, printable
 from tidecast.api import levels
+from tidecast.api.connecting import UNLOGGED
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import Link
-from tidecast.api.unlogged import UNLOGGED
 from tidecast.client.aio import Connection
 from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.frames import BadFrame

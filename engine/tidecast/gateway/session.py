@@ -26,9 +26,16 @@ from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
 from tidecast.agents import warmup
-from tidecast.api.frames.common import Frame, Reply, Working, encode_result
+from tidecast.api.frames.common import Frame, Working
 from tidecast.api.news import with_news
-from tidecast.api.operations import EVERY_TOPIC, Operation, Operations, nothing
+from tidecast.api.operations import (
+    EVERY_TOPIC,
+    Operation,
+    Operations,
+    failure_of_any,
+    nothing,
+    reply_to,
+)
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers import reader
 from tidecast.client.aio import Connection, Publisher, Subscription
@@ -50,7 +57,6 @@ from tidecast.events import (
     SubscriptionEnded,
 )
 from tidecast.gateway.consumers import RING_BYTES_MAX, RemoteConsumer
-from tidecast.gateway.failures import failure_of_any
 from tidecast.gateway.life import State
 from tidecast.gateway.publications import RemotePublication
 from tidecast.gateway.quotas import Quotas
@@ -182,7 +188,7 @@ class _Subscription:
                 if batch is not None:
                     await self._deliver(batch)
         except Exception as problem:  # noqa: BLE001 - reported to the client, whatever it is
-            failure = failure_of_any(problem)
+            failure = failure_of_any(problem, "gateway")
             await self._session.send(
                 frames.Ended(number=self.number, publication=False, failure=failure)
             )
@@ -491,22 +497,19 @@ class RemoteSession:
         raise BadFrame("a second Hello")
 
     async def _answer(self, operation: Operation, frame: Any) -> None:
-        try:
-            operation.allow(self, frame, self.need)
-            say = partial(self._say_working, frame.id)
-            result = encode_result(
-                await with_news(operation.handler(self, frame), warmup.news, say)
-            )
-        except (BadFrame, ConnectionClosed):
-            raise
-        except Exception as problem:  # noqa: BLE001 - one request does not end the session
-            if isinstance(frame, frames.OpenPublication) and len(self._refused) < REFUSED_MAX:
-                self._refused.add(frame.number)
-            self.post(Reply(id=frame.id, failure=failure_of_any(problem)))
-        else:
-            self.post(Reply(id=frame.id, result=result))
+        passed = BadFrame, ConnectionClosed
+        reply = await reply_to(frame.id, self._perform(operation, frame), "gateway", passed=passed)
+        refused = reply.failure is not None and isinstance(frame, frames.OpenPublication)
+        if refused and len(self._refused) < REFUSED_MAX:
+            self._refused.add(frame.number)
+        self.post(reply)
         if isinstance(frame, frames.OpenSubscription) and frame.number in self._subscriptions:
             self._subscriptions[frame.number].start()
+
+    async def _perform(self, operation: Operation, frame: Any) -> Any:
+        operation.allow(self, frame, self.need)
+        say = partial(self._say_working, frame.id)
+        return await with_news(operation.handler(self, frame), warmup.news, say)
 
     def _say_working(self, question: int, reason: str) -> None:
         if self._hears_news:

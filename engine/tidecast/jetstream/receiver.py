@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 
+from tidecast.api.connecting import Backoff
 from tidecast.errors import (
     AuthError,
     Closed,
@@ -22,7 +23,6 @@ from tidecast.errors import (
 from tidecast.jetstream.cursor import Cursor
 from tidecast.jetstream.streams import Streams
 from tidecast.queues.adapter import Received, Run
-from tidecast.queues.backoff import Backoff
 
 CURSORS_MAX = 2
 PATIENCE_S = 10.0

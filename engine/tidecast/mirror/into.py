@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from tidecast.api.connecting import Backoff
 from tidecast.errors import Closed, ConfigError, NotFound, TidecastError
 from tidecast.mirror import runs
 from tidecast.mirror.plan import Placing, Plan, Route, placing, plan_of
@@ -23,7 +24,6 @@ from tidecast.mirror.state import Saved, StateFile
 from tidecast.mirror.target import Target
 from tidecast.mirror.threads import run_together
 from tidecast.queues.adapter import Adapter, Growing, Receiver, Run
-from tidecast.queues.backoff import Backoff
 
 WAIT_S, HELD_S, LOOK_S = 0.25, 0.02, 0.5
 GAPS = ("report", "stop")

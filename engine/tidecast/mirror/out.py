@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tidecast.api.connecting import Backoff
 from tidecast.config.kafka import KafkaSource
 from tidecast.errors import (
     Closed,
@@ -41,7 +42,6 @@ from tidecast.mirror.state import StateFile, Stored
 from tidecast.mirror.target import Target
 from tidecast.mirror.threads import run_together
 from tidecast.queues.adapter import Run
-from tidecast.queues.backoff import Backoff
 
 LOOK_S, WAIT_S = 0.2, 0.5
 RENEW_S = 86_400.0

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from tidecast.api.connecting import Backoff
 from tidecast.errors import ConnectionLost, Timeout
 from tidecast.mirror.progress import Progress
-from tidecast.queues.backoff import Backoff
 
 NAME = "tidecast mirror"
 LOCAL_BYTES_MAX, REMOTE_BYTES_MAX = 16 << 20, 900 << 10

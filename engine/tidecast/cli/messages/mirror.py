@@ -268,8 +268,8 @@ def _adapter(source: str) -> Any:
 
 def _opened(source: str, progress: Progress) -> Adapter:
     """The adapter, tried again while its system is away. Raises TidecastError."""
+    from tidecast.api.connecting import Backoff
     from tidecast.errors import TidecastError
-    from tidecast.queues.backoff import Backoff
 
     backoff, since_s = Backoff(), time.monotonic()
     while True:

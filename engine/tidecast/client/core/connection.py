@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tidecast.api.connecting import Backoff
 from tidecast.api.frames.common import Failure, error_of
 from tidecast.api.link import Link, PublicationOptions
 from tidecast.client.core.opened import ImageEvent, OpenConsumer, OpenPublisher, OpenSubscription
@@ -421,7 +422,7 @@ class ConnectionCore:
                 continue  # the next round finds out what it was
 
     def _restore(self) -> None:
-        pause_s = _RECONNECT_MIN_S
+        backoff = Backoff(_RECONNECT_MIN_S, _RECONNECT_MAX_S)
         while not self._stop.is_set():
             try:
                 self.link.reconnect()
@@ -430,15 +431,14 @@ class ConnectionCore:
                     self._reopen()
                     return
             except ConnectionLost:
-                if self._stop.wait(pause_s):
+                if self._stop.wait(backoff.next_s()):
                     return
-                pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
             except TidecastError as problem:
                 if not problem.retryable:
                     with self._lock:
                         self._refuse_all(problem)
                     raise
-                self._stop.wait(pause_s)
+                self._stop.wait(backoff.next_s())
 
     def _reopen(self) -> None:
         with self._lock:

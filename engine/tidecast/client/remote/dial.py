@@ -13,8 +13,8 @@ from websockets.exceptions import (
 from websockets.sync.client import ClientConnection, connect
 
 from tidecast.api import levels
+from tidecast.api.connecting import UNLOGGED
 from tidecast.api.frames.common import Goodbye
-from tidecast.api.unlogged import UNLOGGED
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, EngineNotRunning

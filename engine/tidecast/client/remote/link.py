@@ -25,6 +25,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
+from tidecast.api.connecting import Backoff
 from tidecast.api.frames.common import Failure, Frame, Goodbye, Reply, Working, error_of
 from tidecast.api.link import (
     ConsumerGrant,
@@ -233,9 +234,8 @@ class RemoteLink(Link):
 
     def _reconnect(self) -> bool:
         """Until it succeeds. False: closed, or the gateway wants us no more."""
-        pause_s = RETRY_MIN_S
-        while not self._closing.wait(pause_s):
-            pause_s = min(pause_s * 2, RETRY_MAX_S)
+        backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
+        while not self._closing.wait(backoff.next_s()):
             try:
                 welcome, socket = self._dial(self._welcome.session, self._welcome.key)
                 self._resume(welcome, socket)

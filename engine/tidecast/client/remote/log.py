@@ -19,6 +19,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
+from tidecast.api.connecting import Backoff
 from tidecast.api.frames.common import Frame, Goodbye
 from tidecast.api.rpc import result_of
 from tidecast.client.remote import frames, log_frames
@@ -219,7 +220,7 @@ class _Patience:
 
     def progressed(self) -> None:
         self._until_s: float | None = None
-        self._pause_s = RETRY_MIN_S
+        self._backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
 
     def wait(self) -> bool:
         """False: it has lasted too long."""
@@ -228,6 +229,5 @@ class _Patience:
             self._until_s = now_s + self._retry_s
         if now_s >= self._until_s:
             return False
-        threading.Event().wait(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, RETRY_MAX_S)
+        threading.Event().wait(self._backoff.next_s())
         return True

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from tidecast.api.connecting import Backoff
 from tidecast.config.kafka import KafkaSource
 from tidecast.errors import (
     AuthError,
@@ -27,7 +28,6 @@ from tidecast.kafka.brokers.connection import Address, Link, code_name, tls_of
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
-from tidecast.queues.backoff import Backoff
 
 ASK_S, QUESTION_S = 10.0, 3.0
 """How long one answer may take; how long a question is asked again when its leader moves."""

@@ -12,6 +12,7 @@ import contextlib
 import threading
 import time
 
+from tidecast.api.connecting import Backoff
 from tidecast.errors import (
     AuthError,
     Closed,
@@ -29,7 +30,6 @@ from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
 from tidecast.queues.adapter import Received, Run
-from tidecast.queues.backoff import Backoff
 
 FETCH_WAIT_MS = 500
 """How long a broker keeps a Fetch when there is no record."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from tidecast.api.connecting import Backoff
 from tidecast.errors import ConnectionLost, StorageError, TidecastError
 from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
 from tidecast.kafka.brokers.connection import code_name
@@ -19,7 +20,6 @@ from tidecast.kafka.record_kernels import BATCH_BYTES
 from tidecast.kafka.records import CONTROL, HEADER, BatchHead
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
-from tidecast.queues.backoff import Backoff
 
 PATIENCE_S = 30.0
 TRANSACTION_MS = 10_000

@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 
+from tidecast.api.connecting import Backoff
 from tidecast.config.kafka import storage_source
 from tidecast.errors import (
     Closed,
@@ -34,7 +35,6 @@ from tidecast.kafka.schemas import tables
 from tidecast.log.queue_log import LogReader
 from tidecast.native.mapped import Bytes
 from tidecast.node.storing.spool import Spool
-from tidecast.queues.backoff import Backoff
 
 _log = logging.getLogger("tidecast.kafka")
 PATIENCE_S = 2.0

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tidecast.api.connecting import Backoff
 from tidecast.errors import (
     Closed,
     ConnectionLost,
@@ -28,7 +29,6 @@ from tidecast.kafka.producing.notes import Mark
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
 from tidecast.queues.adapter import Run
-from tidecast.queues.backoff import Backoff
 
 BATCH_BYTES = 900_000
 """Below what brokers take by themselves (``message.max.bytes``: 1,048,588)."""
