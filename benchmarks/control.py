@@ -145,8 +145,18 @@ def platform(directory: Path) -> Iterator[Platform]:
         first = next(line for line in lines if "password" in line).split()[-1]
         cookie, csrf = _log_in(url, first)
         token = (directory / "enrol.token").read_text().strip()
-        command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(directory),
-                   "--control", url, "--enrol", token]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "tidecast.cli",
+            "engine",
+            "--data-dir",
+            str(directory),
+            "--control",
+            url,
+            "--enrol",
+            token,
+        ]
         with (directory / "engine.log").open("wb") as log:
             engine = subprocess.Popen(command, stdout=log, stderr=log)
         made = Platform(url, service.pid, engine.pid, cookie, csrf)

@@ -46,8 +46,23 @@ def _set_bit(bits, i):
 
 
 @kernel
-def fill(block, rows, first, end, key_at, key_data, key_bits, header_at, header_data, header_bits,
-         value_at, value_data, tokens, times, nulls):  # fmt: skip
+def fill(
+    block,
+    rows,
+    first,
+    end,
+    key_at,
+    key_data,
+    key_bits,
+    header_at,
+    header_data,
+    header_bits,
+    value_at,
+    value_data,
+    tokens,
+    times,
+    nulls,
+):
     """Fill the buffers of columns from ``rows[first:end]``; ``nulls``: rows without key, headers.
 
     ``*_at``: int32 offsets, one more than rows. ``*_bits``: validity, zeroed. Times in us.

@@ -29,9 +29,21 @@ def _put_field(meta, at, data, first, n):
 
 @held_kernel
 def put_rows(
-    port, first, end, times, time_bits, key_at, keys, key_bits, header_at, headers, header_bits,
-    value_at, values, meta,
-):  # fmt: skip
+    port,
+    first,
+    end,
+    times,
+    time_bits,
+    key_at,
+    keys,
+    key_bits,
+    header_at,
+    headers,
+    header_bits,
+    value_at,
+    values,
+    meta,
+):
     """Append rows [first, end): (rows done, status of the last `append`).
 
     ``*_at``: int32 offsets; ``*_bits``: validity, empty if all are valid; ``times``: us.

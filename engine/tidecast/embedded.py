@@ -76,9 +76,14 @@ class EmbeddedLink(Link):
     """A session with a node of this process. See `tidecast.api.link.Link`."""
 
     def __init__(
-        self, node: Node, name: str, *, owns_node: bool, of_engine: bool = False,
+        self,
+        node: Node,
+        name: str,
+        *,
+        owns_node: bool,
+        of_engine: bool = False,
         store: TopologyStore | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``store``: where topics are saved that this client changes; None: nowhere."""
         self.node = node
         self._store = store or TopologyStore(node.topology, None)
@@ -121,9 +126,12 @@ class EmbeddedLink(Link):
             scratch = scratch_directory(_PREFIX)
             data_dir, _ = scratch
         node = Node(
-            with_identity(topology, data_dir), data_dir, mode == "inline", connect=connect_to,
+            with_identity(topology, data_dir),
+            data_dir,
+            mode == "inline",
+            connect=connect_to,
             storages=KafkaStorages(),
-        )  # fmt: skip
+        )
         try:
             node.start()
             for topic, adapter in (adapters or {}).items():

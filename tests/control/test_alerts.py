@@ -379,9 +379,18 @@ def test_calls_that_fail_are_noted(service: Service, url: str, words: str) -> No
 
 def test_urls_that_nobody_can_call_are_refused(service: Service, subtests: pytest.Subtests) -> None:
     for url in (
-        "http://x/a b", "http://h:abc/", "http://h:99999/", "http://h:0/", "http://ex\u00e4mple/",
-        "http://u:p@h/", "ftp://h/", "http:///x", "http://h/#f", "http://[::1/", "http://a..b/",
-    ):  # fmt: skip
+        "http://x/a b",
+        "http://h:abc/",
+        "http://h:99999/",
+        "http://h:0/",
+        "http://ex\u00e4mple/",
+        "http://u:p@h/",
+        "ftp://h/",
+        "http:///x",
+        "http://h/#f",
+        "http://[::1/",
+        "http://a..b/",
+    ):
         with subtests.test(url):
             spec = {"metric": "ring_fill", "webhook": url}
             answer = service.admin.put("/api/v1/alert-rules/full", json={"spec": spec})

@@ -78,10 +78,15 @@ def test_a_channel_without_data_begins_empty() -> None:
 def _topics(moment: int, names: int) -> dict[str, dict[str, Any]]:
     """Rows of topics, of which `t0` sends most."""
     return {
-        f"t{n}": {"name": f"t{n}", "rates": {"packets_out": float(1000 * moment - n)},
-                  "ring_fill": 0.5, "lag_packets": "3", "publishers": 1}
+        f"t{n}": {
+            "name": f"t{n}",
+            "rates": {"packets_out": float(1000 * moment - n)},
+            "ring_fill": 0.5,
+            "lag_packets": "3",
+            "publishers": 1,
+        }
         for n in range(names)
-    }  # fmt: skip
+    }
 
 
 def test_who_opens_a_topic_or_the_subscriptions_gets_the_minutes_before() -> None:

@@ -25,7 +25,7 @@ class _Socket:
 def _connected() -> tuple[Hub, Engine, list[dict[str, Any]]]:
     hub, socket = Hub(cast("Any", None)), _Socket()
     engine = Engine("n1", cast("Any", socket), 0)
-    hub._engines["n1"] = engine  # noqa: SLF001 - it need not register here
+    hub._engines["n1"] = engine
     return hub, engine, socket.sent
 
 

@@ -39,14 +39,19 @@ def parsed(command: str) -> tuple[str, dict[str, Any]]:
         ("resume", {}, {}),
         ("seek", START, {"start": Earliest(), "queue": None}),
         ("seek", START | {"shift": -5, "queue": 2}, {"shift": -5, "queue": 2}),
-        ("seek", START | {"at": "time", "time_ns": TIME_NS},
-         {"start": Time(TIME_US * 1000)}),
-        ("redrive", {"to": "", "count_max": 7, "key": "a b", "reason": "it's"},
-         {"limit": 7, "key": "a b", "reason": "it's"}),
-        ("redrive", {"to": "elsewhere", "count_max": 1, "where": 'headers["kind"] == "a b"'},
-         {"limit": 1, "to": "elsewhere", "where": 'headers["kind"] == "a b"'}),
+        ("seek", START | {"at": "time", "time_ns": TIME_NS}, {"start": Time(TIME_US * 1000)}),
+        (
+            "redrive",
+            {"to": "", "count_max": 7, "key": "a b", "reason": "it's"},
+            {"limit": 7, "key": "a b", "reason": "it's"},
+        ),
+        (
+            "redrive",
+            {"to": "elsewhere", "count_max": 1, "where": 'headers["kind"] == "a b"'},
+            {"limit": 1, "to": "elsewhere", "where": 'headers["kind"] == "a b"'},
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_the_command_is_one(
     action: str, request_: dict[str, Any], params: dict[str, Any], dry_run: bool

@@ -192,9 +192,13 @@ def test_schedules(service: Service, script: Any) -> None:
     assert _last(api, "done")["trigger"] == "schedule"
     api.patch("/api/v1/pipelines/p", json={"spec": {"enabled": False}})
     assert api.get("/api/v1/pipelines/p").json()["status"]["next_run_at"] is None
-    for spec in ({"job": "rollup", "schedule": "often"}, {"job": "rollup", "enabled": True},
-                 {"job": "replay", "topic": "a"}, {"job": "archive"},
-                 {"job": "archive", "topic": "a", "archive": "../up"}):  # fmt: skip
+    for spec in (
+        {"job": "rollup", "schedule": "often"},
+        {"job": "rollup", "enabled": True},
+        {"job": "replay", "topic": "a"},
+        {"job": "archive"},
+        {"job": "archive", "topic": "a", "archive": "../up"},
+    ):
         assert api.put("/api/v1/pipelines/z", json={"spec": spec}).status_code == 422, spec
 
 

@@ -125,14 +125,24 @@ ANSWERS["kafka_groups"] = {"rows": [group_of(side) for side in (IN, OUT)], "next
 def rows() -> Iterator[Any]:
     """Rows that no request creates."""
     advice = [
-        {"topic": f"{side}.a", "spec": {"linger_us": 9}, "reasons": [],
-         "peak_messages_per_s": 1.0, "peak_bytes_per_s": 1.0}
+        {
+            "topic": f"{side}.a",
+            "spec": {"linger_us": 9},
+            "reasons": [],
+            "peak_messages_per_s": 1.0,
+            "peak_bytes_per_s": 1.0,
+        }
         for side in IDS
-    ]  # fmt: skip
+    ]
     yield PipelineRunRow(
-        id="0002-0", pipeline="capacity", job="capacity", trigger="user", state="done",
-        finished_at=utc_now(), report={"advice": advice},
-    )  # fmt: skip
+        id="0002-0",
+        pipeline="capacity",
+        job="capacity",
+        trigger="user",
+        state="done",
+        finished_at=utc_now(),
+        report={"advice": advice},
+    )
     yield NodeStateRow(name="n1", connected=False, credential="0" * 64)
     for side, ids in IDS.items():
         run: dict[str, Any] = {"job": "replay", "trigger": "user", "spec": {"timeout_s": 1}}
@@ -146,9 +156,14 @@ def rows() -> Iterator[Any]:
                 id=mark, action="pause", kind=kind, name=name, state="done", finished_at=utc_now()
             )
             yield AlertRow(
-                id=mark, rule=f"{side}-l", target=name, severity="info", metric="lag_s",
-                threshold=1, state="resolved",
-            )  # fmt: skip
+                id=mark,
+                rule=f"{side}-l",
+                target=name,
+                severity="info",
+                metric="lag_s",
+                threshold=1,
+                state="resolved",
+            )
 
 
 class World:
@@ -506,8 +521,13 @@ def test_a_channel_takes_what_its_route_takes(
 def test_a_live_tail_withholds_payloads(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = base64.b64encode(b"secret").decode()
     message = {
-        "topic": "t", "node": "n1", "session": "1", "size": 6, "payload": secret, "key": "secret",
-    }  # fmt: skip
+        "topic": "t",
+        "node": "n1",
+        "session": "1",
+        "size": 6,
+        "payload": secret,
+        "key": "secret",
+    }
 
     async def stream(name: str, kind: str, asked: Any, on_items: Callable[[Any], None]) -> str:
         on_items({"skipped": 0, "messages": [message]})

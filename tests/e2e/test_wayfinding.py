@@ -45,8 +45,13 @@ def test_the_palette_finds_everything_that_has_a_name(
     page.get_by_placeholder("A topic, a page, an action").fill("no such thing")
     expect(page.get_by_role("dialog")).to_contain_text("matches “no such thing”")
     page.keyboard.press("Escape")
-    for path in ("/rate-limits/found-policy", "/alert-rules/found-rule",
-                 "/pipelines/found-pipeline", "/users/found-user", "/keys/found-key"):  # fmt: skip
+    for path in (
+        "/rate-limits/found-policy",
+        "/alert-rules/found-rule",
+        "/pipelines/found-pipeline",
+        "/users/found-user",
+        "/keys/found-key",
+    ):
         api.ask("DELETE", path)
 
 

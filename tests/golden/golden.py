@@ -222,11 +222,22 @@ def optional_fields() -> dict[str, str]:
 def shared_memory() -> dict[str, str]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         ring = create_ring(
-            Path(directory) / "ring", kind=lay.KIND_IMAGE, slots=16, slot_bytes=1400,
-            session=0xA1B2C3D4, topic=0x1234, node=0x0102, channel=1, flow=1, reliability=2,
-            has_network=True, incarnation=WHEN, first=1 << 33, node_name="alpha",
+            Path(directory) / "ring",
+            kind=lay.KIND_IMAGE,
+            slots=16,
+            slot_bytes=1400,
+            session=0xA1B2C3D4,
+            topic=0x1234,
+            node=0x0102,
+            channel=1,
+            flow=1,
+            reliability=2,
+            has_network=True,
+            incarnation=WHEN,
+            first=1 << 33,
+            node_name="alpha",
             topic_name="md.eu",
-        ).array  # fmt: skip
+        ).array
         add_consumer(
             ring, position=7, client=2, doorbell=65, subscription=9, tethered=True, offset=40
         )

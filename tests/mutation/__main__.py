@@ -43,8 +43,13 @@ def show(console: Console, outcomes: list[Outcome]) -> None:
 @click.argument("names", nargs=-1)
 @click.option("--shard", default="1/1", show_default=True, help="This part of so many.")
 @click.option("--list", "listed", is_flag=True, help="List the mutations; run none.")
-@click.option("--baseline/--no-baseline", "checked", default=True, show_default=True,
-              help="First run the tests without a mutation.")  # fmt: skip
+@click.option(
+    "--baseline/--no-baseline",
+    "checked",
+    default=True,
+    show_default=True,
+    help="First run the tests without a mutation.",
+)
 def main(names: tuple[str, ...], shard: str, listed: bool, checked: bool) -> None:
     """Run mutations."""
     console = Console(soft_wrap=True, highlight=False)

@@ -67,9 +67,14 @@ class Workshop:
         if not bytecode:
             environment["PYTHONDONTWRITEBYTECODE"] = "1"
         with subprocess.Popen(
-            [*command, "no:cacheprovider", *tests], cwd=self.project, env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        ) as run:  # fmt: skip
+            [*command, "no:cacheprovider", *tests],
+            cwd=self.project,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as run:
             try:
                 output, _ = run.communicate(timeout=LIMIT_S)
             except subprocess.TimeoutExpired:

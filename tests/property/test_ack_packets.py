@@ -40,8 +40,15 @@ def near(*edges: int) -> st.SearchStrategy[int]:
 OFFSETS = st.sampled_from([0, 31, 32, 33, 1400, 65_000, 65_001, 0xFFFFFFFF])
 
 
-@hypothesis.given(near(0), near(0, EPOCH_MAX), near(0, SEQ_MAX), near(0, SEQ_MAX), OFFSETS,
-                  st.integers(-4, 200), near(0, EPOCH_MAX))  # fmt: skip
+@hypothesis.given(
+    near(0),
+    near(0, EPOCH_MAX),
+    near(0, SEQ_MAX),
+    near(0, SEQ_MAX),
+    OFFSETS,
+    st.integers(-4, 200),
+    near(0, EPOCH_MAX),
+)
 def test_an_ack_is_taken_when_every_field_is_in_range(
     producer: int, epoch: int, first_seq: int, count: int, offset: int, state: int, owner: int
 ) -> None:
@@ -65,8 +72,14 @@ def test_an_ack_is_taken_when_every_field_is_in_range(
     assert verdict(raw) == (0 if sound else Counter.INVALID_FIELD)
 
 
-@hypothesis.given(near(0), near(0, EPOCH_MAX), near(0, SEQ_MAX), near(0, 1 << 60), near(31, 65_001),
-                  near(0, SEQ_MAX))  # fmt: skip
+@hypothesis.given(
+    near(0),
+    near(0, EPOCH_MAX),
+    near(0, SEQ_MAX),
+    near(0, 1 << 60),
+    near(31, 65_001),
+    near(0, SEQ_MAX),
+)
 def test_a_producers_block_is_taken_when_every_field_is_in_range(
     producer: int, epoch: int, first_seq: int, packet: int, offset: int, count: int
 ) -> None:

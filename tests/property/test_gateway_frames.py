@@ -138,12 +138,21 @@ def test_a_damaged_frame(data: st.DataObject) -> None:
         b"\xff\xff\xff\xff" + bytes(100),
         bytes(frames.FRAME_BYTES_MAX + 1),
         frames.encode(frames.Bye(), np.zeros(1, dtype=np.uint8)),
-        frames.encode(frames.Welcome(session="", key="", resumed=False, client_id=1, node_id=1,
-                             node_name="", incarnation=1)),
+        frames.encode(
+            frames.Welcome(
+                session="",
+                key="",
+                resumed=False,
+                client_id=1,
+                node_id=1,
+                node_name="",
+                incarnation=1,
+            )
+        ),
         struct.pack("<I", 100_000) + b"\x91" * 100_000,
     ],
     ids=["text", "empty", "short", "length", "long", "body", "direction", "nesting"],
-)  # fmt: skip
+)
 def test_frames_that_cannot_be(bad: object) -> None:
     with pytest.raises(BadFrame):
         frames.from_client(bad)

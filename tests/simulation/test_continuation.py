@@ -275,9 +275,16 @@ def test_what_the_next_engine_cannot_continue_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("session", 0), ("session", 1 << 31), ("head", -1), ("sent", 7), ("age_s", -1.0),
-     ("first", 9), ("head", 1 << 61)],
-)  # fmt: skip
+    [
+        ("session", 0),
+        ("session", 1 << 31),
+        ("head", -1),
+        ("sent", 7),
+        ("age_s", -1.0),
+        ("first", 9),
+        ("head", 1 << 61),
+    ],
+)
 def test_numbers_that_no_ring_has_are_refused(field: str, value: Any) -> None:
     given: dict[str, Any] = {
         "session": 5,

@@ -41,9 +41,19 @@ SETTINGS: dict[str, Any] = {"history_bytes": SLOTS * 1400, "receive_bytes": SLOT
 SIZE = 1300
 REFUSED = ("tag_failed", "replayed", "unknown_key", "plain_refused", "invalid_field")
 IMAGE_STATE = (
-    "highest", "contiguous", "gaps", "lost", "named", "end_seq", "closed", "incarnation",
-    "address_a", "address_b", "silent", "group",
-)  # fmt: skip
+    "highest",
+    "contiguous",
+    "gaps",
+    "lost",
+    "named",
+    "end_seq",
+    "closed",
+    "incarnation",
+    "address_a",
+    "address_b",
+    "silent",
+    "group",
+)
 PUBLICATION_STATE = ("sent", "limit", "lowest", "receivers", "resends", "ended", "owner", "owner_a")
 
 

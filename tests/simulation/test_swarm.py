@@ -261,11 +261,26 @@ def test_a_failing_script_is_shrunk_to_the_steps_that_matter() -> None:
 def test_a_session_that_never_began_does_not_fence_its_publisher() -> None:
     """The publisher's engine crashes twice before the owner has heard of its first session."""
     settings = Settings(
-        seed=21, drop=0.0, duplicate=0.02, reorder=0.2, delay_us=20.0, queues=3, fsync="interval",
-        flow="rate", live_history_bytes=1 << 16, producers=2, subscriptions=1, members=3,
-        max_in_flight=500, ack_wait_s=0.2, keys=1, nak_share=0.0, term_share=0.0,
-        retention_bytes=1 << 16, power=True,
-    )  # fmt: skip
+        seed=21,
+        drop=0.0,
+        duplicate=0.02,
+        reorder=0.2,
+        delay_us=20.0,
+        queues=3,
+        fsync="interval",
+        flow="rate",
+        live_history_bytes=1 << 16,
+        producers=2,
+        subscriptions=1,
+        members=3,
+        max_in_flight=500,
+        ack_wait_s=0.2,
+        keys=1,
+        nak_share=0.0,
+        term_share=0.0,
+        retention_bytes=1 << 16,
+        power=True,
+    )
     steps = [
         Step("reborn", 2, 1),
         Step("crash", 1, 109_416),
@@ -282,11 +297,26 @@ def test_a_session_that_never_began_does_not_fence_its_publisher() -> None:
 def test_a_topic_grows_after_a_loss_of_power_without_dropping_what_is_repeated() -> None:
     """The queues have a part of what was sent; a growth comes before the rest is sent again."""
     settings = Settings(
-        seed=108, drop=0.0, duplicate=0.1, reorder=0.0, delay_us=500.0, queues=2, fsync="interval",
-        flow="rate", live_history_bytes=1 << 16, producers=1, subscriptions=2, members=1,
-        max_in_flight=3, ack_wait_s=0.2, keys=10, nak_share=0.05, term_share=0.0,
-        retention_bytes=0, power=True,
-    )  # fmt: skip
+        seed=108,
+        drop=0.0,
+        duplicate=0.1,
+        reorder=0.0,
+        delay_us=500.0,
+        queues=2,
+        fsync="interval",
+        flow="rate",
+        live_history_bytes=1 << 16,
+        producers=1,
+        subscriptions=2,
+        members=1,
+        max_in_flight=3,
+        ack_wait_s=0.2,
+        keys=10,
+        nak_share=0.05,
+        term_share=0.0,
+        retention_bytes=0,
+        power=True,
+    )
     steps = [
         Step("publish", 8, 32, 108),
         Step("power_lost", 34_876),
@@ -300,11 +330,26 @@ def test_a_topic_grows_after_a_loss_of_power_without_dropping_what_is_repeated()
 def test_clients_administer_the_engine_that_came_after_a_crash() -> None:
     """The watcher asks for positions over a session that outlived its engine."""
     settings = Settings(
-        seed=1683128236, drop=0.2, duplicate=0.02, reorder=0.0, delay_us=500.0, queues=1,
-        fsync="batch", flow="min", live_history_bytes=1 << 20, producers=2, subscriptions=1,
-        members=2, max_in_flight=500, ack_wait_s=1.0, keys=10, nak_share=0.05, term_share=0.0,
-        retention_bytes=0, power=False,
-    )  # fmt: skip
+        seed=1683128236,
+        drop=0.2,
+        duplicate=0.02,
+        reorder=0.0,
+        delay_us=500.0,
+        queues=1,
+        fsync="batch",
+        flow="min",
+        live_history_bytes=1 << 20,
+        producers=2,
+        subscriptions=1,
+        members=2,
+        max_in_flight=500,
+        ack_wait_s=1.0,
+        keys=10,
+        nak_share=0.05,
+        term_share=0.0,
+        retention_bytes=0,
+        power=False,
+    )
     steps = [Step("crash", 0, 1_481_885), Step("publish", 6, 34, 96)]
     assert checker.check(run(Script(settings, steps))) == []
 
@@ -312,11 +357,26 @@ def test_clients_administer_the_engine_that_came_after_a_crash() -> None:
 def test_a_seek_ends_the_hand_over_of_keys_to_another_member() -> None:
     """A member joined while records were out; the seek takes these back, no ack comes for them."""
     settings = Settings(
-        seed=895473233, drop=0.0, duplicate=0.1, reorder=0.05, delay_us=500.0, queues=2,
-        fsync="interval", flow="min", live_history_bytes=1 << 16, producers=1, subscriptions=2,
-        members=3, max_in_flight=3, ack_wait_s=1.0, keys=1, nak_share=0.05, term_share=0.0,
-        retention_bytes=0, power=True,
-    )  # fmt: skip
+        seed=895473233,
+        drop=0.0,
+        duplicate=0.1,
+        reorder=0.05,
+        delay_us=500.0,
+        queues=2,
+        fsync="interval",
+        flow="min",
+        live_history_bytes=1 << 16,
+        producers=1,
+        subscriptions=2,
+        members=3,
+        max_in_flight=3,
+        ack_wait_s=1.0,
+        keys=1,
+        nak_share=0.05,
+        term_share=0.0,
+        retention_bytes=0,
+        power=True,
+    )
     steps = [Step("publish", 6, 31, 174), Step("rejoin", 4), Step("seek", 1, 35)]
     assert checker.check(run(Script(settings, steps))) == []
 
@@ -324,11 +384,26 @@ def test_a_seek_ends_the_hand_over_of_keys_to_another_member() -> None:
 def test_what_a_publisher_left_does_not_fence_the_next_one_that_waits() -> None:
     """A producer's empty session at the owner is closed amid its opening; its next one is away."""
     settings = Settings(
-        seed=21, drop=0.0, duplicate=0.02, reorder=0.2, delay_us=20.0, queues=3, fsync="interval",
-        flow="rate", live_history_bytes=1 << 16, producers=2, subscriptions=1, members=3,
-        max_in_flight=500, ack_wait_s=0.2, keys=1, nak_share=0.0, term_share=0.0,
-        retention_bytes=1 << 16, power=True,
-    )  # fmt: skip
+        seed=21,
+        drop=0.0,
+        duplicate=0.02,
+        reorder=0.2,
+        delay_us=20.0,
+        queues=3,
+        fsync="interval",
+        flow="rate",
+        live_history_bytes=1 << 16,
+        producers=2,
+        subscriptions=1,
+        members=3,
+        max_in_flight=500,
+        ack_wait_s=0.2,
+        keys=1,
+        nak_share=0.0,
+        term_share=0.0,
+        retention_bytes=1 << 16,
+        power=True,
+    )
     steps = [
         Step("power_lost", 59_092),
         Step("reborn", 2, 1),
@@ -341,11 +416,26 @@ def test_what_a_publisher_left_does_not_fence_the_next_one_that_waits() -> None:
 def test_a_late_ack_settles_what_another_member_refused() -> None:
     """A member holds records until they time out; the other one refuses the first of a key."""
     settings = Settings(
-        seed=1181122200, drop=0.0, duplicate=0.02, reorder=0.05, delay_us=500.0, queues=2,
-        fsync="batch", flow="rate", live_history_bytes=1 << 20, producers=3, subscriptions=2,
-        members=2, max_in_flight=500, ack_wait_s=0.2, keys=3, nak_share=0.3, term_share=0.0,
-        retention_bytes=0, power=False,
-    )  # fmt: skip
+        seed=1181122200,
+        drop=0.0,
+        duplicate=0.02,
+        reorder=0.05,
+        delay_us=500.0,
+        queues=2,
+        fsync="batch",
+        flow="rate",
+        live_history_bytes=1 << 20,
+        producers=3,
+        subscriptions=2,
+        members=2,
+        max_in_flight=500,
+        ack_wait_s=0.2,
+        keys=3,
+        nak_share=0.3,
+        term_share=0.0,
+        retention_bytes=0,
+        power=False,
+    )
     steps = [
         Step("publish", 2, 14, 171),
         Step("publish", 3, 29, 81),
@@ -360,11 +450,26 @@ def test_a_late_ack_settles_what_another_member_refused() -> None:
 def test_a_ring_that_was_left_does_not_fence_a_publisher_that_lost_its_engine_behind_it() -> None:
     """Two sessions of a producer wait at one node; the program of the first one is gone."""
     settings = Settings(
-        seed=1181122433, drop=0.01, duplicate=0.02, reorder=0.0, delay_us=500.0, queues=1,
-        fsync="batch", flow="rate", live_history_bytes=1 << 20, producers=3, subscriptions=2,
-        members=1, max_in_flight=500, ack_wait_s=1.0, keys=10, nak_share=0.3, term_share=0.0,
-        retention_bytes=0, power=True,
-    )  # fmt: skip
+        seed=1181122433,
+        drop=0.01,
+        duplicate=0.02,
+        reorder=0.0,
+        delay_us=500.0,
+        queues=1,
+        fsync="batch",
+        flow="rate",
+        live_history_bytes=1 << 20,
+        producers=3,
+        subscriptions=2,
+        members=1,
+        max_in_flight=500,
+        ack_wait_s=1.0,
+        keys=10,
+        nak_share=0.3,
+        term_share=0.0,
+        retention_bytes=0,
+        power=True,
+    )
     steps = [
         Step("power_lost", 279_270),
         Step("publish", 6, 19, 304),
@@ -378,11 +483,26 @@ def test_a_ring_that_was_left_does_not_fence_a_publisher_that_lost_its_engine_be
 def test_a_loss_of_power_after_a_growth_brings_no_record_twice() -> None:
     """The marks of the new queues were not on the device: sent again, all was stored again."""
     settings = Settings(
-        seed=148157526, drop=0.2, duplicate=0.0, reorder=0.0, delay_us=20.0, queues=1,
-        fsync="batch", flow="min", live_history_bytes=1 << 16, producers=3, subscriptions=2,
-        members=2, max_in_flight=500, ack_wait_s=0.2, keys=1, nak_share=0.05, term_share=0.0,
-        retention_bytes=1 << 16, power=True,
-    )  # fmt: skip
+        seed=148157526,
+        drop=0.2,
+        duplicate=0.0,
+        reorder=0.0,
+        delay_us=20.0,
+        queues=1,
+        fsync="batch",
+        flow="min",
+        live_history_bytes=1 << 16,
+        producers=3,
+        subscriptions=2,
+        members=2,
+        max_in_flight=500,
+        ack_wait_s=0.2,
+        keys=1,
+        nak_share=0.05,
+        term_share=0.0,
+        retention_bytes=1 << 16,
+        power=True,
+    )
     steps = [
         Step("reborn", 0, 2),
         Step("run", 48_251),
@@ -401,11 +521,26 @@ def test_a_growth_does_not_mark_records_that_a_loss_of_power_takes() -> None:
     Their cut held the subscriptions back from the new queues for ever.
     """
     settings = Settings(
-        seed=148159312, drop=0.0, duplicate=0.02, reorder=0.05, delay_us=500.0, queues=2,
-        fsync="interval", flow="rate", live_history_bytes=1 << 20, producers=3, subscriptions=2,
-        members=3, max_in_flight=3, ack_wait_s=1.0, keys=1, nak_share=0.0, term_share=0.0,
-        retention_bytes=1 << 16, power=True,
-    )  # fmt: skip
+        seed=148159312,
+        drop=0.0,
+        duplicate=0.02,
+        reorder=0.05,
+        delay_us=500.0,
+        queues=2,
+        fsync="interval",
+        flow="rate",
+        live_history_bytes=1 << 20,
+        producers=3,
+        subscriptions=2,
+        members=3,
+        max_in_flight=3,
+        ack_wait_s=1.0,
+        keys=1,
+        nak_share=0.0,
+        term_share=0.0,
+        retention_bytes=1 << 16,
+        power=True,
+    )
     steps = [Step("publish", 8, 38, 213), Step("grow", 2), Step("power_lost", 53_981)]
     assert checker.check(run(Script(settings, steps))) == []
 
@@ -413,11 +548,26 @@ def test_a_growth_does_not_mark_records_that_a_loss_of_power_takes() -> None:
 def test_a_late_ack_settles_what_its_next_delivery_gives_up() -> None:
     """The ack of a delivery that timed out comes before the `term` of the next one."""
     settings = Settings(
-        seed=148157716, drop=0.01, duplicate=0.1, reorder=0.2, delay_us=20.0, queues=2,
-        fsync="batch", flow="min", live_history_bytes=1 << 20, producers=1, subscriptions=2,
-        members=1, max_in_flight=500, ack_wait_s=0.2, keys=1, nak_share=0.0, term_share=0.02,
-        retention_bytes=0, power=False,
-    )  # fmt: skip
+        seed=148157716,
+        drop=0.01,
+        duplicate=0.1,
+        reorder=0.2,
+        delay_us=20.0,
+        queues=2,
+        fsync="batch",
+        flow="min",
+        live_history_bytes=1 << 20,
+        producers=1,
+        subscriptions=2,
+        members=1,
+        max_in_flight=500,
+        ack_wait_s=0.2,
+        keys=1,
+        nak_share=0.0,
+        term_share=0.02,
+        retention_bytes=0,
+        power=False,
+    )
     steps = [
         Step("publish", 2, 34, 499),
         Step("publish", 6, 10, 260),
@@ -434,11 +584,26 @@ def test_what_an_engine_asked_before_it_died_does_not_fence_its_publisher() -> N
     The publisher had continued at its node's next engine: it was fenced by its own first session.
     """
     settings = Settings(
-        seed=1842419607, drop=0.01, duplicate=0.02, reorder=0.0, delay_us=20.0, queues=3,
-        fsync="interval", flow="rate", live_history_bytes=1 << 20, producers=3, subscriptions=1,
-        members=3, max_in_flight=3, ack_wait_s=30.0, keys=3, nak_share=0.3, term_share=0.02,
-        retention_bytes=0, power=False,
-    )  # fmt: skip
+        seed=1842419607,
+        drop=0.01,
+        duplicate=0.02,
+        reorder=0.0,
+        delay_us=20.0,
+        queues=3,
+        fsync="interval",
+        flow="rate",
+        live_history_bytes=1 << 20,
+        producers=3,
+        subscriptions=1,
+        members=3,
+        max_in_flight=3,
+        ack_wait_s=30.0,
+        keys=3,
+        nak_share=0.3,
+        term_share=0.02,
+        retention_bytes=0,
+        power=False,
+    )
     steps = [
         Step("reborn", 1, 1),
         Step("take", 5, 10, 5),

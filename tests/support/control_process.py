@@ -34,9 +34,15 @@ class ControlProcess:
     def start(self) -> None:
         """Until it serves; after the first time on the same port."""
         command = [
-            sys.executable, "-m", "tidecast_control", "--data-dir", str(self.data_dir),
-            "--port", str(self._port), *(["--host", self._host] if self._host else []),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "tidecast_control",
+            "--data-dir",
+            str(self.data_dir),
+            "--port",
+            str(self._port),
+            *(["--host", self._host] if self._host else []),
+        ]
         log = (self.data_dir / "control.log").open("ab")
         with log:
             self.process = subprocess.Popen(

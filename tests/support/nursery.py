@@ -33,11 +33,16 @@ Environment = Mapping[str, str]
 REQUEST_BYTES_MAX = 1 << 17
 WARM_MESSAGES = 300
 MODULES = (
-    "tests.support.roles", "tidecast.cli.engine", "tidecast.client.remote.link",
-    "tidecast.client.remote.consumers", "tidecast.client.links.socket_session",
-    "tidecast.engine.admission", "tidecast.gateway.server", "tidecast.engine.process",
+    "tests.support.roles",
+    "tidecast.cli.engine",
+    "tidecast.client.remote.link",
+    "tidecast.client.remote.consumers",
+    "tidecast.client.links.socket_session",
+    "tidecast.engine.admission",
+    "tidecast.gateway.server",
+    "tidecast.engine.process",
     "tidecast.telemetry.sampling",
-)  # fmt: skip
+)
 """Modules that engines and clients import as they run."""
 
 

@@ -133,18 +133,42 @@ def area_setup(*entries: tuple[int, bytes], lead: bytes = b"", **fields: Any) ->
 
 
 def setup(
-    node_name: str = "x", topic_name: str = "t", *, incarnation: int = 1, age_ns: int = 0,
-    oldest: int = 0, slots: int = 64, packet_bytes: int = 1400, receivers: int = 0, flow: int = 0,
-    reliability: int = 0, node_len: int | None = None, topic_len: int | None = None,
-    round_trip: int = 0, sampling: int = 0, platform: bytes = b"",
-    platform_len: int | None = None, behind: bytes = b"", **fields: int,
-) -> bytes:  # fmt: skip
+    node_name: str = "x",
+    topic_name: str = "t",
+    *,
+    incarnation: int = 1,
+    age_ns: int = 0,
+    oldest: int = 0,
+    slots: int = 64,
+    packet_bytes: int = 1400,
+    receivers: int = 0,
+    flow: int = 0,
+    reliability: int = 0,
+    node_len: int | None = None,
+    topic_len: int | None = None,
+    round_trip: int = 0,
+    sampling: int = 0,
+    platform: bytes = b"",
+    platform_len: int | None = None,
+    behind: bytes = b"",
+    **fields: int,
+) -> bytes:
     names = node_name.encode() + topic_name.encode()
     body = struct.pack(
-        "<qqqIHHBBBBHBB", incarnation, age_ns, oldest, slots, packet_bytes, receivers, flow,
-        reliability, len(node_name) if node_len is None else node_len,
-        len(topic_name) if topic_len is None else topic_len, round_trip, sampling,
+        "<qqqIHHBBBBHBB",
+        incarnation,
+        age_ns,
+        oldest,
+        slots,
+        packet_bytes,
+        receivers,
+        flow,
+        reliability,
+        len(node_name) if node_len is None else node_len,
+        len(topic_name) if topic_len is None else topic_len,
+        round_trip,
+        sampling,
         len(platform) if platform_len is None else platform_len,
-    )  # fmt: skip
+    )
     behind = names + behind + platform
     return header(wire.SETUP, wire.SETUP_NAMES_AT + len(behind), **fields) + body + behind

@@ -240,10 +240,20 @@ def tally(url: str, topic: str, marks: str, n: str) -> None:
 
 
 ROLES: dict[str, Callable[..., Any]] = {
-    "count": count, "hold": hold, "collect": collect, "echo": echo, "embed": embed,
-    "produce": produce, "keep": keep, "consume": consume, "respond": respond,
-    "keyed": keyed, "note": note, "stream": stream, "tally": tally,
-}  # fmt: skip
+    "count": count,
+    "hold": hold,
+    "collect": collect,
+    "echo": echo,
+    "embed": embed,
+    "produce": produce,
+    "keep": keep,
+    "consume": consume,
+    "respond": respond,
+    "keyed": keyed,
+    "note": note,
+    "stream": stream,
+    "tally": tally,
+}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])

@@ -246,8 +246,18 @@ def test_a_terminal_shows_progress(shell: Shell, tmp_path: Path) -> None:
     long = tmp_path / "long"
     long.write_bytes(b"x" * 99 + b"\n" + b"y" * 3_000_000)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "tidecast.cli", "pub", "progress", str(long), "--data-dir",
-               str(shell.platform.directory), "--channel", "large"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "tidecast.cli",
+        "pub",
+        "progress",
+        str(long),
+        "--data-dir",
+        str(shell.platform.directory),
+        "--channel",
+        "large",
+    ]
     done = subprocess.run(command, stderr=theirs, env=None, timeout=60, check=False)
     said = b""
     while b"published" not in said:
@@ -377,10 +387,20 @@ def test_places_of_a_subscription(shell: Shell) -> None:
 
 
 def test_durations_of_a_topic(shell: Shell) -> None:
-    made = json.loads(shell.run(
-        "topic", "create", "lasting", "--mode", "durable", "--retention-s", "7d", "--linger-us",
-        "2ms", "--json",
-    ).stdout)  # fmt: skip
+    made = json.loads(
+        shell.run(
+            "topic",
+            "create",
+            "lasting",
+            "--mode",
+            "durable",
+            "--retention-s",
+            "7d",
+            "--linger-us",
+            "2ms",
+            "--json",
+        ).stdout
+    )
     assert (made["retention_s"], made["linger_us"]) == (604_800.0, 2000)
     assert (
         "whole numbers of us"

@@ -536,9 +536,19 @@ def _blocking(a: bytes) -> None: ...
         (_two, {"retry": Retry(delays=(-1.0,))}, r"retry\.delays: -1\.0: allowed are 0 to 604800"),
         (_two, {"codec": "xml"}, "codec: 'xml'"),
     ],
-    ids=["two", "bare", "many", "positional", "type", "timeout", "concurrency", "no-delays",
-         "delay", "codec"],
-)  # fmt: skip
+    ids=[
+        "two",
+        "bare",
+        "many",
+        "positional",
+        "type",
+        "timeout",
+        "concurrency",
+        "no-delays",
+        "delay",
+        "codec",
+    ],
+)
 def test_a_wrong_handler_is_refused_where_it_is_defined(
     fn: Any, options: dict[str, Any], problem: str
 ) -> None:

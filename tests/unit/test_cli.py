@@ -319,9 +319,14 @@ def test_faults(tmp_path: Path, node: FakeNode) -> None:
         "0.02", "--reorder", "0.05", "--delay", "2ms", "--corrupt", "0.001", "--partition", "A,B",
         "--seed", "7")  # fmt: skip
     assert msgspec.to_builtins(node.get_faults()["multicast"]) == {
-        "drop": 0.05, "duplicate": 0.02, "reorder": 0.05, "corrupt": 0.001, "delay_us": 2000.0,
-        "partition": ("A", "B"), "seed": 7,
-    }  # fmt: skip
+        "drop": 0.05,
+        "duplicate": 0.02,
+        "reorder": 0.05,
+        "corrupt": 0.001,
+        "delay_us": 2000.0,
+        "partition": ("A", "B"),
+        "seed": 7,
+    }
     shown = json.loads(run(tmp_path, "faults", "show", "--json").output)
     assert shown["multicast"]["drop"] == 0.05
     assert "multicast: drop=0.05" in run(tmp_path, "faults", "show").output

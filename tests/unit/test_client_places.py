@@ -38,11 +38,24 @@ def available(
     **options: Any,
 ) -> ImageAvailable:
     path = directory / name
-    mapped = MappedFile.open(path) if not made else create_ring(
-        path, slots=slots, slot_bytes=1400, session=session, topic=1, node=2, channel=1,
-        flow=lay.FLOW_MIN, has_network=False, incarnation=1, first=first,
-        **{"reliability": lay.UNORDERED, "kind": lay.KIND_IMAGE} | options,
-    )  # fmt: skip
+    mapped = (
+        MappedFile.open(path)
+        if not made
+        else create_ring(
+            path,
+            slots=slots,
+            slot_bytes=1400,
+            session=session,
+            topic=1,
+            node=2,
+            channel=1,
+            flow=lay.FLOW_MIN,
+            has_network=False,
+            incarnation=1,
+            first=first,
+            **{"reliability": lay.UNORDERED, "kind": lay.KIND_IMAGE} | options,
+        )
+    )
     entry = add_consumer(
         mapped.array, position=first, client=1, doorbell=1, subscription=1, tethered=tethered
     )

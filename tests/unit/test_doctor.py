@@ -179,10 +179,20 @@ def test_an_engine_that_died_is_noticed(tmp_path: Path) -> None:
     here = place(tmp_path, LAN)
     assert only(doctor.check_engine(here)).status == OK
     here.data_dir.mkdir()
-    (here.data_dir / "engine.json").write_text(json.dumps({
-        "pid": 1, "node_id": 1, "node_name": "x", "incarnation": 1, "version": "0",
-        "counters_path": "c", "recorder_path": "r", "started_ns": 1,
-    }))  # fmt: skip
+    (here.data_dir / "engine.json").write_text(
+        json.dumps(
+            {
+                "pid": 1,
+                "node_id": 1,
+                "node_name": "x",
+                "incarnation": 1,
+                "version": "0",
+                "counters_path": "c",
+                "recorder_path": "r",
+                "started_ns": 1,
+            }
+        )
+    )
     assert "did not stop cleanly" in only(doctor.check_engine(here)).detail
 
 

@@ -554,8 +554,9 @@ def test_a_stale_position_is_refused_by_its_range(gateway: Gateway, node: Embedd
     with local(node) as near, near.publisher("named") as publisher, remote(gateway.url) as far:
         publisher.publish_batch([b"%d" % i for i in range(50)], flush=True).check()
         link: Any = far.link
-        for number, place in enumerate([(0, 31, b""), (0, 1 << 16, b""), (1 << 59, 40, b"\xff"),
-                                        (0, 45, b"\xff" * 64)]):  # fmt: skip
+        for number, place in enumerate(
+            [(0, 31, b""), (0, 1 << 16, b""), (1 << 59, 40, b"\xff"), (0, 45, b"\xff" * 64)]
+        ):
             link._ask(
                 lambda n, number=number, place=place: remote_frames.OpenSubscription(
                     id=n,

@@ -135,12 +135,20 @@ def test_a_topic_is_created_used_and_deleted(served: Served, bare: Bare) -> None
         ("x", {"configs": {"retention.ms": None}}, Code.INVALID_CONFIG, r"retention\.ms: None"),
         ("x", {"configs": {"segment.bytes": "9"}}, Code.INVALID_CONFIG, r"segment\.bytes.*65536"),
         ("x", {"configs": {"cleanup.policy": "compact"}}, Code.INVALID_CONFIG, "always delete"),
-        ("x", {"assignments": [{"partition_index": 1, "broker_ids": [7]}]},
-         Code.INVALID_REPLICA_ASSIGNMENT, "from 0 on"),
-        ("x", {"assignments": [{"partition_index": 0, "broker_ids": [0, 7]}]},
-         Code.INVALID_REPLICA_ASSIGNMENT, "this engine"),
+        (
+            "x",
+            {"assignments": [{"partition_index": 1, "broker_ids": [7]}]},
+            Code.INVALID_REPLICA_ASSIGNMENT,
+            "from 0 on",
+        ),
+        (
+            "x",
+            {"assignments": [{"partition_index": 0, "broker_ids": [0, 7]}]},
+            Code.INVALID_REPLICA_ASSIGNMENT,
+            "this engine",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_topic_that_cannot_be(
     served: Served, bare: Bare, name: str, asked: dict[str, Any], code: Code, text: str
 ) -> None:

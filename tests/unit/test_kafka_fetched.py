@@ -78,10 +78,12 @@ def test_compacted_batches_are_read_with_their_offsets() -> None:
 @given(
     st.lists(
         st.tuples(st.integers(0, 9), st.lists(st.integers(0, 20), min_size=1, unique=True)),
-        min_size=1, max_size=8,
+        min_size=1,
+        max_size=8,
     ),
-    st.integers(80, 4000), st.integers(0, 300),
-)  # fmt: skip
+    st.integers(80, 4000),
+    st.integers(0, 300),
+)
 @settings(max_examples=60)
 def test_any_holes_in_and_between_batches(
     batches: list[tuple[int, list[int]]], room: int, begin: int

@@ -183,10 +183,20 @@ def test_a_name_that_no_version_has_is_refused_and_of_another_version_is_left_ou
 def test_a_request_has_the_bytes_that_kafka_gives_it() -> None:
     raw = written(
         tables.request_writer(tables.FETCH, 4),
-        {"replica_id": -1, "max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1024,
-         "isolation_level": 0, "topics": [{"topic": "t", "partitions": [
-             {"partition": 2, "fetch_offset": 7, "partition_max_bytes": 99}]}]},
-    )  # fmt: skip
+        {
+            "replica_id": -1,
+            "max_wait_ms": 500,
+            "min_bytes": 1,
+            "max_bytes": 1024,
+            "isolation_level": 0,
+            "topics": [
+                {
+                    "topic": "t",
+                    "partitions": [{"partition": 2, "fetch_offset": 7, "partition_max_bytes": 99}],
+                }
+            ],
+        },
+    )
     assert raw.hex(" ") == (
         "ff ff ff ff 00 00 01 f4 00 00 00 01 00 00 04 00 00 00 00 00 01 00 01 74 00 00 00 01 "
         "00 00 00 02 00 00 00 00 00 00 00 07 00 00 00 63"

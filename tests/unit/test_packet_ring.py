@@ -27,10 +27,22 @@ class Ring:
 
     def __init__(self, directory: Path, *, has_network: bool = False, first: int = 0) -> None:
         self.mapped = create_ring(
-            directory / "ring", kind=lay.KIND_PUBLICATION, slots=SLOTS, slot_bytes=SLOT_BYTES,
-            session=5, topic=1, node=1, channel=1, flow=0, reliability=0,
-            has_network=has_network, incarnation=1, first=first, topic_name="t", node_name="n",
-        )  # fmt: skip
+            directory / "ring",
+            kind=lay.KIND_PUBLICATION,
+            slots=SLOTS,
+            slot_bytes=SLOT_BYTES,
+            session=5,
+            topic=1,
+            node=1,
+            channel=1,
+            flow=0,
+            reliability=0,
+            has_network=has_network,
+            incarnation=1,
+            first=first,
+            topic_name="t",
+            node_name="n",
+        )
         bells_bytes = lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
         self.bells = MappedFile.create(directory / "bells", bells_bytes).array
         self.ring = self.mapped.array

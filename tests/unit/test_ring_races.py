@@ -155,10 +155,21 @@ def reader_of(ring: Any, *, tethered: bool, position: int = 0) -> Any:
 def rings_of(tmp_path: Path) -> tuple[Any, Any]:
     """(ring, bells)"""
     ring = create_ring(
-        tmp_path / "ring", kind=lay.KIND_PUBLICATION, slots=SLOTS, slot_bytes=SLOT_BYTES,
-        session=5, topic=1, node=1, channel=1, flow=0, reliability=0, has_network=False,
-        incarnation=1, topic_name="t", node_name="n",
-    ).array  # fmt: skip
+        tmp_path / "ring",
+        kind=lay.KIND_PUBLICATION,
+        slots=SLOTS,
+        slot_bytes=SLOT_BYTES,
+        session=5,
+        topic=1,
+        node=1,
+        channel=1,
+        flow=0,
+        reliability=0,
+        has_network=False,
+        incarnation=1,
+        topic_name="t",
+        node_name="n",
+    ).array
     bells = MappedFile.create(tmp_path / "bells", lay.DOORBELLS_MAX * lay.DOORBELL_BYTES).array
     return ring, bells
 

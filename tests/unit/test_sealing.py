@@ -133,12 +133,17 @@ def test_each_field_of_a_purpose_gives_another_key_and_mask() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
-        ("epoch", 0, "1 to 4294967295"), ("epoch", 1 << 32, "1 to 4294967295"),
-        ("suite", 3, "1, 2"), ("source", 0, "1 to 65535"), ("source", 1 << 16, "1 to 65535"),
-        ("boot", -1, "0 to 18446744073709551615"), ("lane", 8, "0 to 7"),
-        ("target", 1 << 16, "0 to 65535"), ("generation", 1 << 32, "0 to 4294967295"),
+        ("epoch", 0, "1 to 4294967295"),
+        ("epoch", 1 << 32, "1 to 4294967295"),
+        ("suite", 3, "1, 2"),
+        ("source", 0, "1 to 65535"),
+        ("source", 1 << 16, "1 to 65535"),
+        ("boot", -1, "0 to 18446744073709551615"),
+        ("lane", 8, "0 to 7"),
+        ("target", 1 << 16, "0 to 65535"),
+        ("generation", 1 << 32, "0 to 4294967295"),
     ],
-)  # fmt: skip
+)
 def test_fields_out_of_range_are_refused(field: str, value: int, allowed: str) -> None:
     purpose = dataclasses.replace(PURPOSE, **{field: value})
     with pytest.raises(ValueError, match=f"^{field}: {value}: allowed are {allowed}$"):

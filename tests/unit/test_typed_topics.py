@@ -73,9 +73,11 @@ def test_values_of_each_kind_go_in_and_come_out(client: Connection, kind: Any, c
 
 def test_text_bytes_and_builtin_types(client: Connection) -> None:
     kinds: list[tuple[Any, Any, bytes]] = [
-        (str, "ü", "ü".encode()), (bytes, b"\xff", b"\xff"), (list[int], [1, 2], b"[1,2]"),
+        (str, "ü", "ü".encode()),
+        (bytes, b"\xff", b"\xff"),
+        (list[int], [1, 2], b"[1,2]"),
         (dict[str, float], {"a": 1.5}, b'{"a":1.5}'),
-    ]  # fmt: skip
+    ]
     for n, (kind, value, raw) in enumerate(kinds):
         topic: Any = client.topic(f"live.{n}", kind)
         with topic.subscribe() as messages:

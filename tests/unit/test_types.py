@@ -289,26 +289,60 @@ def test_the_types_of_public_signatures_can_be_imported(kind: type) -> None:
 
 
 REFERENCE = {
-    "Connection": (blocking.Connection, aio.Connection), "Publisher": (blocking.Publisher,),
-    "Subscription": (blocking.Subscription,), "Consumer": (consumer_blocking.Consumer,),
-    "Responder and Request": (blocking.Responder, tidecast.Request), "Records": (Records,),
-    "Batch and Message": (tidecast.Batch, tidecast.Message), "Topics": (tidecast.sync.Topics,),
-    "DurableMessage": (tidecast.DurableMessage,), "DurableBatch": (tidecast.DurableBatch,),
+    "Connection": (blocking.Connection, aio.Connection),
+    "Publisher": (blocking.Publisher,),
+    "Subscription": (blocking.Subscription,),
+    "Consumer": (consumer_blocking.Consumer,),
+    "Responder and Request": (blocking.Responder, tidecast.Request),
+    "Records": (Records,),
+    "Batch and Message": (tidecast.Batch, tidecast.Message),
+    "Topics": (tidecast.sync.Topics,),
+    "DurableMessage": (tidecast.DurableMessage,),
+    "DurableBatch": (tidecast.DurableBatch,),
     "LogBatch and LogRecord": (tidecast.LogBatch, tidecast.LogRecord),
     "Subscriptions": (tidecast.sync.Subscriptions,),
     "Typed topics": (
         *(tidecast.sync.Topic, tidecast.sync.TypedConsumer, tidecast.sync.TypedSubscription),
         *(tidecast.TypedRecord, tidecast.TypedMessage),
     ),
-}  # fmt: skip
+}
 """Section of docs/REFERENCE.md -> what it shows."""
 INNER = {
-    "acked", "acknowledge", "acks_seen", "assembled", "codec", "consumer", "copy_of", "count",
-    "fields", "for_kernel", "generation", "head", "held_back", "image", "index", "lay_out",
-    "moved", "noted", "numbers_of", "only", "optional", "part", "parts", "position", "positions",
-    "run_of", "runs", "start_walk", "still_valid", "tail", "take_acked", "taken_back", "token",
+    "acked",
+    "acknowledge",
+    "acks_seen",
+    "assembled",
+    "codec",
+    "consumer",
+    "copy_of",
+    "count",
+    "fields",
+    "for_kernel",
+    "generation",
+    "head",
+    "held_back",
+    "image",
+    "index",
+    "lay_out",
+    "moved",
+    "noted",
+    "numbers_of",
+    "only",
+    "optional",
+    "part",
+    "parts",
+    "position",
+    "positions",
+    "run_of",
+    "runs",
+    "start_walk",
+    "still_valid",
+    "tail",
+    "take_acked",
+    "taken_back",
+    "token",
     "topic_of",
-}  # fmt: skip
+}
 """Of batches: what the client itself uses."""
 
 

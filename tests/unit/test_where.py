@@ -58,19 +58,43 @@ TRADE = Record(
 @pytest.mark.parametrize(
     "text",
     [
-        'key == "eu.de"', 'key != "us"', 'key.startswith("eu.")', 'key.endswith(".de")',
-        '"u.d" in key', 'key > "eu.d" and key < "eu.e"', '"eu" <= key <= "ev"', "key is not None",
-        'headers["kind"] == "trade"', 'headers.get("kind") in ("quote", "trade")',
-        '"kind" in headers', '"none" not in headers', 'headers["none"] is None',
-        'headers["none"] != "a"', 'headers["n"] > 4', 'headers["n"] != "5"', "headers['low'] < -1",
-        'headers["raw"] == b"\\x00\\xff"', "size == 29", "len(value) >= 29", "timestamp == 1_000",
-        "value.u16(0) == 7", "value.i32(2) == -5", "value.i16(6) == -2",
-        f"value.i64(8) == {1 << 40}", "value.f32(16) == 1.5", "value.f64(20) < -2",
-        "value.u8(28) == 255", "value.i8(28) == -1", "not value.u8(29) == 0", "not size < 5",
-        "4 < headers['n'] < 6", 'key == "x" or size > 1 and not timestamp < 1000',
-        'not (key == "x" or (size < 1 or timestamp < 1000))', 'value.startswith(b"\\x07\\x00")',
+        'key == "eu.de"',
+        'key != "us"',
+        'key.startswith("eu.")',
+        'key.endswith(".de")',
+        '"u.d" in key',
+        'key > "eu.d" and key < "eu.e"',
+        '"eu" <= key <= "ev"',
+        "key is not None",
+        'headers["kind"] == "trade"',
+        'headers.get("kind") in ("quote", "trade")',
+        '"kind" in headers',
+        '"none" not in headers',
+        'headers["none"] is None',
+        'headers["none"] != "a"',
+        'headers["n"] > 4',
+        'headers["n"] != "5"',
+        "headers['low'] < -1",
+        'headers["raw"] == b"\\x00\\xff"',
+        "size == 29",
+        "len(value) >= 29",
+        "timestamp == 1_000",
+        "value.u16(0) == 7",
+        "value.i32(2) == -5",
+        "value.i16(6) == -2",
+        f"value.i64(8) == {1 << 40}",
+        "value.f32(16) == 1.5",
+        "value.f64(20) < -2",
+        "value.u8(28) == 255",
+        "value.i8(28) == -1",
+        "not value.u8(29) == 0",
+        "not size < 5",
+        "4 < headers['n'] < 6",
+        'key == "x" or size > 1 and not timestamp < 1000',
+        'not (key == "x" or (size < 1 or timestamp < 1000))',
+        'value.startswith(b"\\x07\\x00")',
     ],
-)  # fmt: skip
+)
 def test_what_holds_for_a_record(text: str) -> None:
     assert keeps(text, TRADE)
     assert not keeps(f"not ({text})", TRADE)
@@ -79,11 +103,18 @@ def test_what_holds_for_a_record(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'key == "x"', 'headers["none"] == "a"', 'headers["none"] < "a"', 'headers["none"] > 1',
-        'headers["kind"] > 1', "value.u32(26) >= 0", "value.f64(22) == 0.0",
-        'key.startswith("eu.de.")', '"trades" in headers["kind"]', "headers['n'] == 6",
+        'key == "x"',
+        'headers["none"] == "a"',
+        'headers["none"] < "a"',
+        'headers["none"] > 1',
+        'headers["kind"] > 1',
+        "value.u32(26) >= 0",
+        "value.f64(22) == 0.0",
+        'key.startswith("eu.de.")',
+        '"trades" in headers["kind"]',
+        "headers['n'] == 6",
     ],
-)  # fmt: skip
+)
 def test_what_does_not(text: str) -> None:
     assert not keeps(text, TRADE)
 

@@ -269,10 +269,17 @@ class Evaluator:
         if done.now - since < timedelta(seconds=rule.for_s):
             return False
         row = AlertRow(
-            id=str(uuid.uuid4()), rule=key[0], target=key[1], severity=rule.severity,
-            metric=rule.metric, value=value, threshold=rule.threshold, state="firing",
-            nodes=sorted(sources), silenced=_silenced(done.silences, done.now, *key),
-        )  # fmt: skip
+            id=str(uuid.uuid4()),
+            rule=key[0],
+            target=key[1],
+            severity=rule.severity,
+            metric=rule.metric,
+            value=value,
+            threshold=rule.threshold,
+            state="firing",
+            nodes=sorted(sources),
+            silenced=_silenced(done.silences, done.now, *key),
+        )
         done.session.add(row)
         _queue(done, rule, row)
         return True
@@ -376,8 +383,14 @@ def _silenced(silences: list[SilenceSpec], now: datetime, rule: str, target: str
 
 def _body(row: AlertRow) -> dict[str, Any]:
     return {
-        "id": row.id, "rule": row.rule, "target": row.target, "severity": row.severity,
-        "metric": row.metric, "value": row.value, "threshold": row.threshold, "state": row.state,
+        "id": row.id,
+        "rule": row.rule,
+        "target": row.target,
+        "severity": row.severity,
+        "metric": row.metric,
+        "value": row.value,
+        "threshold": row.threshold,
+        "state": row.state,
         "started_at": row.started_at.isoformat(),
         "resolved_at": row.resolved_at.isoformat() if row.resolved_at else None,
-    }  # fmt: skip
+    }

@@ -9,9 +9,19 @@ from sqlmodel import SQLModel
 
 KEY = ("at", "node", "topic", "queue", "subscription")
 COUNTS = (
-    "samples", "messages_in", "bytes_in", "messages_out", "bytes_out", "packets", "resent",
-    "lag_p50", "lag_p95", "lag_p99", "lag_max", "lag_ms_max",
-)  # fmt: skip
+    "samples",
+    "messages_in",
+    "bytes_in",
+    "messages_out",
+    "bytes_out",
+    "packets",
+    "resent",
+    "lag_p50",
+    "lag_p95",
+    "lag_p99",
+    "lag_max",
+    "lag_ms_max",
+)
 RATIOS = ("retransmit_ratio", "cache_fill", "cache_fill_max", "in_per_s", "out_per_s", "drain_s")
 
 

@@ -83,9 +83,17 @@ class Slow(View):
     name: str
     node: str
     reason: Literal[
-        "rate_limit", "flow_control", "loss", "ring_full", "slow_reader", "long_duty_cycle",
-        "node_down", "drift", "send_errors", "cache_pressure",
-    ]  # fmt: skip
+        "rate_limit",
+        "flow_control",
+        "loss",
+        "ring_full",
+        "slow_reader",
+        "long_duty_cycle",
+        "node_down",
+        "drift",
+        "send_errors",
+        "cache_pressure",
+    ]
     detail: str
     value: float = 0
     since: datetime

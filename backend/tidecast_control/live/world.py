@@ -66,10 +66,18 @@ class World:
         row = self.topics.get(name)
         if row is None:
             row = self.topics[name] = {
-                "name": name, "rates": rates.no_rates(), "retransmit_ratio": 0.0, "publishers": 0,
-                "receivers": 0, "subscribers": 0, "ring_fill": 0.0, "lag_packets": 0,
-                "throttle": "none", "nodes": [], "traffic": False,
-            }  # fmt: skip
+                "name": name,
+                "rates": rates.no_rates(),
+                "retransmit_ratio": 0.0,
+                "publishers": 0,
+                "receivers": 0,
+                "subscribers": 0,
+                "ring_fill": 0.0,
+                "lag_packets": 0,
+                "throttle": "none",
+                "nodes": [],
+                "traffic": False,
+            }
         return row
 
 
@@ -161,15 +169,19 @@ def _add_node(world: World, source: Source) -> None:
     silent = [(row["transport"], row["node"]) for row in peers if row["silent"]]
     world.unheard[node] = silent
     world.nodes[node] = {
-        "name": node, "state": "up", "rates": total, "peers": len(peers),
+        "name": node,
+        "state": "up",
+        "rates": total,
+        "peers": len(peers),
         "peers_silent": sorted(f"{peer} on {transport}" for transport, peer in silent),
-        "publications": len(sample["publications"]), "images": len(sample["images"]),
+        "publications": len(sample["publications"]),
+        "images": len(sample["images"]),
         "clients": sample["clients"],
         "duty_cycle_ms_max": max(
             [a["duty_cycle_ms_max"] for a in world.agents.values() if a["node"] == node],
             default=0.0,
         ),
-    }  # fmt: skip
+    }
 
 
 def _add_subscription(world: World, row: Json, old: Json | None, seconds: float) -> None:
@@ -177,7 +189,9 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
     seen = world.subscriptions.get(row["name"])
     lag = int(row["lag_messages"]) + int(seen["lag_messages"] if seen else 0)
     shown = {
-        "name": row["name"], "topic": row["topic"], "state": row["state"],
+        "name": row["name"],
+        "topic": row["topic"],
+        "state": row["state"],
         "members": row["members"] + (seen["members"] if seen else 0),
         "lag_messages": str(lag),
         "outstanding": str(int(row["outstanding"]) + int(seen["outstanding"] if seen else 0)),
@@ -187,7 +201,7 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
         "pressure": row.get("pressure", "") or (seen["pressure"] if seen else ""),
         "cursors": {name: _texts(each) for name, each in row.get("cursors", {}).items()}
         | (seen["cursors"] if seen else {}),
-    }  # fmt: skip
+    }
     if seen and STATES.index(seen["state"]) > STATES.index(row["state"]):
         shown["state"] = seen["state"]
     trend, delivered = (seen or {}).get("lag_trend_per_s"), (seen or {}).get("delivered_per_s")
@@ -217,14 +231,25 @@ def _texts(row: Json) -> Json:
     """64-bit numbers as strings; what is not known is left out; ages to a millisecond."""
     return {
         k: str(v) if k in INT64 else round(v, 3) if isinstance(v, float) else v
-        for k, v in row.items() if v is not None
-    }  # fmt: skip
+        for k, v in row.items()
+        if v is not None
+    }
 
 
 def _add_queue(world: World, node: str, row: Json, old: Json | None, seconds: float) -> None:
     """One queue. Where several engines have one of that name, the newest owner's is shown."""
-    hidden = ("owner_since_ns", "appended", "appended_bytes", "settled", "evicted", "spilled",
-            "fetched_bytes", "consumed_bytes", "append_failures", "sync_failures")  # fmt: skip
+    hidden = (
+        "owner_since_ns",
+        "appended",
+        "appended_bytes",
+        "settled",
+        "evicted",
+        "spilled",
+        "fetched_bytes",
+        "consumed_bytes",
+        "append_failures",
+        "sync_failures",
+    )
     shown = _texts({k: v for k, v in row.items() if k not in hidden}) | {"node": node}
     spills = old is not None and row["spilled"] > old["spilled"]
     full = row["cache_fill"] >= 1.0
@@ -310,9 +335,15 @@ def _add_agent(
     }
 
 
-REFUSED = frozenset((
-    "foreign_address", "tag_failed", "replayed", "unknown_key", "plain_refused",
-))  # fmt: skip
+REFUSED = frozenset(
+    (
+        "foreign_address",
+        "tag_failed",
+        "replayed",
+        "unknown_key",
+        "plain_refused",
+    )
+)
 """Counters of packets that agents refused, besides those that are invalid."""
 
 
@@ -352,18 +383,27 @@ def _add_publication(
     if rtt_ms is not None:
         world.rtt_ms = max(world.rtt_ms or 0.0, rtt_ms)
     shown = {
-        "id": identity, "topic": publication["topic"], "node": node, "session": str(session),
-        "channel": publication["channel"], "client": publication.get("client", ""),
-        "transport": publication["transport"], "slots": str(slots),
-        "packet_bytes": publication["packet_bytes"], "head": str(head), "fill": fill,
-        "receivers": publication.get("receivers", 0), "rates": made, "rtt_ms": rtt_ms,
+        "id": identity,
+        "topic": publication["topic"],
+        "node": node,
+        "session": str(session),
+        "channel": publication["channel"],
+        "client": publication.get("client", ""),
+        "transport": publication["transport"],
+        "slots": str(slots),
+        "packet_bytes": publication["packet_bytes"],
+        "head": str(head),
+        "fill": fill,
+        "receivers": publication.get("receivers", 0),
+        "rates": made,
+        "rtt_ms": rtt_ms,
         "sent": str(publication["sent"]) if "sent" in publication else None,
         "slowest_consumed": str(slowest) if slowest is not None and slowest < NOBODY else None,
         "history_s": round(slots / made["packets_out"], 2) if made["packets_out"] > 0 else None,
         "naks_too_late": str(row.get("naks_too_late", 0)),
         "receiver_timeouts": str(row.get("receiver_timeouts", 0)),
         "closing": publication["closing"],
-    }  # fmt: skip
+    }
     world.publications[identity] = {k: v for k, v in shown.items() if v is not None}
     topic = world.topic(publication["topic"])
     rates.add(topic["rates"], made)
@@ -387,12 +427,15 @@ def _add_readers(
         about = subscriptions.get(str(number), {})
         identity = f"{source.node}/{number}/{ring['session']:x}"
         world.readers[identity] = {
-            "id": identity, "topic": topic, "node": source.node,
-            "client": about.get("client", ""), "source": ring_id,
+            "id": identity,
+            "topic": topic,
+            "node": source.node,
+            "client": about.get("client", ""),
+            "source": ring_id,
             "position": str(reader["position"]),
             "lag_packets": str(max(0, head - reader["position"])),
             "tethered": bool(reader["tethered"]),
-        }  # fmt: skip
+        }
         world.topic(topic)["subscribers"] += 1
 
 
@@ -404,12 +447,19 @@ def _add_receivers(world: World, node: str, sample: Json) -> None:
         identity = f"{node}/{session:x}/{each['receiver']:x}"
         lag = max(0, heads.get(session, each["consumed"]) - each["consumed"])
         world.receivers[identity] = {
-            "id": identity, "topic": each["topic"], "session": str(session), "publisher": node,
-            "node": each["node"], "consumed": str(each["consumed"]),
-            "contiguous": str(each["contiguous"]), "window": str(each["window"]),
-            "lag_packets": str(lag), "lost": str(each["lost"]), "excluded": each["excluded"],
+            "id": identity,
+            "topic": each["topic"],
+            "session": str(session),
+            "publisher": node,
+            "node": each["node"],
+            "consumed": str(each["consumed"]),
+            "contiguous": str(each["contiguous"]),
+            "window": str(each["window"]),
+            "lag_packets": str(lag),
+            "lost": str(each["lost"]),
+            "excluded": each["excluded"],
             "slowest": False,
-        }  # fmt: skip
+        }
         if lag > slowest.get(session, (-1, ""))[0]:
             slowest[session] = (lag, identity)
     for _, identity in slowest.values():
@@ -428,16 +478,25 @@ def _add_image(
     highest, consumed = image.get("highest", 0), image.get("consumed", 0)
     slots = image.get("slots", 0)
     world.images[identity] = {
-        "id": identity, "topic": image["topic"], "node": source.node, "source": image["node"],
-        "session": str(session), "slots": str(slots), "highest": str(highest),
-        "contiguous": str(image.get("contiguous", 0)), "consumed": str(consumed),
-        "gaps": image.get("gaps", 0), "lost": str(image.get("lost", 0)),
+        "id": identity,
+        "topic": image["topic"],
+        "node": source.node,
+        "source": image["node"],
+        "session": str(session),
+        "slots": str(slots),
+        "highest": str(highest),
+        "contiguous": str(image.get("contiguous", 0)),
+        "consumed": str(consumed),
+        "gaps": image.get("gaps", 0),
+        "lost": str(image.get("lost", 0)),
         "fill": min(1.0, round(max(0, highest - consumed) / slots, 4)) if slots else 0.0,
-        "mode": str(image["mode"]), "rates": made,
-        "duplicates": str(row.get("duplicates", 0)), "recovered": str(row.get("recovered", 0)),
+        "mode": str(image["mode"]),
+        "rates": made,
+        "duplicates": str(row.get("duplicates", 0)),
+        "recovered": str(row.get("recovered", 0)),
         "overruns": str(row.get("overruns", 0)),
         "repairs_unneeded": str(row.get("repairs_unneeded", 0)),
-    }  # fmt: skip
+    }
     topic = world.topic(image["topic"])
     rates.add(topic["rates"], made)
     topic["nodes"].append(source.node)

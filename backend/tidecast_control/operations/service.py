@@ -91,19 +91,32 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
         first = next(a for a in answers if isinstance(a, BaseException))
         raise first
     row = OperationRow(
-        id=str(uuid.uuid4()), action=wanted.action, kind=wanted.kind, name=wanted.name,
-        state="done" if all(missing) else "partial", dry_run=wanted.dry_run, request=wanted.request,
+        id=str(uuid.uuid4()),
+        action=wanted.action,
+        kind=wanted.kind,
+        name=wanted.name,
+        state="done" if all(missing) else "partial",
+        dry_run=wanted.dry_run,
+        request=wanted.request,
         results=[r.model_dump(mode="json") for r in results],
-        cli=cli_of(wanted, str(place.get("pattern", ""))), finished_at=utc_now(),
+        cli=cli_of(wanted, str(place.get("pattern", ""))),
+        finished_at=utc_now(),
         created_by=actor.name,
-    )  # fmt: skip
+    )
 
     def note() -> Operation:
         with db.begin() as session:
             session.add(row)
             if not wanted.dry_run:
-                audit.record(session, actor, wanted.action, wanted.kind, wanted.name, None,
-                             {"request": wanted.request, "results": row.results})  # fmt: skip
+                audit.record(
+                    session,
+                    actor,
+                    wanted.action,
+                    wanted.kind,
+                    wanted.name,
+                    None,
+                    {"request": wanted.request, "results": row.results},
+                )
                 _keep(session, wanted, actor)
             session.flush()
             return Operation.model_validate(row)

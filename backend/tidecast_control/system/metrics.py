@@ -24,27 +24,42 @@ from tidecast_control.supervisor import Task
 
 GAUGES = frozenset(
     (
-        "receivers", "head", "sent", "slowest_consumed", "slots", "highest", "contiguous",
-        "consumed", "duty_cycle_ns_max", "rtt_ns",
+        "receivers",
+        "head",
+        "sent",
+        "slowest_consumed",
+        "slots",
+        "highest",
+        "contiguous",
+        "consumed",
+        "duty_cycle_ns_max",
+        "rtt_ns",
     )
-)  # fmt: skip
+)
 """Counters of the engine that are no counters: positions, maxima."""
 NAMES = tuple(c.name.lower() for c in Counter if c.name.lower() not in GAUGES)
 FROM_THE_BEGINNING = {
     "publication": (
-        "packets_sent", "bytes_sent", "packets_resent", "naks_received", "rate_limited",
+        "packets_sent",
+        "bytes_sent",
+        "packets_resent",
+        "naks_received",
+        "rate_limited",
         "flow_limited",
     ),
     "image": ("packets_received", "losses", "lost_for_good", "naks_sent"),
     "sender": ("naks_received",),
     "receiver": ("naks_sent",),
-}  # fmt: skip
+}
 """Sent as 0, too: engines leave out what has not happened, and the first rise would be missed."""
 SERVERS: dict[str, frozenset[IntEnum]] = {
-    "gateway": frozenset(GATEWAY_GAUGES), "kafka": frozenset(KAFKA_GAUGES),
-    "kafka_api": frozenset(), "adapter": frozenset(ADAPTER_GAUGES), "key": frozenset(),
+    "gateway": frozenset(GATEWAY_GAUGES),
+    "kafka": frozenset(KAFKA_GAUGES),
+    "kafka_api": frozenset(),
+    "adapter": frozenset(ADAPTER_GAUGES),
+    "key": frozenset(),
     "node": frozenset(),
-}  # fmt: skip
+}
 """Kinds of rows with columns of their own, and the gauges among these."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -145,9 +160,10 @@ def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
     for name in NAMES:
         words = (Counter[name.upper()].__doc__ or "").strip() if name in sums else ""
         family = CounterMetricFamily(
-            f"tidecast_{name}", words or name.replace("_", " "),
+            f"tidecast_{name}",
+            words or name.replace("_", " "),
             labels=["node", "kind", "name"],
-        )  # fmt: skip
+        )
         for labels, value in sums.get(name, {}).items():
             family.add_metric(labels, value)
         yield family
@@ -246,9 +262,10 @@ def _durable(world: World) -> Iterator[Metric]:
         "subscription_dead_letters", "Dead letters that are stored and not sent again.", ["name"]
     )
     given_up = CounterMetricFamily(
-        "tidecast_subscription_given_up", "Messages that became dead letters, or are gone.",
+        "tidecast_subscription_given_up",
+        "Messages that became dead letters, or are gone.",
         labels=["name"],
-    )  # fmt: skip
+    )
     for name, row in world.subscriptions.items():
         letters.add_metric([name], float(row["dead_letters"]))
         given_up.add_metric([name], float(row["given_up"]))

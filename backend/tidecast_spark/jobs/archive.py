@@ -92,9 +92,19 @@ def archive(
 
 
 def _archive(
-    spark: Any, data_dir: Path, out: Path, held: Hold | None, topic: str, pattern: str,
-    compression: str, step_rows: int, *, compact: bool, allow_loss: bool, skip_corrupt: bool,
-) -> ArchiveReport:  # fmt: skip
+    spark: Any,
+    data_dir: Path,
+    out: Path,
+    held: Hold | None,
+    topic: str,
+    pattern: str,
+    compression: str,
+    step_rows: int,
+    *,
+    compact: bool,
+    allow_loss: bool,
+    skip_corrupt: bool,
+) -> ArchiveReport:
     log = ArchiveLog(out)
     snapshot = log.open()
     log.sweep()

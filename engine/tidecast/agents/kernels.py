@@ -192,11 +192,19 @@ def tasks() -> dict[str, Callable[[], None]]:
     from tidecast.client.kernels import warm as of_client
 
     return {
-        "receiver": receiver, "sender": sender, "rings": rings, "inline": inline,
-        "client": of_client.compile_kernels, "remote": of_client.compile_remote,
-        "consumers": of_client.compile_consumers, "archiver": _archiver, "log": _log,
-        "queues": queues, "puller": _puller, "puller entries": _puller_entries,
-    }  # fmt: skip
+        "receiver": receiver,
+        "sender": sender,
+        "rings": rings,
+        "inline": inline,
+        "client": of_client.compile_kernels,
+        "remote": of_client.compile_remote,
+        "consumers": of_client.compile_consumers,
+        "archiver": _archiver,
+        "log": _log,
+        "queues": queues,
+        "puller": _puller,
+        "puller entries": _puller_entries,
+    }
 
 
 def _main(nice: int, names: list[str]) -> None:

@@ -29,9 +29,19 @@ _KERNELS = "tidecast.agents.kernels"
 _BACKGROUND_NICE = 10
 
 SHARES = {
-    "receiver": 17, "sender": 12, "inline": 3, "rings": 9, "client": 12, "remote": 3,
-    "consumers": 3, "puller": 21, "puller entries": 5, "archiver": 8, "log": 5, "queues": 2,
-}  # fmt: skip
+    "receiver": 17,
+    "sender": 12,
+    "inline": 3,
+    "rings": 9,
+    "client": 12,
+    "remote": 3,
+    "consumers": 3,
+    "puller": 21,
+    "puller entries": 5,
+    "archiver": 8,
+    "log": 5,
+    "queues": 2,
+}
 """The kernels to compile, and the share of all CPU time that each takes, in percent, measured in
 the order of its group."""
 _GROUPS = (

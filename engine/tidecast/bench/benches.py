@@ -598,11 +598,24 @@ def fanout(
         packets = sender.get("packets_sent", 0)
         note(f"{n} raw sockets")
         _, raw = run_together(
-            Worker("soak_many", 1, port=PORT + 120, packet_bytes=1400, sockets=n,
-                   duration_s=sent["elapsed_s"]),
-            Worker("send_paced", 0, port=PORT + 120, packet_bytes=1400, packets=packets,
-                   calls=sent["system_calls"], elapsed_s=sent["elapsed_s"]),
-        )  # fmt: skip
+            Worker(
+                "soak_many",
+                1,
+                port=PORT + 120,
+                packet_bytes=1400,
+                sockets=n,
+                duration_s=sent["elapsed_s"],
+            ),
+            Worker(
+                "send_paced",
+                0,
+                port=PORT + 120,
+                packet_bytes=1400,
+                packets=packets,
+                calls=sent["system_calls"],
+                elapsed_s=sent["elapsed_s"],
+            ),
+        )
         cost = f"sender_cpu_ns_per_message_{n}"
         result.metrics[f"lost_{n}"] = received["lost"]
         result.metrics[f"packets_sent_{n}"] = packets

@@ -248,10 +248,20 @@ SPARK_PARTS = ("source", "tuples", "stream", "gateway", "sink", "rollup", "decod
 
 @cli.command("spark", help="PySpark: source, sink, rollup, first row. Needs the extra `spark`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on a line.")
-@click.option("--rows", type=click.IntRange(10_000), default=6_000_000, show_default=True,
-              help="Rows of each measurement.")  # fmt: skip
-@click.option("--rollup-rows", type=click.IntRange(0), default=10_000_000, show_default=True,
-              help="Rows of telemetry to roll up.")  # fmt: skip
+@click.option(
+    "--rows",
+    type=click.IntRange(10_000),
+    default=6_000_000,
+    show_default=True,
+    help="Rows of each measurement.",
+)
+@click.option(
+    "--rollup-rows",
+    type=click.IntRange(0),
+    default=10_000_000,
+    show_default=True,
+    help="Rows of telemetry to roll up.",
+)
 @click.option(
     "--kafka",
     type=click.Path(path_type=Path, file_okay=False, exists=True),

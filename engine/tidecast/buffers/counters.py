@@ -57,8 +57,16 @@ class CountersFile:
             raise SharedMemoryError(f"{path} is not a counters file of this version")
         return cls(mapped)
 
-    def allocate(self, kind: int, name: str, detail: str = "", *, session: int = 0,
-                 peer: int = 0, channel: int = 0) -> int:  # fmt: skip
+    def allocate(
+        self,
+        kind: int,
+        name: str,
+        detail: str = "",
+        *,
+        session: int = 0,
+        peer: int = 0,
+        channel: int = 0,
+    ) -> int:
         """Take a free row, zeroed. Raises SharedMemoryError when all are taken. Thread-safe."""
         with self._taking:
             return self._take(kind, name, detail, session, peer, channel)
@@ -74,9 +82,18 @@ class CountersFile:
         self.values[index] = 0
         raw_name, raw_detail = name.encode()[:200], detail.encode()[:88]
         pack_into(
-            "<IIIqII200s88s", self._info, at + 4, session, peer, channel, time.time_ns(),
-            len(raw_name), len(raw_detail), raw_name, raw_detail,
-        )  # fmt: skip
+            "<IIIqII200s88s",
+            self._info,
+            at + 4,
+            session,
+            peer,
+            channel,
+            time.time_ns(),
+            len(raw_name),
+            len(raw_detail),
+            raw_name,
+            raw_detail,
+        )
         pack_into("<I", self._info, at, kind)
         return index
 

@@ -44,9 +44,17 @@ may not. NEED_BUFFER: `take` needs an assembly buffer of K_TOTAL bytes. ASSEMBLE
 record lies in it."""
 
 (
-    K_POSITION, K_DELIVERIES, K_ACKS, K_ACKED, K_FRAME_DONE, K_RECORD_AT, K_TOTAL, K_FILLED,
-    K_TOKEN, K_CURSOR,
-) = range(10)  # fmt: skip
+    K_POSITION,
+    K_DELIVERIES,
+    K_ACKS,
+    K_ACKED,
+    K_FRAME_DONE,
+    K_RECORD_AT,
+    K_TOTAL,
+    K_FILLED,
+    K_TOKEN,
+    K_CURSOR,
+) = range(10)
 CLIENT_FIELDS = 16
 """Private state of the client: position in the deliveries, sizes of both rings, position in the
 acks, records of the current frame that were taken, where the next one lies in the frame; assembly
@@ -78,10 +86,14 @@ class MemberFile:
     ) -> MemberFile:
         """Make the file."""
         for name, value, least, most in (
-            ("deliveries_bytes", deliveries_bytes, lay.DELIVERIES_BYTES_MIN,
-             lay.DELIVERIES_BYTES_MAX),
+            (
+                "deliveries_bytes",
+                deliveries_bytes,
+                lay.DELIVERIES_BYTES_MIN,
+                lay.DELIVERIES_BYTES_MAX,
+            ),
             ("acks_bytes", acks_bytes, lay.ACKS_BYTES_MIN, lay.ACKS_BYTES_MAX),
-        ):  # fmt: skip
+        ):
             if not least <= value <= most or value & (value - 1):
                 raise ConfigError(f"{name}: {value}: a power of two from {least} to {most}")
         mapped = MappedFile.create(path, lay.member_bytes(deliveries_bytes, acks_bytes))

@@ -119,12 +119,25 @@ def describe(ring: Bytes) -> RingInfo:
     head, first = get("<qq", ring, lay.HEAD_AT)
     _, contiguous, base = get("<qqq", ring, lay.HIGHEST_AT)
     return RingInfo(
-        kind=kind, slots=slots, slot_bytes=slot_bytes, session=session, topic=topic, node=node,
-        channel=channel, flow=flow, reliability=reliability, has_network=bool(network),
-        incarnation=get("<q", ring, lay.INCARNATION_AT)[0], head=head, first=first,
-        contiguous=contiguous, base=base, closed=bool(get("<q", ring, lay.CLOSED_AT)[0]),
-        node_name=_name(ring, lay.NODE_NAME_AT), topic_name=_name(ring, lay.TOPIC_NAME_AT),
-    )  # fmt: skip
+        kind=kind,
+        slots=slots,
+        slot_bytes=slot_bytes,
+        session=session,
+        topic=topic,
+        node=node,
+        channel=channel,
+        flow=flow,
+        reliability=reliability,
+        has_network=bool(network),
+        incarnation=get("<q", ring, lay.INCARNATION_AT)[0],
+        head=head,
+        first=first,
+        contiguous=contiguous,
+        base=base,
+        closed=bool(get("<q", ring, lay.CLOSED_AT)[0]),
+        node_name=_name(ring, lay.NODE_NAME_AT),
+        topic_name=_name(ring, lay.TOPIC_NAME_AT),
+    )
 
 
 def _name(ring: Bytes, at: int) -> str:

@@ -119,13 +119,23 @@ def _run(
     links = () if linked is None else (linked.companion,)
     try:
         run_engine(
-            data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
-            warm_up=_warm_up, keys_come=linked is not None,
-            companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s), serve_kafka,
-                        lambda *_: Background()),
+            data_dir,
+            topology_file,
+            token=token,
+            gateway=gateway,
+            on_ready=on_ready,
+            warm_up=_warm_up,
+            keys_come=linked is not None,
+            companions=(
+                partial(Adapters, adapters),
+                *links,
+                telemetry(telemetry_s),
+                serve_kafka,
+                lambda *_: Background(),
+            ),
             node_factory=partial(make_node, lease_store=linked and linked.leases),
             fetch=no_fetch if linked is None else linked.fetch,
-        )  # fmt: skip
+        )
     except KeyboardInterrupt:
         click.echo("stopped before it was ready", err=True)
         sys.exit(130)
@@ -156,16 +166,33 @@ def _warn(data_dir: Path, topology_file: Path | None) -> None:
 
 
 _control_options = (
-    click.option("--control", "control_url", envvar="TIDECAST_CONTROL_URL", metavar="URL",
-                 help="Control service to be managed by [env: TIDECAST_CONTROL_URL]."),
-    click.option("--enrol", "enrol_token", envvar="TIDECAST_ENROL_TOKEN", metavar="TOKEN",
-                 help="Enrolment token for the first time [env: TIDECAST_ENROL_TOKEN]."),
-    click.option("--control-ca", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-                 help="CA certificate of the control service, when it has one of its own."),
-    click.option("--insecure-control", is_flag=True, envvar="TIDECAST_INSECURE_CONTROL",
-                 help="Reach it on another host in clear text, token and credential included: in a "
-                 "network that is trusted [env: TIDECAST_INSECURE_CONTROL]."),
-)  # fmt: skip
+    click.option(
+        "--control",
+        "control_url",
+        envvar="TIDECAST_CONTROL_URL",
+        metavar="URL",
+        help="Control service to be managed by [env: TIDECAST_CONTROL_URL].",
+    ),
+    click.option(
+        "--enrol",
+        "enrol_token",
+        envvar="TIDECAST_ENROL_TOKEN",
+        metavar="TOKEN",
+        help="Enrolment token for the first time [env: TIDECAST_ENROL_TOKEN].",
+    ),
+    click.option(
+        "--control-ca",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        help="CA certificate of the control service, when it has one of its own.",
+    ),
+    click.option(
+        "--insecure-control",
+        is_flag=True,
+        envvar="TIDECAST_INSECURE_CONTROL",
+        help="Reach it on another host in clear text, token and credential included: in a "
+        "network that is trusted [env: TIDECAST_INSECURE_CONTROL].",
+    ),
+)
 
 
 @click.command()
@@ -175,9 +202,14 @@ _control_options = (
 @gateway_options("auto")
 @click.option("--detach", is_flag=True, help="Start in the background and return when ready.")
 @click.option("--no-control", is_flag=True, help="An engine alone, without the control service.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=None, metavar="PORT",
-              envvar="TIDECAST_CONTROL_PORT", help="Port of the control service on loopback. "
-              "[default: 7480, or the next that is free]")  # fmt: skip
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=None,
+    metavar="PORT",
+    envvar="TIDECAST_CONTROL_PORT",
+    help="Port of the control service on loopback. [default: 7480, or the next that is free]",
+)
 def up(
     data_dir: Path,
     topology_file: Path | None,
@@ -314,14 +346,24 @@ def _with_control_options(command: F) -> F:
 @token_option
 @gateway_options("off")
 @_with_control_options
-@click.option("--telemetry", "telemetry_s", type=Duration(low=0, high=3600), default=0.0,
-              help="Keep a history of its counters: the time between two samples; "
-              "`telemetry` in the topology goes before it. [default: 0, none]")  # fmt: skip
-@click.option("--adapter", "adapters", multiple=True, metavar="TOPIC=PLACE",
-              help="A topic whose queues are elsewhere: MODULE:FUNCTION makes an adapter, "
-              "kafka://HOST:PORT/NAME is a topic of a Kafka cluster, jetstream://HOST:PORT/STREAM "
-              "a stream of NATS; may be repeated. See docs/ADAPTERS.md, docs/KAFKA_TOPICS.md and "
-              "docs/JETSTREAM.md.")  # fmt: skip
+@click.option(
+    "--telemetry",
+    "telemetry_s",
+    type=Duration(low=0, high=3600),
+    default=0.0,
+    help="Keep a history of its counters: the time between two samples; "
+    "`telemetry` in the topology goes before it. [default: 0, none]",
+)
+@click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    metavar="TOPIC=PLACE",
+    help="A topic whose queues are elsewhere: MODULE:FUNCTION makes an adapter, "
+    "kafka://HOST:PORT/NAME is a topic of a Kafka cluster, jetstream://HOST:PORT/STREAM "
+    "a stream of NATS; may be repeated. See docs/ADAPTERS.md, docs/KAFKA_TOPICS.md and "
+    "docs/JETSTREAM.md.",
+)
 @kafka_options
 def engine(
     data_dir: Path,

@@ -51,8 +51,13 @@ def _probability(flag: str, text: str) -> Callable[[F], F]:
 @_probability("--duplicate", "Probability that a packet comes twice.")
 @_probability("--reorder", "Probability that a packet is overtaken by others.")
 @_probability("--corrupt", "Probability that a packet's bytes are spoiled.")
-@click.option("--delay", type=Duration("us", bare=False, low=0), default=0,
-              metavar="DURATION", help="Every packet: 2ms.")  # fmt: skip
+@click.option(
+    "--delay",
+    type=Duration("us", bare=False, low=0),
+    default=0,
+    metavar="DURATION",
+    help="Every packet: 2ms.",
+)
 @click.option("--partition", default="", metavar="A,B", help="Cut off from these nodes (name, id).")
 @click.option(
     "--seed", type=click.IntRange(0, (1 << 62) - 1), default=0, help="Same seed, same faults."
@@ -61,9 +66,18 @@ def _probability(flag: str, text: str) -> Callable[[F], F]:
 @token_option
 @json_option
 def set_faults(
-    transport: str | None, drop: float, duplicate: float, reorder: float, corrupt: float,
-    delay: float, partition: str, seed: int, data_dir: Path, token: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    transport: str | None,
+    drop: float,
+    duplicate: float,
+    reorder: float,
+    corrupt: float,
+    delay: float,
+    partition: str,
+    seed: int,
+    data_dir: Path,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Replace the faults of a transport by these; what is not given is switched off."""
     from tidecast.config.check import raise_problems
     from tidecast.config.topology import FaultSettings

@@ -399,14 +399,32 @@ def _publications(found: list[dict[str, Any]], slowest: list[dict[str, Any]]) ->
     for p in sorted(found, key=lambda p: -float(p["bytes_per_s"])):
         slow = laggard.get((p["topic"], p["session"]), {})
         behind = p["sent"] - p["slowest_consumed"]
-        rows.append([
-            p["topic"], f"{p['session']:x}", str(slow.get("node", "")),
-            human_count(p["packets_per_s"]), human_bytes(p["bytes_per_s"]),
-            human_count(p["resent_packets_per_s"]), human_count(p["naks_received"]),
-            f"{p['fill']:.0%}", str(p["receivers"]), human_count(behind),
-        ])  # fmt: skip
-    columns = ["topic", "session", "slowest", "packets/s", "bytes/s", "resent/s", "NAKs", "fill",
-               "receivers", "behind"]  # fmt: skip
+        rows.append(
+            [
+                p["topic"],
+                f"{p['session']:x}",
+                str(slow.get("node", "")),
+                human_count(p["packets_per_s"]),
+                human_bytes(p["bytes_per_s"]),
+                human_count(p["resent_packets_per_s"]),
+                human_count(p["naks_received"]),
+                f"{p['fill']:.0%}",
+                str(p["receivers"]),
+                human_count(behind),
+            ]
+        )
+    columns = [
+        "topic",
+        "session",
+        "slowest",
+        "packets/s",
+        "bytes/s",
+        "resent/s",
+        "NAKs",
+        "fill",
+        "receivers",
+        "behind",
+    ]
     return _table("Publications", columns, rows, 3)
 
 
@@ -425,8 +443,17 @@ def _images(found: list[dict[str, Any]]) -> RenderableType:
         ]
         for i in sorted(found, key=lambda i: -float(i["bytes_per_s"]))
     ]
-    columns = ["topic", "from", "session", "packets/s", "bytes/s", "NAKs", "missing", "lost",
-               "fill"]  # fmt: skip
+    columns = [
+        "topic",
+        "from",
+        "session",
+        "packets/s",
+        "bytes/s",
+        "NAKs",
+        "missing",
+        "lost",
+        "fill",
+    ]
     return _table("Images (what is received)", columns, rows, 3)
 
 
@@ -447,8 +474,18 @@ def _losses(found: list[dict[str, Any]]) -> RenderableType:
 
 
 def _gateway(found: list[dict[str, Any]]) -> RenderableType:
-    columns = ["gateway", "sessions", "in/s", "out/s", "refused", "denied", "resumed", "expired",
-               "gaps", "bad frames"]  # fmt: skip
+    columns = [
+        "gateway",
+        "sessions",
+        "in/s",
+        "out/s",
+        "refused",
+        "denied",
+        "resumed",
+        "expired",
+        "gaps",
+        "bad frames",
+    ]
     counts = ("refused", "denied", "resumed", "expired", "gaps", "bad_frames")
     rows = [
         [
@@ -553,8 +590,17 @@ def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:
         ]
         for s in sorted(found, key=lambda s: -int(s["lag"]))
     ]
-    columns = ["topic", "subscription", "lag", "acked/s", "outstanding", "scheduled", "again",
-               "dead", "members"]  # fmt: skip
+    columns = [
+        "topic",
+        "subscription",
+        "lag",
+        "acked/s",
+        "outstanding",
+        "scheduled",
+        "again",
+        "dead",
+        "members",
+    ]
     return _table("Durable subscriptions", columns, rows, 2)
 
 

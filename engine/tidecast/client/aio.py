@@ -129,9 +129,18 @@ class Publisher(Public, OnLoop, PublisherFlows):
                     await self._drive(self.end_burst_flow(timeout))
                 return
         flow = self.publish_flow(
-            payload, key, headers, timestamp, to, subscriber, flush, timeout, ack, deliver_at,
+            payload,
+            key,
+            headers,
+            timestamp,
+            to,
+            subscriber,
+            flush,
+            timeout,
+            ack,
+            deliver_at,
             deliver_in,
-        )  # fmt: skip
+        )
         if flow is not None:
             await self._drive(flow)
 

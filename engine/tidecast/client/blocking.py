@@ -103,9 +103,18 @@ class Publisher(Public, Blocking, PublisherFlows):
                     self._drive(self.end_burst_flow(timeout))
                 return
         flow = self.publish_flow(
-            payload, key, headers, timestamp, to, subscriber, flush, timeout, ack, deliver_at,
+            payload,
+            key,
+            headers,
+            timestamp,
+            to,
+            subscriber,
+            flush,
+            timeout,
+            ack,
+            deliver_at,
             deliver_in,
-        )  # fmt: skip
+        )
         if flow is not None:
             self._drive(flow)
 
@@ -652,6 +661,13 @@ def connect(
 
 
 __all__ = [
-    "Connection", "PendingReply", "Publisher", "Records", "Replies", "Request", "Responder",
-    "Subscription", "connect",
-]  # fmt: skip
+    "Connection",
+    "PendingReply",
+    "Publisher",
+    "Records",
+    "Replies",
+    "Request",
+    "Responder",
+    "Subscription",
+    "connect",
+]

@@ -265,9 +265,14 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
                     break
             elif n == reader.ASSEMBLED:
                 call(
-                    assembly, 0, port[reader.R_TOTAL], port[reader.R_META_AT],
-                    port[reader.R_FLAGS], port, state,
-                )  # fmt: skip
+                    assembly,
+                    0,
+                    port[reader.R_TOTAL],
+                    port[reader.R_META_AT],
+                    port[reader.R_FLAGS],
+                    port,
+                    state,
+                )
                 done[0] += 1
             elif n < 0:
                 status = n
@@ -340,9 +345,13 @@ def compile_handler(fn: Callable[..., Any], state: Any) -> None:
 
 
 def _enter_empty(
-    fn: Callable[..., Any], state: Any, between: tuple[types.Type, ...], kernel: Any,
-    spins: tuple[int, ...], *agents: Any,
-) -> None:  # fmt: skip
+    fn: Callable[..., Any],
+    state: Any,
+    between: tuple[types.Type, ...],
+    kernel: Any,
+    spins: tuple[int, ...],
+    *agents: Any,
+) -> None:
     """Enter a consuming kernel with a limit of no messages: it compiles, and looks at nothing."""
     port = np.zeros(ports.READ_PORT_FIELDS, dtype=np.int64)
     out = np.zeros((_BATCH, reader.OUT_FIELDS), dtype=np.int64)
@@ -371,16 +380,21 @@ class CompiledPublisher:
     """The progress of one compiled producer."""
 
     def __init__(
-        self, publisher: PublisherCore, fn: Callable[..., Any], state: Any, count: int,
+        self,
+        publisher: PublisherCore,
+        fn: Callable[..., Any],
+        state: Any,
+        count: int,
         message_bytes_max: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         parameters(fn, (3,), "fn(buf, i, state) -> int")
         room = publisher.packet_room_bytes
         if not isinstance(message_bytes_max, int) or not 1 <= message_bytes_max <= room:
             raise reject(
-                "message_bytes_max", message_bytes_max,
+                "message_bytes_max",
+                message_bytes_max,
                 f"are 1 to {room}: a compiled producer's messages fit a packet",
-            )  # fmt: skip
+            )
         self._publisher, self._fn, self._state = publisher, fn, state
         self._count, self._size_max = count, message_bytes_max
         self._agents = publisher.link_agents
@@ -436,9 +450,13 @@ class CompiledHandler:
     """The progress of one compiled handler."""
 
     def __init__(
-        self, subscription: SubscriptionCore, fn: Callable[..., Any], state: Any,
-        max_messages: int | None, until: Callable[[], bool] | threading.Event | None,
-    ) -> None:  # fmt: skip
+        self,
+        subscription: SubscriptionCore,
+        fn: Callable[..., Any],
+        state: Any,
+        max_messages: int | None,
+        until: Callable[[], bool] | threading.Event | None,
+    ) -> None:
         n = parameters(fn, (2, 3), _HANDLER)
         if isinstance(until, threading.Event):
             until = until.is_set
@@ -492,14 +510,32 @@ class CompiledHandler:
         try:
             if self._inline_kernel is not None and single and self._agents is not None:
                 status = run_kernel(
-                    self._fn, self._state, self._between, self._inline_kernel, image.port,
-                    self._out, kept, self._state, left, self._now, self._agents[1],
-                )  # fmt: skip
+                    self._fn,
+                    self._state,
+                    self._between,
+                    self._inline_kernel,
+                    image.port,
+                    self._out,
+                    kept,
+                    self._state,
+                    left,
+                    self._now,
+                    self._agents[1],
+                )
             else:
                 status = run_kernel(
-                    self._fn, self._state, self._between, self._kernel, image.port, self._out,
-                    kept, self._state, left, _SPINS if single and not inline else 0, self._now,
-                )  # fmt: skip
+                    self._fn,
+                    self._state,
+                    self._between,
+                    self._kernel,
+                    image.port,
+                    self._out,
+                    kept,
+                    self._state,
+                    left,
+                    _SPINS if single and not inline else 0,
+                    self._now,
+                )
         finally:
             self.done += int(self._now[0])
         self._after(image, status)
@@ -511,9 +547,17 @@ class CompiledHandler:
         kernel = kernel_of(self._fn, f"rest{n}", lambda: _make_rest(self._fn, n > 0))
         base, size, rows, port = rest.for_kernel()
         self.done += run_kernel(
-            self._fn, self._state, self._between, kernel, base, size, rows, len(rows), port,
+            self._fn,
             self._state,
-        )  # fmt: skip
+            self._between,
+            kernel,
+            base,
+            size,
+            rows,
+            len(rows),
+            port,
+            self._state,
+        )
 
     def _after(self, image: Image, status: int) -> None:
         if status == reader.NEED_BUFFER:

@@ -267,6 +267,12 @@ def _move_cursors(node: Node, topic: str, log: QueueLog) -> None:
             mine = (cursor["topic"], cursor["queue"]) == (topic, log.queue)
             if mine and cursor["position"] < log.earliest_token:
                 node.consumers.perform(
-                    "seek", which | {"topic": topic, "queue": log.queue, "start": "tokens",
-                                     "start_tokens": {log.queue: log.earliest_token}},
-                )  # fmt: skip
+                    "seek",
+                    which
+                    | {
+                        "topic": topic,
+                        "queue": log.queue,
+                        "start": "tokens",
+                        "start_tokens": {log.queue: log.earliest_token},
+                    },
+                )

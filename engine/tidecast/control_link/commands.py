@@ -252,8 +252,14 @@ class Commands:
             limit = min(int(args["limit"]), BROWSE_MESSAGES_MAX)
             return browse.browse(self._node, kept, args | {"limit": limit})
         if args.get("durable"):  # its queues are elsewhere
-            return {"messages": [], "scanned": 0, "complete": True, "places": {}, "began": {},
-                    "earliest": {}}  # fmt: skip
+            return {
+                "messages": [],
+                "scanned": 0,
+                "complete": True,
+                "places": {},
+                "began": {},
+                "earliest": {},
+            }
         if args.get("start") in ("token", "time"):
             raise ConfigError(
                 f"start: {args['start']}: topic {args['topic']} is live, it keeps no tokens: "

@@ -183,7 +183,13 @@ def _hello(topology: Topology, data_dir: Path) -> dict[str, Any]:
 
     node = with_identity(topology, data_dir).node
     return {
-        "type": "hello", **hello_levels(), "node": node.name, "node_id": node.id,
-        "incarnation": 0, "version": VERSION, "host": socket.gethostname(),
-        "applied_version": 0, "fetch": True,
-    }  # fmt: skip
+        "type": "hello",
+        **hello_levels(),
+        "node": node.name,
+        "node_id": node.id,
+        "incarnation": 0,
+        "version": VERSION,
+        "host": socket.gethostname(),
+        "applied_version": 0,
+        "fetch": True,
+    }

@@ -41,9 +41,15 @@ class LogReader:
     """One connection. All methods run in the gateway's loop; files are read in its threads."""
 
     def __init__(
-        self, socket: ServerConnection, data_dir: Path, access: Access, digest: str, *,
-        denied: Callable[[str, str], None], sent: Callable[[int], None],
-    ) -> None:  # fmt: skip
+        self,
+        socket: ServerConnection,
+        data_dir: Path,
+        access: Access,
+        digest: str,
+        *,
+        denied: Callable[[str, str], None],
+        sent: Callable[[int], None],
+    ) -> None:
         """``denied(right, topic)``, ``sent(n_bytes)``: what is counted and reported."""
         self.access, self.digest = access, digest
         self._socket, self._data_dir = socket, data_dir

@@ -111,14 +111,22 @@ class Gateway:
     """
 
     def __init__(
-        self, make_link: Callable[[str], Link], token: str, *, host: str = HOST, port: int = PORT,
-        resume_s: float = RESUME_S, keep_s: float = KEEP_S, clients_max: int = CLIENTS_MAX,
+        self,
+        make_link: Callable[[str], Link],
+        token: str,
+        *,
+        host: str = HOST,
+        port: int = PORT,
+        resume_s: float = RESUME_S,
+        keep_s: float = KEEP_S,
+        clients_max: int = CLIENTS_MAX,
         find_key: Callable[[str], Access | None] = _no_key,
         counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
-        notify: Callable[[Event], None] | None = None, data_dir: Path | None = None,
+        notify: Callable[[Event], None] | None = None,
+        data_dir: Path | None = None,
         certificate: Certificate | None = None,
         count_key: Callable[[str, KeyCounter], None] = _uncounted,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._count_key = count_key
         self._data_dir, self._readers = data_dir, set[LogReader]()
         self._make_link, self._digest = make_link, digest_of(token)
@@ -172,11 +180,20 @@ class Gateway:
 
     async def _main(self) -> None:
         server = await serve(
-            self._handle, self.host, self.port, process_request=self._admit, origins=[None],
-            compression=None, max_size=frames.FRAME_BYTES_MAX, max_queue=4, logger=UNLOGGED,
-            server_header=None, close_timeout=2, open_timeout=HELLO_TIMEOUT_S,
+            self._handle,
+            self.host,
+            self.port,
+            process_request=self._admit,
+            origins=[None],
+            compression=None,
+            max_size=frames.FRAME_BYTES_MAX,
+            max_queue=4,
+            logger=UNLOGGED,
+            server_header=None,
+            close_timeout=2,
+            open_timeout=HELLO_TIMEOUT_S,
             ssl=None if self._certificate is None else self._certificate.context,
-        )  # fmt: skip
+        )
         self.port = _port_of(server)
         checking = asyncio.create_task(self._check())
         try:
@@ -359,10 +376,16 @@ class Gateway:
         name = f"remote {printable(hello.name[: frames.NAME_MAX])}".strip()
         link = await asyncio.to_thread(self._make_link, name)
         session = RemoteSession(
-            Connection(link, name), name, access, digest, keep_s=self._keep_s,
-            counters=self.counters, denied=self._denied, failed=self._failed,
+            Connection(link, name),
+            name,
+            access,
+            digest,
+            keep_s=self._keep_s,
+            counters=self.counters,
+            denied=self._denied,
+            failed=self._failed,
             quotas=self._quotas,
-        )  # fmt: skip
+        )
         self._sessions[session.id] = session
         self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
         return session, False

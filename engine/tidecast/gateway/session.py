@@ -201,9 +201,15 @@ class _Subscription:
                 number = self._images[id(image)] = self._session.next_image()
                 seq, at = about
                 yield frames.ImageOpened(
-                    number=self.number, image=number, topic=image.topic, node=image.node,
-                    session=image.session, reliability=image.reliability, seq=seq, at=at,
-                )  # fmt: skip
+                    number=self.number,
+                    image=number,
+                    topic=image.topic,
+                    node=image.node,
+                    session=image.session,
+                    reliability=image.reliability,
+                    seq=seq,
+                    at=at,
+                )
                 continue
             number = self._images.get(id(image), 0)
             if what == "gap":
@@ -245,11 +251,16 @@ class _Subscription:
             self._session.count("messages_out", end - first)
             await self._session.send(
                 frames.Deliver(
-                    number=self.number, image=number, n=end - first, mixed=mixed,
-                    seq=seq, at=at, ahead=ahead if end == n else b"",
+                    number=self.number,
+                    image=number,
+                    n=end - first,
+                    mixed=mixed,
+                    seq=seq,
+                    at=at,
+                    ahead=ahead if end == n else b"",
                 ),
                 body,
-            )  # fmt: skip
+            )
 
     async def close(self) -> None:
         """End it at once."""
@@ -264,11 +275,18 @@ class RemoteSession:
     """See the module. All methods run in the gateway's loop."""
 
     def __init__(
-        self, connection: Connection, name: str, access: Access, digest: str, *, keep_s: float,
+        self,
+        connection: Connection,
+        name: str,
+        access: Access,
+        digest: str,
+        *,
+        keep_s: float,
         counters: np.ndarray[Any, np.dtype[np.int64]],
         denied: Callable[[RemoteSession, str, str], None],
-        failed: Callable[[RemoteSession, BaseException], None], quotas: Quotas,
-    ) -> None:  # fmt: skip
+        failed: Callable[[RemoteSession, BaseException], None],
+        quotas: Quotas,
+    ) -> None:
         """``failed``: ends the session, of which a task failed in a way that nobody foresaw."""
         self.connection, self.name, self.keep_s = connection, name, keep_s
         self.access, self.digest = access, digest
@@ -280,9 +298,19 @@ class RemoteSession:
         self.id, self.key = secrets.token_hex(8), secrets.token_hex(16)
         self.queued_bytes = 0
         self.counts = dict.fromkeys(
-            ("messages_in", "messages_out", "bytes_in", "bytes_out", "gaps", "credit_waits",
-             "consumers_given_up", "resumed", "bad_places"), 0,
-        )  # fmt: skip
+            (
+                "messages_in",
+                "messages_out",
+                "bytes_in",
+                "bytes_out",
+                "gaps",
+                "credit_waits",
+                "consumers_given_up",
+                "resumed",
+                "bad_places",
+            ),
+            0,
+        )
         self._socket: ServerConnection | None = None
         self._free = asyncio.Lock()
         self._publications: dict[int, RemotePublication] = {}
@@ -335,11 +363,18 @@ class RemoteSession:
         """The first answer."""
         link = self.connection.link
         return frames.Welcome(
-            session=self.id, key=self.key, resumed=resumed, client_id=link.client_id,
-            node_id=link.node_id, node_name=link.node_name, incarnation=link.incarnation,
+            session=self.id,
+            key=self.key,
+            resumed=resumed,
+            client_id=link.client_id,
+            node_id=link.node_id,
+            node_name=link.node_name,
+            incarnation=link.incarnation,
             accepted={number: each.accepted for number, each in self._publications.items()},
-            version=VERSION, level=level, resumes=True,
-        )  # fmt: skip
+            version=VERSION,
+            level=level,
+            resumes=True,
+        )
 
     def count(self, name: str, n: int = 1) -> None:
         """Count for this session and for the gateway."""
@@ -564,9 +599,14 @@ class RemoteSession:
         if durable is None:
             return opened
         return msgspec.structs.replace(
-            opened, durable=True, producer_id=durable.producer_id, epoch=durable.epoch,
-            first_seq=durable.first_seq, acked_seq=durable.acked_seq, last_seq=durable.last_seq,
-        )  # fmt: skip
+            opened,
+            durable=True,
+            producer_id=durable.producer_id,
+            epoch=durable.epoch,
+            first_seq=durable.first_seq,
+            acked_seq=durable.acked_seq,
+            last_seq=durable.last_seq,
+        )
 
     async def close_publication(self, frame: frames.ClosePublication) -> None:
         """See `Link.close_publication`."""

@@ -180,9 +180,15 @@ class Producing:
         return taken
 
     def _submit(
-        self, answer: _Answer, row: Struct, topic: str, taken: Taken, *, durable: bool,
+        self,
+        answer: _Answer,
+        row: Struct,
+        topic: str,
+        taken: Taken,
+        *,
+        durable: bool,
         timeout_s: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         queues = self._queues_of(topic)  # it can have gone while the records were decoded
         if not 0 <= row["index"] < queues:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}: it has {queues} partitions")
@@ -202,12 +208,20 @@ class Producing:
         try:
             self._appends.submit(
                 Run(
-                    topic, row["index"], taken.buffer, taken.n_bytes, taken.count, done, durable,
-                    max(taken.producer, 0), taken.epoch, taken.sequence,
+                    topic,
+                    row["index"],
+                    taken.buffer,
+                    taken.n_bytes,
+                    taken.count,
+                    done,
+                    durable,
+                    max(taken.producer, 0),
+                    taken.epoch,
+                    taken.sequence,
                     time.monotonic() + timeout_s,
                     None if taken.raw is None else partial(self._cache.append, taken.raw),
                 )
-            )  # fmt: skip
+            )
         except TidecastError:
             with self._lock:
                 self.waiting_bytes -= taken.n_bytes

@@ -169,10 +169,17 @@ class Decoder:
         out = np.empty(int(self._found[record_kernels.S_BYTES]), dtype=np.uint8)
         n = int(
             record_kernels.convert_records(
-                data, at, data.size, head.records, head.base_timestamp, wall_ns,
-                out, self._scratch, self._fields,
+                data,
+                at,
+                data.size,
+                head.records,
+                head.base_timestamp,
+                wall_ns,
+                out,
+                self._scratch,
+                self._fields,
             )
-        )  # fmt: skip
+        )
         assert n == out.size
         owner = head.producer_id, head.producer_epoch, head.base_sequence
         return Taken(out, n, head.records, *owner)

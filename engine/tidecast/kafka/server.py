@@ -412,8 +412,13 @@ class KafkaEndpoint:
         """A client asked in a version that is not served."""
         self.count("versions_refused")
         if api.key != tables.API_VERSIONS:
-            self._warn("%s (%s) asks %s in version %d", connection.name, connection.software,
-                       api.name, version)  # fmt: skip
+            self._warn(
+                "%s (%s) asks %s in version %d",
+                connection.name,
+                connection.software,
+                api.name,
+                version,
+            )
 
     def _administer(self, step: Administer) -> Callable[[Request], Awaitable[Struct]]:
         """A handler that runs in the thread for what makes files and saves the topology."""
@@ -514,10 +519,15 @@ class KafkaEndpoint:
         else:
             me = [self.node.id]
             partitions = [
-                {"partition_index": each, "leader_id": self.node.id, "leader_epoch": found.owner,
-                 "replica_nodes": me, "isr_nodes": me}
+                {
+                    "partition_index": each,
+                    "leader_id": self.node.id,
+                    "leader_epoch": found.owner,
+                    "replica_nodes": me,
+                    "isr_nodes": me,
+                }
                 for each in range(len(found.logs))
-            ]  # fmt: skip
+            ]
         return {
             "error_code": code,
             "name": name,

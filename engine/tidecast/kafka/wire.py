@@ -191,13 +191,20 @@ def _parse(lines: Sequence[str], at: int) -> tuple[tuple[Field, ...], int]:
 # --- reading and writing values -------------------------------------------------------------------
 
 _FORMS = {
-    "int8": struct.Struct(">b"), "int16": struct.Struct(">h"), "int32": struct.Struct(">i"),
-    "int64": struct.Struct(">q"), "bool": struct.Struct(">?"),
-}  # fmt: skip
+    "int8": struct.Struct(">b"),
+    "int16": struct.Struct(">h"),
+    "int32": struct.Struct(">i"),
+    "int64": struct.Struct(">q"),
+    "bool": struct.Struct(">?"),
+}
 _I16, _I32 = _FORMS["int16"], _FORMS["int32"]
 _DEFAULTS: dict[str, Any] = {
-    "bool": False, "string": "", "nstring": None, "bytes": b"", "records": None,
-}  # fmt: skip
+    "bool": False,
+    "string": "",
+    "nstring": None,
+    "bytes": b"",
+    "records": None,
+}
 _NULLABLE = ("nstring", "records")
 
 
@@ -273,8 +280,9 @@ def reader_of(fields: Sequence[Field], version: int, *, flexible: bool) -> Read:
     """Reads a structure of a version as a dict; fields that it lacks are not in it."""
     steps = [
         (each.name, _field_reader(each, version, flexible=flexible))
-        for each in fields if each.in_version(version)
-    ]  # fmt: skip
+        for each in fields
+        if each.in_version(version)
+    ]
 
     def read(reader: Reader) -> Struct:
         found = {name: step(reader) for name, step in steps}
@@ -310,8 +318,9 @@ def writer_of(fields: Sequence[Field], version: int, *, flexible: bool) -> Write
     """
     steps = [
         (each.name, _default(each), _field_writer(each, version, flexible=flexible))
-        for each in fields if each.in_version(version)
-    ]  # fmt: skip
+        for each in fields
+        if each.in_version(version)
+    ]
     names = dict.fromkeys(each.name for each in fields)
 
     def write(writer: Writer, value: Struct) -> None:

@@ -31,9 +31,17 @@ CAUSES = {
 """Results of `check_batch` and `list_records` below zero, in words."""
 
 (
-    O_PAYLOAD_AT, O_PAYLOAD_N, O_KEY_AT, O_KEY_N, O_HEADERS_AT, O_HEADERS_N, O_TIME, O_KEY_HASH,
-    O_TOKEN, O_SEQ,
-) = range(10)  # fmt: skip
+    O_PAYLOAD_AT,
+    O_PAYLOAD_N,
+    O_KEY_AT,
+    O_KEY_N,
+    O_HEADERS_AT,
+    O_HEADERS_N,
+    O_TIME,
+    O_KEY_HASH,
+    O_TOKEN,
+    O_SEQ,
+) = range(10)
 RECORD_FIELDS = 10
 """Columns of what `list_records` fills: offsets into the bytes it was given (-1: no key, no
 headers), lengths, time-stamp, hash of the key, token, sequence of the producer."""
@@ -69,8 +77,22 @@ def record_bytes(key_n, headers_n, payload_n):
 
 
 @inlined
-def add_record(out, at, end, seq, time_ns, key_hash, source, key_at, key_n, headers_at, headers_n,
-               payload, payload_at, payload_n):  # fmt: skip
+def add_record(
+    out,
+    at,
+    end,
+    seq,
+    time_ns,
+    key_hash,
+    source,
+    key_at,
+    key_n,
+    headers_at,
+    headers_n,
+    payload,
+    payload_at,
+    payload_n,
+):
     """Add a record behind ``end`` to the batch at ``out[at:]``; returns the new end.
 
     Key and headers are taken from ``source`` (length -1: none), the payload from ``payload``. The

@@ -88,11 +88,19 @@ class BatchBuilder:
         seq = self._next_seq if seq is None else seq
         self._end = int(
             _add(
-                self.buffer, self._at, self._end, seq, time_ns, key_hash, fields,
-                -1 if key is None else len(key), -1 if headers is None else len(headers), body,
+                self.buffer,
+                self._at,
+                self._end,
+                seq,
+                time_ns,
+                key_hash,
+                fields,
+                -1 if key is None else len(key),
+                -1 if headers is None else len(headers),
+                body,
                 len(payload),
             )
-        )  # fmt: skip
+        )
         self._next_seq, self._count = seq + 1, self._count + 1
         return self
 

@@ -61,12 +61,20 @@ def _rows(directory: Path, base: int, token: int | None, count: int) -> list[dic
 
 def _plain(row: list[int], base: int) -> dict[str, int]:
     return {
-        "token": row[scan.C_BASE_TOKEN], "records": row[scan.C_COUNT], "bytes": row[scan.C_LENGTH],
-        "append_time": row[scan.C_APPEND_TIME], "time_max": row[scan.C_TIME_MAX],
-        "producer": row[scan.C_PRODUCER], "epoch": row[scan.C_EPOCH], "owner": row[scan.C_OWNER],
-        "first_seq": row[scan.C_BASE_SEQ], "last_seq": row[scan.C_LAST_SEQ],
-        "acked_seq": row[scan.C_ACKED_SEQ], "segment": base, "position": row[scan.C_POSITION],
-    }  # fmt: skip
+        "token": row[scan.C_BASE_TOKEN],
+        "records": row[scan.C_COUNT],
+        "bytes": row[scan.C_LENGTH],
+        "append_time": row[scan.C_APPEND_TIME],
+        "time_max": row[scan.C_TIME_MAX],
+        "producer": row[scan.C_PRODUCER],
+        "epoch": row[scan.C_EPOCH],
+        "owner": row[scan.C_OWNER],
+        "first_seq": row[scan.C_BASE_SEQ],
+        "last_seq": row[scan.C_LAST_SEQ],
+        "acked_seq": row[scan.C_ACKED_SEQ],
+        "segment": base,
+        "position": row[scan.C_POSITION],
+    }
 
 
 def queue_row(data_dir: Path, topic: str, queue: int) -> dict[str, Any]:

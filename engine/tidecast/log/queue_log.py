@@ -69,9 +69,15 @@ class QueueLog:
     """The log of one queue in one directory. Made by `open`; a context manager."""
 
     def __init__(
-        self, directory: Path, topic: str, queue: int, segment_bytes: int, fsync: str, owner: int,
+        self,
+        directory: Path,
+        topic: str,
+        queue: int,
+        segment_bytes: int,
+        fsync: str,
+        owner: int,
         words: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.directory, self.topic, self.queue, self.fsync = directory, topic, queue, fsync
         self.recovered = Recovered()
         self.state: State = log_state.LOG.make(
@@ -138,8 +144,11 @@ class QueueLog:
         active = found.segments[-1]
         for i, one in enumerate(found.segments):
             self.state.segments[i % log_state.SEGMENTS_MAX] = (
-                one.base_token, one.bytes, one.time_max, one.created_ns
-            )  # fmt: skip
+                one.base_token,
+                one.bytes,
+                one.time_max,
+                one.created_ns,
+            )
         w[log_state.L_END_SEGMENT] = len(found.segments)
         w[log_state.L_EARLIEST_TOKEN] = found.segments[0].base_token
         w[log_state.L_SEALED_BYTES] = sum(one.bytes for one in found.segments[:-1])
@@ -160,8 +169,9 @@ class QueueLog:
     def _make_segment(self, base_token: int, now_ns: int) -> None:
         head = segment_header(self.topic, self.queue, base_token, now_ns)
         for name, raw in (
-            (index_name(base_token), index_header(head)), (segment_name(base_token), head)
-        ):  # fmt: skip
+            (index_name(base_token), index_header(head)),
+            (segment_name(base_token), head),
+        ):
             (self.directory / name).unlink(missing_ok=True)  # of a try that failed
             with (self.directory / name).open("wb") as file:
                 file.write(raw)
@@ -359,9 +369,12 @@ class QueueLog:
         self._mark()  # the disk may have refused it before
         self._keep_unsynced()
         rewrite_segment(
-            path, end, self._sync_file, sound_from=int(w[log_state.L_DURABLE_POSITION]),
+            path,
+            end,
+            self._sync_file,
+            sound_from=int(w[log_state.L_DURABLE_POSITION]),
             tail=bytes(self._unsynced),
-        )  # fmt: skip
+        )
         fresh = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         os.close(int(w[log_state.L_FD]))
         w[log_state.L_FD] = fresh
@@ -451,9 +464,13 @@ class QueueLog:
     # --- retention --------------------------------------------------------------------------------
 
     def retain(
-        self, *, bytes_max: int = 0, age_max_ns: int = 0, now_ns: int = 0,
+        self,
+        *,
+        bytes_max: int = 0,
+        age_max_ns: int = 0,
+        now_ns: int = 0,
         hold_token: int | None = None,
-    ) -> list[Segment]:  # fmt: skip
+    ) -> list[Segment]:
         """Delete old segments that ``bytes_max`` or ``age_max_ns`` (0: no limit) has no room for.
 
         Never the active one, and none with a record at or behind ``hold_token``, or that a storage

@@ -120,9 +120,11 @@ _LONG_ZEROS, _SHORT_ZEROS = _zeros(_LONG), _zeros(_SHORT)
 @inlined
 def _shifted(table, crc):
     return (
-        table[0, crc & 0xFF] ^ table[1, crc >> 8 & 0xFF]
-        ^ table[2, crc >> 16 & 0xFF] ^ table[3, crc >> 24 & 0xFF]
-    )  # fmt: skip
+        table[0, crc & 0xFF]
+        ^ table[1, crc >> 8 & 0xFF]
+        ^ table[2, crc >> 16 & 0xFF]
+        ^ table[3, crc >> 24 & 0xFF]
+    )
 
 
 @inlined

@@ -52,10 +52,16 @@ class NodeContext:
     """See module. `create_files` makes the shared memory, `remove_files` removes it."""
 
     def __init__(
-        self, topology: Topology, data_dir: Path, *, inline: bool = False, seed: int | None = None,
-        clock_ns: Callable[[], int] = time.monotonic_ns, incarnation: int | None = None,
+        self,
+        topology: Topology,
+        data_dir: Path,
+        *,
+        inline: bool = False,
+        seed: int | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        incarnation: int | None = None,
         wall_ns: Callable[[], int] = time.time_ns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_level(topology.level)
         self.topology, self.data_dir, self.inline = topology, data_dir, inline
         self.id, self.name = topology.node.id, topology.node.name
@@ -214,9 +220,17 @@ class NodeContext:
     ) -> None:
         """A flight-recorder record of the conductor."""
         record_from_python(
-            self.recorder, rec.WRITER_CONDUCTOR, section, self.clock_ns(), int(code), entity,
-            a, b, c, d,
-        )  # fmt: skip
+            self.recorder,
+            rec.WRITER_CONDUCTOR,
+            section,
+            self.clock_ns(),
+            int(code),
+            entity,
+            a,
+            b,
+            c,
+            d,
+        )
 
     def notify(self, client_id: int, event: events.Event) -> None:
         """Queue an event for a client and ring its bell."""

@@ -25,8 +25,21 @@ def put_packet_header(out, kind, flags, channel, session, topic, length, source,
 
 
 @inlined
-def put_status(out, flags, channel, session, topic, source, receiver, consumed, contiguous, window,
-               lost, echo_ns, echo_delay_us):  # fmt: skip
+def put_status(
+    out,
+    flags,
+    channel,
+    session,
+    topic,
+    source,
+    receiver,
+    consumed,
+    contiguous,
+    window,
+    lost,
+    echo_ns,
+    echo_delay_us,
+):
     """STATUS of one image."""
     n = put_packet_header(
         out, wire.STATUS, flags, channel, session, topic, wire.STATUS_BYTES, source, 0, echo_ns
@@ -51,8 +64,21 @@ def put_name(out, name):
 
 
 @inlined
-def put_ack(out, channel, session, topic, source, producer, epoch, first_seq, packet, offset,
-            count, state, owner):  # fmt: skip
+def put_ack(
+    out,
+    channel,
+    session,
+    topic,
+    source,
+    producer,
+    epoch,
+    first_seq,
+    packet,
+    offset,
+    count,
+    state,
+    owner,
+):
     """ACK of one producer's session: durable up to ``offset`` in ``packet``."""
     n = put_packet_header(
         out, wire.ACK, 0, channel, session, topic, wire.ACK_BYTES, source, packet, 0

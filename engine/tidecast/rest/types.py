@@ -7,9 +7,18 @@ from typing import Any, Literal
 import msgspec
 
 Kind = Literal[
-    "topics", "subscriptions", "transports", "rate-limits", "traffic", "faults", "alert-rules",
-    "silences", "pipelines", "mirrors", "nodes",
-]  # fmt: skip
+    "topics",
+    "subscriptions",
+    "transports",
+    "rate-limits",
+    "traffic",
+    "faults",
+    "alert-rules",
+    "silences",
+    "pipelines",
+    "mirrors",
+    "nodes",
+]
 Role = Literal["admin", "operator", "viewer"]
 Impact = Literal["none", "live", "restart", "recreate", "data_loss"]
 

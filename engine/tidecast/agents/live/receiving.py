@@ -464,10 +464,20 @@ def send_status(S, image, ring, flags, now_ns):
     window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
     echo_delay_us = (now_ns - image.echo_at_ns) // 1000
     put_status(
-        S.packet, flags | wire.FLAG_TABLES, image.channel, image.session, image.topic,
-        S.misc[M_NODE], image.receiver, slowest, image.contiguous, window, image.lost,
-        image.echo_ns, echo_delay_us,
-    )  # fmt: skip
+        S.packet,
+        flags | wire.FLAG_TABLES,
+        image.channel,
+        image.session,
+        image.topic,
+        S.misc[M_NODE],
+        image.receiver,
+        slowest,
+        image.contiguous,
+        window,
+        image.lost,
+        image.echo_ns,
+        echo_delay_us,
+    )
     n = put_name(S.packet, S.name)
     image.echo_ns = 0
     send_to_address(S.tx, address_of_publisher(S, image), S.packet, n, image.source)

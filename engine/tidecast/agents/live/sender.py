@@ -144,9 +144,17 @@ def _send_setup(S, p, pub, ring, now_ns):
 @inlined
 def _send_heartbeat(S, pub, flags, now_ns):
     n = put_packet_header(
-        S.packet, wire.HEARTBEAT, flags, pub.channel, pub.session, pub.topic,
-        wire.PACKET_HEADER_BYTES, S.misc[M_NODE], pub.sent, now_ns,
-    )  # fmt: skip
+        S.packet,
+        wire.HEARTBEAT,
+        flags,
+        pub.channel,
+        pub.session,
+        pub.topic,
+        wire.PACKET_HEADER_BYTES,
+        S.misc[M_NODE],
+        pub.sent,
+        now_ns,
+    )
     send_run_to_all(S.tx, pub.channel, S.packet, 0, n, 1, False)
     S.counters[pub.row, C.HEARTBEATS_SENT] += 1
 
@@ -437,9 +445,17 @@ def _answer_lost(S, pub, too_late, oldest, head, now_ns):
     """History no longer holds what was asked for."""
     counted(S, pub, C.NAKS_TOO_LATE, too_late)
     n = put_packet_header(
-        S.packet, wire.LOST, 0, pub.channel, pub.session, pub.topic,
-        wire.PACKET_HEADER_BYTES, S.misc[M_NODE], min(oldest, pub.sent), now_ns,
-    )  # fmt: skip
+        S.packet,
+        wire.LOST,
+        0,
+        pub.channel,
+        pub.session,
+        pub.topic,
+        wire.PACKET_HEADER_BYTES,
+        S.misc[M_NODE],
+        min(oldest, pub.sent),
+        now_ns,
+    )
     send_run_to_all(S.tx, pub.channel, S.packet, 0, n, 1, False)
     note(S, rec.ALERT, now_ns, rec.Code.LOST_ANSWERED, pub.session, too_late, oldest, head)
 

@@ -171,9 +171,17 @@ def _hold(C, data, p, token, attempts):
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
     e = window.entry_at(C, C.w_next)
     window.push(
-        C, win, token, 0, key_hash, word & seg.REC_LENGTH_MASK, window.DONE | keyed, attempts,
-        window.NO_MEMBER, 0,
-    )  # fmt: skip
+        C,
+        win,
+        token,
+        0,
+        key_hash,
+        word & seg.REC_LENGTH_MASK,
+        window.DONE | keyed,
+        attempts,
+        window.NO_MEMBER,
+        0,
+    )
     window.enlist(C, win, e, window.HELD, 0)
     C.held += 1
 
@@ -254,9 +262,18 @@ def _fragments(S, C, cursor, member, data, p, size, token, attempts):
             return False
         copy(ring, at + _FRAME, data, p + C.fragment_at, part)
         put_frame(
-            ring, m, at, n, lay.FRAME_FRAGMENT, attempts, token, size, part, C.fragment_at,
+            ring,
+            m,
+            at,
+            n,
+            lay.FRAME_FRAGMENT,
+            attempts,
+            token,
+            size,
+            part,
+            C.fragment_at,
             cursor_word(C, cursor),
-        )  # fmt: skip
+        )
         _touched(S, member)
         C.fragment_at += part
     C.fragment_at = 0
@@ -429,9 +446,17 @@ def _enter(S, C, data, p, n, member, attempts, position, now):
         size = word & seg.REC_LENGTH_MASK
         keyed = window.KEYED if word & seg.REC_KEY else 0
         window.push(
-            C, win, C.next + k, deadline, load_u32(data, p + seg.REC_KEY_HASH_AT), size,
-            window.OUT | keyed, attempts, member, (position + p - start) & _U32,
-        )  # fmt: skip
+            C,
+            win,
+            C.next + k,
+            deadline,
+            load_u32(data, p + seg.REC_KEY_HASH_AT),
+            size,
+            window.OUT | keyed,
+            attempts,
+            member,
+            (position + p - start) & _U32,
+        )
         p += size
     if C.counting > 0:
         for w in range(C.w_next - n, C.w_next):

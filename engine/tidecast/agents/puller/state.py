@@ -59,9 +59,17 @@ MEMBER = np.dtype(
 )
 
 (
-    P_CYCLE, P_CURSORS, P_TIMER_NS, P_ROTATE, P_TOUCHED, P_STAMP, P_BELL, P_DISCARD, P_DUE_NS,
+    P_CYCLE,
+    P_CURSORS,
+    P_TIMER_NS,
+    P_ROTATE,
+    P_TOUCHED,
+    P_STAMP,
+    P_BELL,
+    P_DISCARD,
+    P_DUE_NS,
     P_WALL_NS,
-) = range(10)  # fmt: skip
+) = range(10)
 MISC_FIELDS = 16
 """Words of the puller: cycle number, cursors in use, when timers are looked at again, where the
 walk over ready cursors starts, members with unpublished frames, stamp of the scratch table of keys,

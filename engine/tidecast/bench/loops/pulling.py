@@ -17,9 +17,17 @@ from tidecast.queues.cache import cursors as cursor_table
 
 @kernel
 def poll_one_by_one(
-    words: Any, cursors: Any, k: Any, member: Any, rows: Any, runs: Any, seed: Any, scratch: Any,
-    until_ns: Any, found: Any,
-) -> Any:  # fmt: skip
+    words: Any,
+    cursors: Any,
+    k: Any,
+    member: Any,
+    rows: Any,
+    runs: Any,
+    seed: Any,
+    scratch: Any,
+    until_ns: Any,
+    found: Any,
+) -> Any:
     """Leave one random cursor unpaused, poll one record, ack it; again and again.
 
     ``found``: records, polls that had to wait. Returns when events or commands need the shell (the

@@ -400,8 +400,16 @@ def socket_ask(path: str, rounds: int, message_bytes: int, save: str) -> dict[st
 
 
 ROLES: dict[str, Callable[..., dict[str, Any]]] = {
-    "ask": ask, "reply": reply, "socket_ask": socket_ask, "socket_reply": socket_reply,
-    "live_ping": ping, "live_pong": pong, "python_publish": python_publish,
-    "python_subscribe": python_subscribe, "python_loop": python_loop,
-    "fan_publish": fan_publish, "fan_subscribe": fan_subscribe, "idle": idle,
-}  # fmt: skip
+    "ask": ask,
+    "reply": reply,
+    "socket_ask": socket_ask,
+    "socket_reply": socket_reply,
+    "live_ping": ping,
+    "live_pong": pong,
+    "python_publish": python_publish,
+    "python_subscribe": python_subscribe,
+    "python_loop": python_loop,
+    "fan_publish": fan_publish,
+    "fan_subscribe": fan_subscribe,
+    "idle": idle,
+}

@@ -151,11 +151,26 @@ class _Stamp(Moment):
 @server_option
 @json_option
 def pub(
-    topic: str, source: str | None, messages: tuple[str, ...], split: str, raw: bool,
-    count: int | None, rate_per_s: float | None, key_from: str | None, ack: str,
-    producer: str | None, first_seq: int | None, channel: ChannelName, timeout_s: float,
-    quiet: bool, data_dir: Path, token: str | None, server: str | None, as_json: bool, **each: Any,
-) -> None:  # fmt: skip
+    topic: str,
+    source: str | None,
+    messages: tuple[str, ...],
+    split: str,
+    raw: bool,
+    count: int | None,
+    rate_per_s: float | None,
+    key_from: str | None,
+    ack: str,
+    producer: str | None,
+    first_seq: int | None,
+    channel: ChannelName,
+    timeout_s: float,
+    quiet: bool,
+    data_dir: Path,
+    token: str | None,
+    server: str | None,
+    as_json: bool,
+    **each: Any,
+) -> None:
     """Publish FILE, standard input (-) or --message on TOPIC, and wait until all is sent.
 
     Each line of the input is a message, without its newline; `tidecast sub TOPIC` writes a newline

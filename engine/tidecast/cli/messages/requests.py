@@ -66,10 +66,19 @@ class CommandFailed(Exception):
 @token_option
 @server_option
 def request(
-    topic: str, payload: str, timeout_s: float, of_all: bool, max_replies: int | None,
-    key: str | None, headers: tuple[str, ...], as_json: bool, raw: bool, data_dir: Path,
-    token: str | None, server: str | None,
-) -> None:  # fmt: skip
+    topic: str,
+    payload: str,
+    timeout_s: float,
+    of_all: bool,
+    max_replies: int | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    as_json: bool,
+    raw: bool,
+    data_dir: Path,
+    token: str | None,
+    server: str | None,
+) -> None:
     """Send PAYLOAD (-: standard input) to a responder of TOPIC, and write its reply.
 
     Fails at once when no responder serves the topic, and when the responder reports an error.
@@ -142,10 +151,20 @@ def request(
 @token_option
 @server_option
 def reply(
-    topic: str, command: str | None, echo: bool, text: str | None, group: str | None,
-    concurrency: int, count: int | None, timeout_s: float, as_json: bool, quiet: bool,
-    data_dir: Path, token: str | None, server: str | None,
-) -> None:  # fmt: skip
+    topic: str,
+    command: str | None,
+    echo: bool,
+    text: str | None,
+    group: str | None,
+    concurrency: int,
+    count: int | None,
+    timeout_s: float,
+    as_json: bool,
+    quiet: bool,
+    data_dir: Path,
+    token: str | None,
+    server: str | None,
+) -> None:
     """Respond to the requests on TOPIC, until Ctrl-C.
 
     A command gets the topic, and the key if there is one, as TIDECAST_TOPIC and TIDECAST_KEY.

@@ -99,10 +99,21 @@ if TYPE_CHECKING:
 @token_option
 @server_option
 def sub(
-    topic: str, count: int | None, start: Start | None, until_ns: int | None, until_end: bool,
-    timeout_s: float | None, on_gap: str | None, name: str | None, untethered: bool, quiet: bool,
-    data_dir: Path, token: str | None, server: str | None, **output: Any,
-) -> None:  # fmt: skip
+    topic: str,
+    count: int | None,
+    start: Start | None,
+    until_ns: int | None,
+    until_end: bool,
+    timeout_s: float | None,
+    on_gap: str | None,
+    name: str | None,
+    untethered: bool,
+    quiet: bool,
+    data_dir: Path,
+    token: str | None,
+    server: str | None,
+    **output: Any,
+) -> None:
     """Subscribe to TOPIC (* for one token, > for all that follow) and write what arrives.
 
     Each message is a line of its own; on a terminal control characters are escaped, and a pattern

@@ -77,9 +77,17 @@ def archive(
 ) -> None:
     """Append to a Parquet archive what topics got since the last run, exactly once."""
     run_on_spark(
-        "archive", "archive", master, config, as_json, data_dir, out,
-        compact=not no_compact, token=token or "", **options,
-    )  # fmt: skip
+        "archive",
+        "archive",
+        master,
+        config,
+        as_json,
+        data_dir,
+        out,
+        compact=not no_compact,
+        token=token or "",
+        **options,
+    )
 
 
 @pipeline.command()
@@ -113,13 +121,26 @@ def replay(
 def _rollup_options(command: F) -> F:
     for option in (
         click.option("--out", type=_DIRECTORY, required=True, help="Where the rollups are kept."),
-        click.option("--topic", default="tidecast.telemetry", show_default=True,
-                     help="The topic with the telemetry."),
-        click.option("--postgres", default="", envvar="TIDECAST_DATABASE_URL", metavar="URL",
-                     help="Also write to this Postgres [env: TIDECAST_DATABASE_URL]."),
-        click.option("--watermark", default="10 minutes", show_default=True,
-                     help="How late a sample may come and still be counted."),
-    ):  # fmt: skip
+        click.option(
+            "--topic",
+            default="tidecast.telemetry",
+            show_default=True,
+            help="The topic with the telemetry.",
+        ),
+        click.option(
+            "--postgres",
+            default="",
+            envvar="TIDECAST_DATABASE_URL",
+            metavar="URL",
+            help="Also write to this Postgres [env: TIDECAST_DATABASE_URL].",
+        ),
+        click.option(
+            "--watermark",
+            default="10 minutes",
+            show_default=True,
+            help="How late a sample may come and still be counted.",
+        ),
+    ):
         command = option(command)
     return command
 
@@ -144,9 +165,17 @@ def backfill(
 ) -> None:
     """Make all rollups again from the telemetry that is there."""
     run_on_spark(
-        "backfill", "rollup", master, config, as_json, data_dir, out, module="rollup", again=True,
+        "backfill",
+        "rollup",
+        master,
+        config,
+        as_json,
+        data_dir,
+        out,
+        module="rollup",
+        again=True,
         **options,
-    )  # fmt: skip
+    )
 
 
 @pipeline.command()
@@ -157,8 +186,13 @@ def backfill(
     required=True,
     help="The HTML file to write.",
 )
-@click.option("--hours", type=click.IntRange(1, 24 * 366), default=168, show_default=True,
-              help="How far to look back.")  # fmt: skip
+@click.option(
+    "--hours",
+    type=click.IntRange(1, 24 * 366),
+    default=168,
+    show_default=True,
+    help="How far to look back.",
+)
 @_spark_options
 @data_dir_option
 def report(

@@ -285,18 +285,28 @@ def verify(
         echo_json(
             [
                 {
-                    "topic": r.topic, "queue": r.queue, "segments": r.segments, "bytes": r.bytes,
-                    "batches": r.batches, "records": r.records, "first_token": r.first_token,
-                    "next_token": r.next_token, "tail_bytes": r.tail_bytes,
+                    "topic": r.topic,
+                    "queue": r.queue,
+                    "segments": r.segments,
+                    "bytes": r.bytes,
+                    "batches": r.batches,
+                    "records": r.records,
+                    "first_token": r.first_token,
+                    "next_token": r.next_token,
+                    "tail_bytes": r.tail_bytes,
                     "problems": [
-                        {"file": str(p.file), "position": p.position, "token": p.token,
-                         "what": p.what}
+                        {
+                            "file": str(p.file),
+                            "position": p.position,
+                            "token": p.token,
+                            "what": p.what,
+                        }
                         for p in r.problems
                     ],
                 }
                 for r in reports
             ]
-        )  # fmt: skip
+        )
     else:
         for problem in problems:
             click.echo(f"unsound: {problem}")

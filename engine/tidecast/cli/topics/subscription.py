@@ -79,12 +79,20 @@ def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:
     table(
         ("topic", "name", "queues", "members", "lag", "lag s", "outstanding", "dead", "state"),
         [
-            (row["pattern"], row["name"], row["queues"], len(row["members"]),
-             human_count(row["lag"]), f"{row['lag_s']:.1f}", row["outstanding"], row["dead"],
-             "paused" if row["paused"] else "active")
+            (
+                row["pattern"],
+                row["name"],
+                row["queues"],
+                len(row["members"]),
+                human_count(row["lag"]),
+                f"{row['lag_s']:.1f}",
+                row["outstanding"],
+                row["dead"],
+                "paused" if row["paused"] else "active",
+            )
             for row in rows
         ],
-    )  # fmt: skip
+    )
 
 
 @subscription.command()
@@ -103,15 +111,36 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
     if found.get("arriving"):
         out.print(f"arriving from other hosts: {found['arriving']}")
     table(
-        ("topic", "queue", "position", "end", "lag", "acked ahead", "lag s", "outstanding",
-         "waiting", "scheduled", "reason"),
+        (
+            "topic",
+            "queue",
+            "position",
+            "end",
+            "lag",
+            "acked ahead",
+            "lag s",
+            "outstanding",
+            "waiting",
+            "scheduled",
+            "reason",
+        ),
         [
-            (row["topic"], row["queue"], row["position"], row["end"], row["lag"],
-             row["acked_ahead"], f"{row['lag_s']:.1f}", row["outstanding"], row["waiting"],
-             row.get("scheduled", 0), ", ".join([row["reason"], *row["paused_by"]]))
+            (
+                row["topic"],
+                row["queue"],
+                row["position"],
+                row["end"],
+                row["lag"],
+                row["acked_ahead"],
+                f"{row['lag_s']:.1f}",
+                row["outstanding"],
+                row["waiting"],
+                row.get("scheduled", 0),
+                ", ".join([row["reason"], *row["paused_by"]]),
+            )
             for row in found["cursors"]
         ],
-    )  # fmt: skip
+    )
 
 
 @subscription.command()
@@ -120,8 +149,9 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
 @click.option(
     "--ack-wait", type=Duration(low=0, above=True), help="Deliver again after. [default: 30s]"
 )
-@click.option("--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit. "
-              "[default: 5]")  # fmt: skip
+@click.option(
+    "--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit. [default: 5]"
+)
 @click.option(
     "--dead-letter",
     type=TopicName(durable=True),
@@ -131,15 +161,27 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
 @click.option("--key", metavar="PATTERN", help="A key, or a prefix and *.")
 @click.option("--where", metavar="TEXT", help="Only records for which this holds: 'size > 100'.")
 def create(
-    topic: str, name: str, start: Start, ack_wait: float | None, max_deliver: int | None,
-    dead_letter: str | None, key: str | None, where: str | None, data_dir: Path, token: str | None,
+    topic: str,
+    name: str,
+    start: Start,
+    ack_wait: float | None,
+    max_deliver: int | None,
+    dead_letter: str | None,
+    key: str | None,
+    where: str | None,
+    data_dir: Path,
+    token: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Create a subscription; its position is fixed from now on."""
     chosen = {
-        "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
-        "key_pattern": key, "where": where, **_start(start, "--start"),
-    }  # fmt: skip
+        "ack_wait_s": ack_wait,
+        "max_deliver": max_deliver,
+        "dead_letter": dead_letter,
+        "key_pattern": key,
+        "where": where,
+        **_start(start, "--start"),
+    }
     made = ask(data_dir, token, "create", pattern=topic, name=name, **chosen)
     _done(as_json, made, f"subscription {name} of {topic}: {made['queues']} queues")
 
@@ -180,16 +222,30 @@ def resume(topic: str, name: str, data_dir: Path, token: str | None, as_json: bo
 @click.option("--queue", type=int, metavar="N", help="Only this queue.")
 @click.option("--dry-run", is_flag=True, help="Only say what would move.")
 def seek(
-    topic: str, name: str, start: Start | None, shift: int, queue: int | None, dry_run: bool,
-    data_dir: Path, token: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    topic: str,
+    name: str,
+    start: Start | None,
+    shift: int,
+    queue: int | None,
+    dry_run: bool,
+    data_dir: Path,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Move a subscription, back or forth."""
     if (start is None) == (shift == 0):
         raise click.UsageError("give either --to or --shift")
     rows = ask(
-        data_dir, token, "seek", pattern=topic, name=name, shift=shift, queue=queue,
-        dry_run=dry_run, **({} if start is None else _start(start, "--to", queue)),
-    )  # fmt: skip
+        data_dir,
+        token,
+        "seek",
+        pattern=topic,
+        name=name,
+        shift=shift,
+        queue=queue,
+        dry_run=dry_run,
+        **({} if start is None else _start(start, "--to", queue)),
+    )
     if as_json:
         echo_json(rows)
         return
@@ -210,24 +266,46 @@ def seek(
 @click.option("--limit", type=click.IntRange(1), default=100_000, help="At most (100,000).")
 @click.option("--dry-run", is_flag=True, help="Only say which.")
 def redrive(
-    topic: str, name: str, reason: str | None, key: str | None, where: str | None, to: str | None,
-    limit: int, dry_run: bool, data_dir: Path, token: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    topic: str,
+    name: str,
+    reason: str | None,
+    key: str | None,
+    where: str | None,
+    to: str | None,
+    limit: int,
+    dry_run: bool,
+    data_dir: Path,
+    token: str | None,
+    as_json: bool,
+) -> None:
     """Deliver dead letters of this subscription again, to it alone.
 
     They are chosen as they lie in the dead-letter topic: the headers that begin with dead- are
     listed in docs/CONSUMING.md, timestamp is when they were given up.
     """
     found: dict[str, Any] = {
-        "records": 0, "scanned": 0, "unverified": 0, "dry_run": dry_run, "tokens": []
-    }  # fmt: skip
+        "records": 0,
+        "scanned": 0,
+        "unverified": 0,
+        "dry_run": dry_run,
+        "tokens": [],
+    }
     after = None
     while found["records"] < limit:
         page = ask(
-            data_dir, token, "redrive", pattern=topic, name=name, reason=reason, key=key,
-            where=where, to=to, limit=min(limit - found["records"], REDRIVE_PAGE), dry_run=dry_run,
+            data_dir,
+            token,
+            "redrive",
+            pattern=topic,
+            name=name,
+            reason=reason,
+            key=key,
+            where=where,
+            to=to,
+            limit=min(limit - found["records"], REDRIVE_PAGE),
+            dry_run=dry_run,
             after=after,
-        )  # fmt: skip
+        )
         for field in ("records", "scanned", "unverified", "tokens"):
             found[field] += page[field]
         del found["tokens"][TOKENS_SHOWN_MAX:]
@@ -255,9 +333,18 @@ def peek(
         return
     table(
         ("topic", "queue", "token", "key", "bytes", "payload"),
-        [(r["topic"], r["queue"], r["token"], _text(r["key"]), r["size"], _text(r["payload"][:60]))
-         for r in rows],
-    )  # fmt: skip
+        [
+            (
+                r["topic"],
+                r["queue"],
+                r["token"],
+                _text(r["key"]),
+                r["size"],
+                _text(r["payload"][:60]),
+            )
+            for r in rows
+        ],
+    )
 
 
 def _start(where: Start, option: str, queue: int | None = None) -> dict[str, Any]:

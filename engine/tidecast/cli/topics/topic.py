@@ -392,9 +392,10 @@ def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
 @click.argument("name", type=TopicName())
 @_settings_options
 @click.option(
-    "--recreate", is_flag=True,
+    "--recreate",
+    is_flag=True,
     help="Also change settings that recreate the topic: its publications and subscriptions end.",
-)  # fmt: skip
+)
 @data_dir_option
 @token_option
 @server_kept_option

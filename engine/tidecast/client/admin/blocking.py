@@ -233,10 +233,17 @@ class Subscriptions(Public):
         Arguments and defaults as `Connection.consumer`. Raises Conflict, NotFound, ConfigError.
         """
         made = self._ask(
-            "create", pattern=topic, name=name, **start_options(start), ack_wait_s=ack_wait,
-            max_deliver=max_deliver, dead_letter=dead_letter, key_pattern=key, headers=headers,
+            "create",
+            pattern=topic,
+            name=name,
+            **start_options(start),
+            ack_wait_s=ack_wait,
+            max_deliver=max_deliver,
+            dead_letter=dead_letter,
+            key_pattern=key,
+            headers=headers,
             where=where,
-        )  # fmt: skip
+        )
         return msgspec.convert(made, SubscriptionInfo)
 
     def ensure(
@@ -259,14 +266,27 @@ class Subscriptions(Public):
         """
         try:
             return self.create(
-                topic, name, start=start, ack_wait=ack_wait, max_deliver=max_deliver,
-                dead_letter=dead_letter, key=key, headers=headers, where=where,
-            )  # fmt: skip
+                topic,
+                name,
+                start=start,
+                ack_wait=ack_wait,
+                max_deliver=max_deliver,
+                dead_letter=dead_letter,
+                key=key,
+                headers=headers,
+                where=where,
+            )
         except Conflict:
             return self.check(
-                topic, name, ack_wait=ack_wait, max_deliver=max_deliver, dead_letter=dead_letter,
-                key=key, headers=headers, where=where,
-            )  # fmt: skip
+                topic,
+                name,
+                ack_wait=ack_wait,
+                max_deliver=max_deliver,
+                dead_letter=dead_letter,
+                key=key,
+                headers=headers,
+                where=where,
+            )
 
     def check(
         self,
@@ -318,9 +338,14 @@ class Subscriptions(Public):
         self._ask("resume", pattern=topic, name=name)
 
     def seek(
-        self, topic: str, name: str, start: Start | str, *, queue: int | None = None,
+        self,
+        topic: str,
+        name: str,
+        start: Start | str,
+        *,
+        queue: int | None = None,
         dry_run: bool = False,
-    ) -> Moves:  # fmt: skip
+    ) -> Moves:
         """Move a subscription, or its cursors of one queue, for all members.
 
         ``dry_run``: only say what would move. Raises NotFound, ConfigError.

@@ -18,9 +18,15 @@ _OFFSETS = {"z": 0, "u": 0, "Z": 1, "U": 1}
 """Formats of binary and text with offsets of 4 and of 8 bytes."""
 _VIEWS = ("vz", "vu")
 _NUMBERS = {
-    "c": (1, 1), "C": (1, 0), "s": (2, 1), "S": (2, 0),
-    "i": (4, 1), "I": (4, 0), "l": (8, 1), "L": (8, 0),
-}  # fmt: skip
+    "c": (1, 1),
+    "C": (1, 0),
+    "s": (2, 1),
+    "S": (2, 0),
+    "i": (4, 1),
+    "I": (4, 0),
+    "l": (8, 1),
+    "L": (8, 0),
+}
 """Formats of whole numbers: bytes, and whether they have a sign."""
 _UNITS_NS = {"s": 1_000_000_000, "m": 1_000_000, "u": 1000, "n": 1}
 TEXT_FORMATS = ("u", "U", "vu")

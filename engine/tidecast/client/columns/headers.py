@@ -189,9 +189,14 @@ def _from_maps(column: Column, of_engine: bool) -> Located:
         base += len(part.column)
     kinds = np.full(base, kind, dtype=np.uint8)
     return _packed_entries(
-        np.hstack(rows), np.hstack(ends), np.hstack(names), np.hstack(values), kinds, of_engine,
+        np.hstack(rows),
+        np.hstack(ends),
+        np.hstack(names),
+        np.hstack(values),
+        kinds,
+        of_engine,
         column,
-    )  # fmt: skip
+    )
 
 
 def _packed_columns(

@@ -168,9 +168,14 @@ class Consumer(Public, OnLoop, ConsumerFlows):
     run_compiled = awaits(ConsumerFlows.run_compiled_flow)
 
     async def _handle(
-        self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
-        on_error: OnError, nak_delay: float, message: DurableMessage,
-    ) -> bool:  # fmt: skip
+        self,
+        handler: Callable[[DurableMessage], Any],
+        asynchronous: bool,
+        ack: str,
+        on_error: OnError,
+        nak_delay: float,
+        message: DurableMessage,
+    ) -> bool:
         """Handle a message that waited, unless a seek, a refusal or a drain meanwhile concerns it.
 
         False: it was given back to the engine, because the consumer drains.

@@ -500,9 +500,15 @@ class ConsumerCore:
             member_ring.note_member(self._wakes, self._grant.member)
 
     def put(
-        self, kind: int, cursor: int, token: int, time_ns: int, reason: str, key_hash: int,
+        self,
+        kind: int,
+        cursor: int,
+        token: int,
+        time_ns: int,
+        reason: str,
+        key_hash: int,
         generation: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Settle one record. What a member that is gone was delivered is forgotten.
 
         Never waits for the engine.

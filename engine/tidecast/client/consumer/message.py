@@ -98,9 +98,15 @@ class Acknowledger(Protocol):
         """Ack whole runs."""
 
     def put(
-        self, kind: int, cursor: int, token: int, time_ns: int, reason: str, key_hash: int,
+        self,
+        kind: int,
+        cursor: int,
+        token: int,
+        time_ns: int,
+        reason: str,
+        key_hash: int,
         generation: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Settle one record."""
 
     def is_past(self, generation: int) -> bool:
@@ -313,9 +319,14 @@ class DurableBatch(StoredRecords):
         token = run[member_ring.RUN_TOKEN] + row - run[member_ring.RUN_ROW]
         hashed = self._key_hash(row) if kind in (member_layout.NAK, member_layout.RETURN) else -1
         self.consumer.put(
-            kind, run[member_ring.RUN_CURSOR], token, int(seconds * 1e9), reason, hashed,
+            kind,
+            run[member_ring.RUN_CURSOR],
+            token,
+            int(seconds * 1e9),
+            reason,
+            hashed,
             self.generation,
-        )  # fmt: skip
+        )
         return DONE
 
     def held_back(self, row: int) -> bool:

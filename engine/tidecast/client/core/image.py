@@ -102,7 +102,7 @@ class Image:
         "subscription_id",
         "tethered",
         "topic",
-    )  # fmt: skip
+    )
 
     def __init__(self, event: ImageAvailable, subscriber: int, codec: Codec | None) -> None:
         """Map the ring that ``event`` names. Raises NotFound, SharedMemoryError."""
@@ -237,9 +237,13 @@ class Image:
         """The last gap as an event; its reason as the reader noted it, unless another is given."""
         first, end = int(self.port[reader.R_GAP_FIRST]), int(self.port[reader.R_GAP_END])
         return Gap(
-            topic=self.topic, node=self.node, session=self.session, first=first, end=end,
+            topic=self.topic,
+            node=self.node,
+            session=self.session,
+            first=first,
+            end=end,
             reason=reason or reader.GAP_REASONS[int(self.port[reader.R_GAP_REASON])],
-        )  # fmt: skip
+        )
 
     def torn(self) -> Gap:
         """The last batch was overwritten while it was read: the gap. Reading resumes behind it.

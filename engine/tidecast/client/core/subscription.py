@@ -211,10 +211,14 @@ class SubscriptionCore:
         for image in list(self._images):
             self._incoming.append(
                 ImageGone(
-                    subscription_id=_ENGINE_LOST, image_id=image.image_id, topic=image.topic,
-                    node=image.node, session=image.session, reason=reason,
+                    subscription_id=_ENGINE_LOST,
+                    image_id=image.image_id,
+                    topic=image.topic,
+                    node=image.node,
+                    session=image.session,
+                    reason=reason,
                 )
-            )  # fmt: skip
+            )
 
     def _shut(self) -> None:
         """Give all rings back; idempotent."""

@@ -41,10 +41,15 @@ class ConnectionFlows(
     driver: BlockingDriver | LoopDriver
 
     def __init__(
-        self, link: Link, name: str, topic_codecs: codecs.TopicCodecs | None,
-        publisher: type[PublisherT], subscription: type[SubscriptionT],
-        consumer: type[ConsumerT], records: type[RecordsT],
-    ) -> None:  # fmt: skip
+        self,
+        link: Link,
+        name: str,
+        topic_codecs: codecs.TopicCodecs | None,
+        publisher: type[PublisherT],
+        subscription: type[SubscriptionT],
+        consumer: type[ConsumerT],
+        records: type[RecordsT],
+    ) -> None:
         super().__init__(link, name, topic_codecs)
         self._kinds = publisher, subscription, consumer, records
         self._kept: dict[str, PublisherT] = {}
@@ -112,9 +117,14 @@ class ConnectionFlows(
         """
         self.check()
         subscription = self._kinds[1](
-            self, pattern, start=start, on_gap=on_gap, tethered=tethered,
-            receive_bytes=receive_bytes, codec=codec,
-        )  # fmt: skip
+            self,
+            pattern,
+            start=start,
+            on_gap=on_gap,
+            tethered=tethered,
+            receive_bytes=receive_bytes,
+            codec=codec,
+        )
         self._subscribed(subscription)
         return subscription
 
@@ -147,11 +157,17 @@ class ConnectionFlows(
         """
         self.check()
         options = ConsumerOptions(
-            **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
-            dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
-            max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
+            **start_options(start),
+            ack_wait_s=ack_wait,
+            max_deliver=max_deliver,
+            dead_letter=dead_letter,
+            key_pattern=key,
+            headers=headers,
+            max_in_flight=max_in_flight,
+            max_bytes_in_flight=max_bytes_in_flight,
+            ring_bytes=ring_bytes,
             **filter_options(self.link, where),
-        )  # fmt: skip
+        )
         return self._joined(lambda: self._kinds[2](self, topic, name, options, codec))
 
     def read(

@@ -126,10 +126,16 @@ class ConsumerFlows(ConsumerCore):
         return rows
 
     def redrive_flow(
-        self, *, dry_run: bool = False, reason: str | None = None,
-        key: str | bytes | None = None, where: str | None = None, limit: int = 10_000,
-        after: list[list[int]] | None = None, to: str | None = None,
-    ) -> Flow[dict[str, Any]]:  # fmt: skip
+        self,
+        *,
+        dry_run: bool = False,
+        reason: str | None = None,
+        key: str | bytes | None = None,
+        where: str | None = None,
+        limit: int = 10_000,
+        after: list[list[int]] | None = None,
+        to: str | None = None,
+    ) -> Flow[dict[str, Any]]:
         """Deliver dead letters of this subscription again, each once; ``dry_run``: say which.
 
         ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which
@@ -139,9 +145,14 @@ class ConsumerFlows(ConsumerCore):
         ``to``: publish them to this durable topic instead. Raises ConfigError, NotFound.
         """
         arguments = {
-            "dry_run": dry_run, "reason": reason, "key": key, "where": where, "limit": limit,
-            "after": after, "to": to,
-        }  # fmt: skip
+            "dry_run": dry_run,
+            "reason": reason,
+            "key": key,
+            "where": where,
+            "limit": limit,
+            "after": after,
+            "to": to,
+        }
         found: dict[str, Any] = yield Ask(partial(self._control, "redrive", **arguments))
         return found
 

@@ -144,9 +144,14 @@ def _int_at(at: int, width: int, signed: int) -> int:
 
 @kernel
 def locate_numbered(
-    values_at: int, width: int, signed: int, bits_at: int, first: int, dictionary: Cells,
+    values_at: int,
+    width: int,
+    signed: int,
+    bits_at: int,
+    first: int,
+    dictionary: Cells,
     cells: Cells,
-) -> int:  # fmt: skip
+) -> int:
     """Cells of a dictionary's entries by their numbers. SOUND, or the first bad row."""
     for i in range(cells.shape[1]):
         cells[0, i], cells[1, i] = 0, NULL
@@ -290,9 +295,16 @@ def _put_meta(
 
 @held_kernel
 def put_cells(
-    port: Port, payload: Cells, keys: Cells, headers: Cells, times: Cells, flush: int,
-    scratch: Bytes, codes: Bytes, done: Cells,
-) -> int:  # fmt: skip
+    port: Port,
+    payload: Cells,
+    keys: Cells,
+    headers: Cells,
+    times: Cells,
+    flush: int,
+    scratch: Bytes,
+    codes: Bytes,
+    done: Cells,
+) -> int:
     """Append messages from number ``done[0]`` on; one atomic a packet.
 
     ``payload``: cells; ``keys``, ``headers`` (MessagePack maps): cells, or none for all; ``times``:

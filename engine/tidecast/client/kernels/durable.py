@@ -88,9 +88,16 @@ def _gather(ring: Bytes, state: Port, assembly: Bytes) -> tuple[int, int]:
 
 @inlined
 def _append_again(
-    ring: Bytes, port: Port, at: int, lead: int, payload: Bytes, payload_at: int, n: int,
-    flags: int, receiver: int,
-) -> int:  # fmt: skip
+    ring: Bytes,
+    port: Port,
+    at: int,
+    lead: int,
+    payload: Bytes,
+    payload_at: int,
+    n: int,
+    flags: int,
+    receiver: int,
+) -> int:
     """Append a message of the old ring to the new one. As `append`."""
     meta = bytes_at(address_of(ring) + at, lead)
     body = bytes_at(address_of(payload) + payload_at, n)

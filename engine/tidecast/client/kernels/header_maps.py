@@ -94,9 +94,14 @@ def _entry_problem(names: Cells, values: Cells, kind: int, i: int, may_reserve: 
 
 @kernel
 def measure_maps(
-    ends: Cells, names: Cells, values: Cells, kinds: Bytes, may_reserve: int, cells: Cells,
+    ends: Cells,
+    names: Cells,
+    values: Cells,
+    kinds: Bytes,
+    may_reserve: int,
+    cells: Cells,
     found: Cells,
-) -> int:  # fmt: skip
+) -> int:
     """Bytes of the map of each row in ``cells[1]``. SOUND, or the first bad row; why in found[0].
 
     ``ends``: int64[n + 1], the entries of row i are [ends[i], ends[i + 1]); ``names``, ``values``:
@@ -163,9 +168,14 @@ def _put_word(target: Bytes, at: int, tag: int, value: int) -> int:
 
 @kernel
 def fill_maps(
-    ends: Cells, names: Cells, values: Cells, kinds: Bytes, target: Bytes, target_at: int,
+    ends: Cells,
+    names: Cells,
+    values: Cells,
+    kinds: Bytes,
+    target: Bytes,
+    target_at: int,
     cells: Cells,
-) -> int:  # fmt: skip
+) -> int:
     """Write the measured maps into ``target``, at address ``target_at``. The bytes written."""
     at = 0
     for row in range(cells.shape[1]):

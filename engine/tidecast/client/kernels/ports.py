@@ -151,14 +151,29 @@ def put_array(port: Port, source: Bytes) -> int:
 
 @held_kernel
 def put_many(
-    port: Port, at: int, n_bytes: int, lengths: Port, fixed: int, n: int, receiver: int,
-    flush: int, done: Port,
-) -> int:  # fmt: skip
+    port: Port,
+    at: int,
+    n_bytes: int,
+    lengths: Port,
+    fixed: int,
+    n: int,
+    receiver: int,
+    flush: int,
+    done: Port,
+) -> int:
     """Append ``n`` messages that lie end to end at raw address ``at``; see `append_batch`."""
     return append_batch(
-        ring_of(port), bells_of(port), port, bytes_at(at, n_bytes), lengths, fixed, n, receiver,
-        flush, done,
-    )  # fmt: skip
+        ring_of(port),
+        bells_of(port),
+        port,
+        bytes_at(at, n_bytes),
+        lengths,
+        fixed,
+        n,
+        receiver,
+        flush,
+        done,
+    )
 
 
 @held_kernel

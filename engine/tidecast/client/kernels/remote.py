@@ -68,9 +68,15 @@ def message_bytes(base: int, n_bytes: int, rows: Port, sizes: Port) -> int:
 
 @held_kernel
 def fill_block(
-    base: int, n_bytes: int, rows: Port, sizes: Port, first: int, end: int, mixed: int,
+    base: int,
+    n_bytes: int,
+    rows: Port,
+    sizes: Port,
+    first: int,
+    end: int,
+    mixed: int,
     target: Bytes,
-) -> int:  # fmt: skip
+) -> int:
     """A body from messages ``[first, end)``. Returns its bytes.
 
     Lengths (4 bytes each), with ``mixed`` the bytes of optional fields (4) and flags (1) of each,
@@ -137,9 +143,15 @@ def first_reserved(base: int, n_bytes: int, lengths: Port, leads: Port, flags: P
 
 @held_kernel
 def put_block(
-    port: Port, base: int, n_bytes: int, lengths: Port, leads: Port, flags: Port, receiver: int,
+    port: Port,
+    base: int,
+    n_bytes: int,
+    lengths: Port,
+    leads: Port,
+    flags: Port,
+    receiver: int,
     done: Port,
-) -> int:  # fmt: skip
+) -> int:
     """Append a checked block's messages, as `append_batch` does: ``done`` {messages, bytes}."""
     ring, bells = ring_of(port), bells_of(port)
     while done[0] < lengths.size and done[1] + lengths[done[0]] <= n_bytes:

@@ -34,10 +34,16 @@ class ReadCore:
     """The ranges of a read. They are fixed when they are first asked for."""
 
     def __init__(
-        self, connection: ConnectionCore, topic: str, *, start: Start | str, end: Start | str,
-        queues: Iterable[int] | None, keys: Iterable[bytes | str] | None,
+        self,
+        connection: ConnectionCore,
+        topic: str,
+        *,
+        start: Start | str,
+        end: Start | str,
+        queues: Iterable[int] | None,
+        keys: Iterable[bytes | str] | None,
         codec: codecs.Codec | str | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises ConfigError."""
         check_text("topic", topic)
         if is_pattern(topic):

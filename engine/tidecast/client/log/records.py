@@ -92,9 +92,14 @@ class LogBatch(StoredRecords):
     __slots__ = ("codec", "offsets", "queue", "topic")
 
     def __init__(
-        self, topic: str, queue: int, memory: np.ndarray[Any, Any], rows: Any,
-        offsets: np.ndarray[Any, Any], codec: codecs.Codec | None,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        queue: int,
+        memory: np.ndarray[Any, Any],
+        rows: Any,
+        offsets: np.ndarray[Any, Any],
+        codec: codecs.Codec | None,
+    ) -> None:
         super().__init__(memory, rows)
         self.topic, self.queue, self.offsets, self.codec = topic, queue, offsets, codec
 

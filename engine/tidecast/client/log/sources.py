@@ -105,10 +105,15 @@ class RemoteLogs(Logs):
 
     def _blocks(self, reader: LogClient, asked: QueueRange) -> Blocks:
         over_wire = Range(
-            topic=self._topic, queue=asked.queue, start=asked.start, end=asked.end,
-            time_min_ns=asked.time_min_ns, time_end_ns=asked.time_end_ns, keys=asked.keys,
+            topic=self._topic,
+            queue=asked.queue,
+            start=asked.start,
+            end=asked.end,
+            time_min_ns=asked.time_min_ns,
+            time_end_ns=asked.time_end_ns,
+            keys=asked.keys,
             fail_on_data_loss=False,
-        )  # fmt: skip
+        )
         selector = Selector(_wanted(asked), holes=True)
         for block in reader.read(over_wire, self._report):
             n = selector.select(block, block.size, -1)

@@ -76,11 +76,17 @@ class ReplicaRing:
         """The grant of the consumer."""
         opened = self.opened
         return ConsumerGrant(
-            consumer_id=self.number, member=0, ring_path=str(self.file.mapped.path),
-            wakes_path=str(wakes), pattern=self.pattern, name=self.name,
-            ack_wait_s=opened.ack_wait_s, max_deliver=opened.max_deliver,
-            dead_letter=opened.dead_letter, cursors=opened.cursors,
-        )  # fmt: skip
+            consumer_id=self.number,
+            member=0,
+            ring_path=str(self.file.mapped.path),
+            wakes_path=str(wakes),
+            pattern=self.pattern,
+            name=self.name,
+            ack_wait_s=opened.ack_wait_s,
+            max_deliver=opened.max_deliver,
+            dead_letter=opened.dead_letter,
+            cursors=opened.cursors,
+        )
 
     def delivered(self, frame: frames.Delivered, body: memoryview) -> None:
         """Put deliveries where they belong. Raises BadFrame."""

@@ -63,10 +63,16 @@ def open_socket(where: str, token: str, *, tls: bool, path: str = frames.PATH) -
         return connect(
             f"{'wss' if tls else 'ws'}://{where}{path}",
             additional_headers={"Authorization": f"Bearer {token}"},
-            compression=None, proxy=None, logger=UNLOGGED, max_size=frames.FRAME_BYTES_MAX,
-            max_queue=4, open_timeout=CONNECT_TIMEOUT_S, close_timeout=1, user_agent_header=None,
+            compression=None,
+            proxy=None,
+            logger=UNLOGGED,
+            max_size=frames.FRAME_BYTES_MAX,
+            max_queue=4,
+            open_timeout=CONNECT_TIMEOUT_S,
+            close_timeout=1,
+            user_agent_header=None,
             ssl=ssl.create_default_context() if tls else None,
-        ).__enter__()  # fmt: skip
+        ).__enter__()
     except InvalidStatus as problem:
         status = problem.response.status_code
         if status in (401, 403):

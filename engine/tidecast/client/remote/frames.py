@@ -522,16 +522,29 @@ class Block:
         if self.flags.size:
             return int(
                 remote_kernels.put_block(
-                    port, self._address, self._data.size, self.lengths, self.leads, self.flags,
-                    receiver, self.done,
+                    port,
+                    self._address,
+                    self._data.size,
+                    self.lengths,
+                    self.leads,
+                    self.flags,
+                    receiver,
+                    self.done,
                 )
-            )  # fmt: skip
+            )
         return int(
             ports.put_many(
-                port, self._address, self._data.size, self.lengths, 0, self.n, receiver, 0,
+                port,
+                self._address,
+                self._data.size,
+                self.lengths,
+                0,
+                self.n,
+                receiver,
+                0,
                 self.done,
             )
-        )  # fmt: skip
+        )
 
 
 FULL, TOO_LARGE = writer.FULL, writer.TOO_LARGE

@@ -79,9 +79,14 @@ PORT, EVENTS_MAX = 7400, 10_000
 REQUEST_TIMEOUT_S, CLOSE_TIMEOUT_S = 30.0, 10.0
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0
 NEEDED_EVENTS = (
-    ImageAvailable, ImageGone, EngineLost, ConsumerRejoined, ConsumerExpelled, PublicationEnded,
+    ImageAvailable,
+    ImageGone,
+    EngineLost,
+    ConsumerRejoined,
+    ConsumerExpelled,
+    PublicationEnded,
     SubscriptionEnded,
-)  # fmt: skip
+)
 _IDLE_S, _PENDING_S = 0.1, 0.001
 _links: weakref.WeakSet[RemoteLink] = weakref.WeakSet()
 

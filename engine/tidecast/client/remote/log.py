@@ -95,11 +95,16 @@ class LogClient:
         """See `QueueFiles.cuts`."""
         return self._ask(
             lambda number: log_frames.Cuts(
-                id=number, topic=topic, queue=queue, start=start, end=end,
-                parts=min(parts, log_frames.CUTS_MAX), part_bytes_min=part_bytes_min,
+                id=number,
+                topic=topic,
+                queue=queue,
+                start=start,
+                end=end,
+                parts=min(parts, log_frames.CUTS_MAX),
+                part_bytes_min=part_bytes_min,
             ),
             list[int],
-        )  # fmt: skip
+        )
 
     def _ask(self, make: Callable[[int], Frame], kind: type[_T]) -> _T:
         """Raises what the gateway raised, EngineNotRunning, ConnectionLost, Timeout."""

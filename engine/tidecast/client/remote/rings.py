@@ -64,20 +64,35 @@ class RingDirectory:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def make(
-        self, topic: str, node: str, session: int, slots: int, slot_bytes: int, reliability: int,
+        self,
+        topic: str,
+        node: str,
+        session: int,
+        slots: int,
+        slot_bytes: int,
+        reliability: int,
         line: int,
-    ) -> MappedFile:  # fmt: skip
+    ) -> MappedFile:
         """A ring with one consumer, entry 0, who is woken by ``line``."""
         with self.lock:
             self.rings += 1
             path = self.directory / f"ring-{self.rings}"
         mapped = create_ring(
-            path, kind=ring_layout.KIND_PUBLICATION, slots=slots, slot_bytes=slot_bytes,
-            session=session, topic=0, node=self.node_id, channel=wire.CHANNEL_ORDINARY,
+            path,
+            kind=ring_layout.KIND_PUBLICATION,
+            slots=slots,
+            slot_bytes=slot_bytes,
+            session=session,
+            topic=0,
+            node=self.node_id,
+            channel=wire.CHANNEL_ORDINARY,
             flow=ring_layout.FLOW_MIN,
-            reliability=reliability, has_network=False, incarnation=self.incarnation,
-            node_name=node, topic_name=topic,
-        )  # fmt: skip
+            reliability=reliability,
+            has_network=False,
+            incarnation=self.incarnation,
+            node_name=node,
+            topic_name=topic,
+        )
         add_consumer(
             mapped.array, position=0, client=0, doorbell=line, subscription=0, tethered=True
         )
@@ -131,16 +146,27 @@ class OutgoingRing:
         self.newest_epoch = opened.epoch
         self.session, self.on_full = opened.session, opened.on_full
         self.mapped = home.make(
-            topic, home.node_name, opened.session, slots, opened.slot_bytes, ring_layout.RELIABLE,
+            topic,
+            home.node_name,
+            opened.session,
+            slots,
+            opened.slot_bytes,
+            ring_layout.RELIABLE,
             home.pump_line,
-        )  # fmt: skip
+        )
         self._image = Image(
             ImageAvailable(
-                subscription_id=0, image_id=number, ring_path=str(self.mapped.path), consumer=0,
-                topic=topic, node=home.node_name, session=opened.session,
+                subscription_id=0,
+                image_id=number,
+                ring_path=str(self.mapped.path),
+                consumer=0,
+                topic=topic,
+                node=home.node_name,
+                session=opened.session,
             ),
-            -1, None,  # what is for one subscriber is sent too
-        )  # fmt: skip
+            -1,
+            None,  # what is for one subscriber is sent too
+        )
         self._about = describe(self.mapped.array)
         self._lock = threading.Lock()
         self._ready: deque[HeldBatch] = deque()
@@ -161,12 +187,21 @@ class OutgoingRing:
         """The grant of its publisher."""
         opened = self.opened
         return PublicationGrant(
-            publication_id=self.number, ring_path=str(self.mapped.path), topic=self.topic,
-            session=opened.session, reliability="", flow="", on_full=opened.on_full,
-            durable=opened.durable, producer_id=opened.producer_id, epoch=opened.epoch,
-            first_seq=opened.first_seq, acked_seq=opened.acked_seq, last_seq=opened.last_seq,
+            publication_id=self.number,
+            ring_path=str(self.mapped.path),
+            topic=self.topic,
+            session=opened.session,
+            reliability="",
+            flow="",
+            on_full=opened.on_full,
+            durable=opened.durable,
+            producer_id=opened.producer_id,
+            epoch=opened.epoch,
+            first_seq=opened.first_seq,
+            acked_seq=opened.acked_seq,
+            last_seq=opened.last_seq,
             message_bytes_max=frames.MESSAGE_BYTES_MAX,
-        )  # fmt: skip
+        )
 
     @property
     def unconfirmed(self) -> int:

@@ -265,9 +265,14 @@ class Requester:
         return pending
 
     def begin_all_flow(
-        self, payload: Any, key: bytes | str | None, headers: Headers | None,
-        codec: codecs.Codec | None, timeout: float | None, sink: Callable[[Pending], None],
-    ) -> Flow[list[Pending]]:  # fmt: skip
+        self,
+        payload: Any,
+        key: bytes | str | None,
+        headers: Headers | None,
+        codec: codecs.Codec | None,
+        timeout: float | None,
+        sink: Callable[[Pending], None],
+    ) -> Flow[list[Pending]]:
         """Send a request to each responder, and to one member of each group."""
         deadline = Deadline(timeout, self.now_s)
         yield from self.discover_flow(deadline, all_=True)

@@ -97,26 +97,56 @@ class Setting:
 
 FLUSH_MS = "flush.ms"
 _GIVEN = (
-    Setting("retention.ms", Kind.LONG, "Age at which whole segments are deleted.",
-            "retention_s", 1000, high=10**13, unlimited=True),
-    Setting("retention.bytes", Kind.LONG, "Size of a partition beyond which the oldest segments "
-            "are deleted.", "retention_bytes", high=1 << 53, unlimited=True),
-    Setting("segment.bytes", Kind.INT, "Size of one file of a partition.", "segment_bytes",
-            low=64 << 10, high=1 << 40),
-    Setting(FLUSH_MS, Kind.LONG, "Time between two syncs of a partition's file to the disk; "
-            "acks=all waits for one.", "fsync_interval_ms", high=60_000),
-)  # fmt: skip
+    Setting(
+        "retention.ms",
+        Kind.LONG,
+        "Age at which whole segments are deleted.",
+        "retention_s",
+        1000,
+        high=10**13,
+        unlimited=True,
+    ),
+    Setting(
+        "retention.bytes",
+        Kind.LONG,
+        "Size of a partition beyond which the oldest segments are deleted.",
+        "retention_bytes",
+        high=1 << 53,
+        unlimited=True,
+    ),
+    Setting(
+        "segment.bytes",
+        Kind.INT,
+        "Size of one file of a partition.",
+        "segment_bytes",
+        low=64 << 10,
+        high=1 << 40,
+    ),
+    Setting(
+        FLUSH_MS,
+        Kind.LONG,
+        "Time between two syncs of a partition's file to the disk; acks=all waits for one.",
+        "fsync_interval_ms",
+        high=60_000,
+    ),
+)
 _FIXED = (
     Setting("cleanup.policy", Kind.LIST, "Nothing is compacted.", value="delete"),
-    Setting("compression.type", Kind.STRING, "Batches are stored decompressed.",
-            value="uncompressed"),
+    Setting(
+        "compression.type", Kind.STRING, "Batches are stored decompressed.", value="uncompressed"
+    ),
     Setting("max.message.bytes", Kind.INT, "Longest record batch.", value=str(BATCH_BYTES_MAX)),
-    Setting("message.timestamp.type", Kind.STRING, "The time that the producer gives.",
-            value="CreateTime"),
+    Setting(
+        "message.timestamp.type",
+        Kind.STRING,
+        "The time that the producer gives.",
+        value="CreateTime",
+    ),
     Setting("min.insync.replicas", Kind.INT, "A partition is kept once.", value="1"),
-    Setting("unclean.leader.election.enable", Kind.BOOLEAN, "A partition is kept once.",
-            value="false"),
-)  # fmt: skip
+    Setting(
+        "unclean.leader.election.enable", Kind.BOOLEAN, "A partition is kept once.", value="false"
+    ),
+)
 SETTINGS = {each.name: each for each in (*_GIVEN, *_FIXED)}
 _DEFAULT = TopicConfig(name="default", mode="durable")
 
@@ -170,10 +200,12 @@ def row_of(setting: Setting, topic: TopicConfig) -> Struct:
     """A setting of a topic, as CreateTopics answers it."""
     value = setting.shown_of(topic)
     return {
-        "name": setting.name, "value": value, "read_only": not setting.field,
+        "name": setting.name,
+        "value": value,
+        "read_only": not setting.field,
         "config_source": Source.DEFAULT if value == setting.default else Source.TOPIC,
         "is_sensitive": False,
-    }  # fmt: skip
+    }
 
 
 def described(setting: Setting, topic: TopicConfig, *, synonyms: bool, text: bool) -> Struct:
@@ -192,6 +224,12 @@ def described(setting: Setting, topic: TopicConfig, *, synonyms: bool, text: boo
 def broker_row(name: str, value: str, kind: Kind) -> Struct:
     """A setting of the endpoint, which clients cannot change."""
     return {
-        "name": name, "value": value, "read_only": True, "config_source": Source.BROKER,
-        "is_sensitive": False, "config_type": kind, "synonyms": [], "documentation": None,
-    }  # fmt: skip
+        "name": name,
+        "value": value,
+        "read_only": True,
+        "config_source": Source.BROKER,
+        "is_sensitive": False,
+        "config_type": kind,
+        "synonyms": [],
+        "documentation": None,
+    }

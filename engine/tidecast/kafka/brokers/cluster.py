@@ -37,14 +37,23 @@ CREATED_S = 1.0
 """So long a broker may not know of a topic that was created a moment ago."""
 MOVES = frozenset(
     {
-        Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER, Code.REPLICA_NOT_AVAILABLE,
-        Code.REQUEST_TIMED_OUT, Code.NETWORK_EXCEPTION, Code.KAFKA_STORAGE_ERROR,
-        Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH, Code.OFFSET_NOT_AVAILABLE,
-        Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NOT_ENOUGH_REPLICAS,
-        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Code.COORDINATOR_LOAD_IN_PROGRESS,
-        Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.REQUEST_TIMED_OUT,
+        Code.NETWORK_EXCEPTION,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.OFFSET_NOT_AVAILABLE,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
     }
-)  # fmt: skip
+)
 """Errors that pass when another broker takes over: ask Metadata, and try again."""
 
 
@@ -59,10 +68,12 @@ def error_of(code: int, what: str) -> TidecastError:
     """The error for a code of an answer that no retry cures."""
     text = f"{what}: {code_name(code)}"
     if code in (
-        Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED,
-        Code.CLUSTER_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         Code.SASL_AUTHENTICATION_FAILED,
-    ):  # fmt: skip
+    ):
         return AuthError(f"{text}: give the user the right to it (kafka-acls)")
     if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
         return ConfigError(f"{text}: the cluster has no such topic or partition: create it first")
@@ -127,10 +138,12 @@ class Cluster:
     def _create(self, partitions: int) -> None:
         """Create the topic, with the cluster's replicas and settings. Raises as error_of."""
         wanted = {
-            "name": self.topic, "num_partitions": partitions, "replication_factor": -1,
+            "name": self.topic,
+            "num_partitions": partitions,
+            "replication_factor": -1,
             "assignments": [],
             "configs": [{"name": n, "value": value} for n, value in self._configs.items()],
-        }  # fmt: skip
+        }
         body = {"topics": [wanted], "timeout_ms": int(ASK_S * 1000), "validate_only": False}
         for row in self.ask_any(tables.CREATE_TOPICS, body)["topics"]:
             code = int(row["error_code"])
@@ -157,11 +170,10 @@ class Cluster:
         if topic["error_code"]:
             return int(topic["error_code"])
         leaders = {
-            one["partition_index"]: Leader(
-                brokers[one["leader_id"]], one.get("leader_epoch", -1)
-            )
-            for one in topic["partitions"] if one["leader_id"] in brokers
-        }  # fmt: skip
+            one["partition_index"]: Leader(brokers[one["leader_id"]], one.get("leader_epoch", -1))
+            for one in topic["partitions"]
+            if one["leader_id"] in brokers
+        }
         with self._lock:
             self._brokers, self._leaders = brokers, leaders
             self.partitions = max(self.partitions, len(topic["partitions"]))

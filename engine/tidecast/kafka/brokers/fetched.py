@@ -87,9 +87,13 @@ class Fetched:
     """
 
     def __init__(
-        self, where: str, token: int, records: memoryview, aborted: Iterable[dict[str, int]],
+        self,
+        where: str,
+        token: int,
+        records: memoryview,
+        aborted: Iterable[dict[str, int]],
         end: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises CorruptLog for headers that do not add up."""
         self.where, self.token, self.end = where, token, end
         self.bytes, self.records = len(records), 0
@@ -208,10 +212,11 @@ class Decoder:
         if not all(-1 <= each <= record_kernels.TIME_MS_MAX for each in times):
             raise answer.damage(part.base, f"a time of {max(times)} ms")
         self._words[:] = (
-            head.base_offset, head.base_timestamp,
+            head.base_offset,
+            head.base_timestamp,
             head.max_timestamp if head.attributes & _FIXED_TIME else -1,
             max(head.leader_epoch, 0),
-        )  # fmt: skip
+        )
         out = np.empty(int(self._found[record_kernels.S_BYTES]), dtype=np.uint8)
         n = kernels.convert_fetched(
             data, at, data.size, head.records, self._words, out, self._scratch, self._fields

@@ -33,11 +33,7 @@ def _ends(records, bytes_before, n, delta, due):
     """Does the batch of the run that has ``records`` end before a record of ``n`` bytes?"""
     if records == 0:
         return False
-    return (
-        delta != due
-        or bytes_before + n > LOG_BATCH_BYTES
-        or records == seg.BATCH_RECORDS_MAX
-    )  # fmt: skip
+    return delta != due or bytes_before + n > LOG_BATCH_BYTES or records == seg.BATCH_RECORDS_MAX
 
 
 @kernel

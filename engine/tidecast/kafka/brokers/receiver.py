@@ -146,14 +146,21 @@ class KafkaReceiver:
     def _request(self, token: int, epoch: int) -> Struct:
         size = self._cluster.source.fetch_bytes
         partition = {
-            "partition": self.partition, "fetch_offset": token, "partition_max_bytes": size,
-            "current_leader_epoch": epoch, "log_start_offset": -1,
-        }  # fmt: skip
+            "partition": self.partition,
+            "fetch_offset": token,
+            "partition_max_bytes": size,
+            "current_leader_epoch": epoch,
+            "log_start_offset": -1,
+        }
         return {
-            "replica_id": -1, "max_wait_ms": FETCH_WAIT_MS, "min_bytes": 1, "max_bytes": size,
-            "isolation_level": _COMMITTED, "session_epoch": -1,
+            "replica_id": -1,
+            "max_wait_ms": FETCH_WAIT_MS,
+            "min_bytes": 1,
+            "max_bytes": size,
+            "isolation_level": _COMMITTED,
+            "session_epoch": -1,
             "topics": [{"topic": self._cluster.topic, "partitions": [partition]}],
-        }  # fmt: skip
+        }
 
     def _take(self, token: int, answer: Struct, deadline: float) -> bool:
         try:
@@ -215,9 +222,10 @@ class KafkaReceiver:
         """The offset in ListOffsets of a time in ms, or of _EARLIEST, _LATEST; -1: none."""
         row = {"partition_index": self.partition, "timestamp": timestamp}
         body = {
-            "replica_id": -1, "isolation_level": _COMMITTED,
+            "replica_id": -1,
+            "isolation_level": _COMMITTED,
             "topics": [{"name": self._cluster.topic, "partitions": [row]}],
-        }  # fmt: skip
+        }
         if self._closing.is_set():
             raise Closed(f"{self._where}: used after close")
         found = self._cluster.ask_leader(
@@ -244,13 +252,19 @@ class KafkaReceiver:
         group = self._cluster.source.group
         if not group or token <= self._acked:
             return
-        row = {"partition_index": self.partition, "committed_offset": token,
-               "committed_leader_epoch": -1, "committed_metadata": ""}  # fmt: skip
+        row = {
+            "partition_index": self.partition,
+            "committed_offset": token,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
         body = {
-            "group_id": group, "generation_id": -1, "member_id": "",
+            "group_id": group,
+            "generation_id": -1,
+            "member_id": "",
             "retention_time_ms": -1,
             "topics": [{"name": self._cluster.topic, "partitions": [row]}],
-        }  # fmt: skip
+        }
         answer = self._cluster.ask_coordinator(group, tables.OFFSET_COMMIT, body)
         code = int(answer["topics"][0]["partitions"][0]["error_code"])
         if code in MOVES:

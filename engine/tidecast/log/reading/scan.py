@@ -12,9 +12,19 @@ from tidecast.native.memory import load_i64, load_u32
 from tidecast.native.system.files import pread_all
 
 (
-    C_POSITION, C_LENGTH, C_BASE_TOKEN, C_COUNT, C_TIME_MAX, C_APPEND_TIME, C_PRODUCER, C_EPOCH,
-    C_OWNER, C_BASE_SEQ, C_LAST_SEQ, C_ACKED_SEQ,
-) = range(12)  # fmt: skip
+    C_POSITION,
+    C_LENGTH,
+    C_BASE_TOKEN,
+    C_COUNT,
+    C_TIME_MAX,
+    C_APPEND_TIME,
+    C_PRODUCER,
+    C_EPOCH,
+    C_OWNER,
+    C_BASE_SEQ,
+    C_LAST_SEQ,
+    C_ACKED_SEQ,
+) = range(12)
 SCAN_FIELDS = 12
 """Columns of a scan: one row a sound batch."""
 SCAN_ROWS = 4096

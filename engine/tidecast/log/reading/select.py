@@ -13,9 +13,19 @@ from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32
 
 (
-    W_TOKEN_MIN, W_TOKEN_END, W_TIME_MIN, W_TIME_END, W_KEYS, W_KEY_NULL, W_EXPECTED, W_AT,
-    W_NEXT_TOKEN, W_GAP, W_SKIPPED, W_HOLES,
-) = range(12)  # fmt: skip
+    W_TOKEN_MIN,
+    W_TOKEN_END,
+    W_TIME_MIN,
+    W_TIME_END,
+    W_KEYS,
+    W_KEY_NULL,
+    W_EXPECTED,
+    W_AT,
+    W_NEXT_TOKEN,
+    W_GAP,
+    W_SKIPPED,
+    W_HOLES,
+) = range(12)
 SELECT_WORDS = 12
 """In: bounds (end exclusive) of token and time, number of wanted keys (-1: any), whether records
 without a key are wanted, the first token of the next batch (-1: any), whether tokens may be missing

@@ -87,8 +87,20 @@ _check = _check_ranges if BOUNDSCHECK else _check_nothing
 
 
 @inlined
-def seal(evp, context, nonce, header, header_at, header_n, source, source_at, n, target, target_at,
-         scratch):  # fmt: skip
+def seal(
+    evp,
+    context,
+    nonce,
+    header,
+    header_at,
+    header_n,
+    source,
+    source_at,
+    n,
+    target,
+    target_at,
+    scratch,
+):
     """Encrypt ``n`` bytes to ``target_at``; the tag, 16 bytes, follows. Returns DONE or REFUSED.
 
     ``evp``: `Libcrypto.functions`. ``context``: of a `Key` for sealing. ``nonce``: 12 bytes, never
@@ -119,8 +131,20 @@ def seal(evp, context, nonce, header, header_at, header_n, source, source_at, n,
 
 
 @inlined
-def open_sealed(evp, context, nonce, header, header_at, header_n, source, source_at, n, target,
-                target_at, scratch):  # fmt: skip
+def open_sealed(
+    evp,
+    context,
+    nonce,
+    header,
+    header_at,
+    header_n,
+    source,
+    source_at,
+    n,
+    target,
+    target_at,
+    scratch,
+):
     """Decrypt ``n`` bytes, behind which the tag lies, to ``target_at``. DONE, FORGED or REFUSED.
 
     The arguments are those of `seal`; ``context``: of a `Key` for opening. Without DONE the target
@@ -132,8 +156,17 @@ def open_sealed(evp, context, nonce, header, header_at, header_n, source, source
         nonce, header, header_at, header_n, source, source_at, n + TAG_BYTES, target, target_at, n
     )
     text, to = address_of(source) + source_at, address_of(target) + target_at
-    outcome = _open(evp, context, nonce, address_of(header) + header_at, header_n, text, n, to,
-                    address_of(scratch))  # fmt: skip
+    outcome = _open(
+        evp,
+        context,
+        nonce,
+        address_of(header) + header_at,
+        header_n,
+        text,
+        n,
+        to,
+        address_of(scratch),
+    )
     if outcome != DONE:
         for i in range(target_at, target_at + n):
             store_u8(target, i, 0)

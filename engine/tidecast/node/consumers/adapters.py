@@ -243,10 +243,15 @@ class Attached:
                 for one in self._state.topics[topic].queues
             ]
         return [
-            {"topic": topic, "queue": one.queue, "adapter": adapter.name,
-             "earliest_token": one.log.earliest_token, "next_token": one.log.next_token}
+            {
+                "topic": topic,
+                "queue": one.queue,
+                "adapter": adapter.name,
+                "earliest_token": one.log.earliest_token,
+                "next_token": one.log.next_token,
+            }
             for topic, adapter, one in here
-        ]  # fmt: skip
+        ]
 
     def detach(self, topic: str) -> None:
         """Take it away; subscriptions and their positions stay. Raises NotFound."""

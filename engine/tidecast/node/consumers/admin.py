@@ -28,7 +28,14 @@ from tidecast.node.consumers.checks import (
 )
 from tidecast.node.consumers.lag import age_s, lag_of
 from tidecast.node.consumers.service import DurableSubscriptions
-from tidecast.node.consumers.state import PAUSED_BY, CursorState, QueueState, TopicState, reason_of
+from tidecast.node.consumers.state import (
+    PAUSED_BY,
+    CursorState,
+    QueueState,
+    SubscriptionState,
+    TopicState,
+    reason_of,
+)
 from tidecast.node.consumers.storage import report_paused, save_paused, stands_by
 from tidecast.node.mirroring import appends
 from tidecast.node.scheduling import scheduled
@@ -65,14 +72,21 @@ def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool)
         saved, arriving = subscription.saved, subs.arriving(subscription)
         rows = [cursor_row(subs, cursor) for _, cursor in sorted(subscription.cursors.items())]
         found: dict[str, Any] = {
-            "pattern": saved.pattern, "name": saved.name, "ack_wait_s": saved.ack_wait_s,
-            "max_deliver": saved.max_deliver, "dead_letter": saved.dead_letter,
-            "key_pattern": saved.key_pattern, "headers": saved.headers,
-            "where": saved.where, "paused": saved.paused,
-            "created_ns": saved.created_ns, "queues": len(rows),
-            "members": [_member_row(subs, m.number, m.client, m.id)
-                        for m in subscription.members.values()],
-        }  # fmt: skip
+            "pattern": saved.pattern,
+            "name": saved.name,
+            "ack_wait_s": saved.ack_wait_s,
+            "max_deliver": saved.max_deliver,
+            "dead_letter": saved.dead_letter,
+            "key_pattern": saved.key_pattern,
+            "headers": saved.headers,
+            "where": saved.where,
+            "paused": saved.paused,
+            "created_ns": saved.created_ns,
+            "queues": len(rows),
+            "members": [
+                _member_row(subs, m.number, m.client, m.id) for m in subscription.members.values()
+            ],
+        }
         for field in _SUMS:
             found[field] = sum(row[field] for row in rows)
         found["arriving"] = arriving
@@ -85,11 +99,30 @@ def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool)
 
 
 _SUMS = (
-    "lag", "acked_ahead", "outstanding", "waiting", "delivered", "settled", "redelivered", "naks",
-    "timeouts", "dead", "scheduled", "cancelled",
-)  # fmt: skip
-_FIGURES = ("delivered", "settled", "redelivered", "naks", "timeouts", "dead", "filtered",
-            "scheduled", "cancelled")  # fmt: skip
+    "lag",
+    "acked_ahead",
+    "outstanding",
+    "waiting",
+    "delivered",
+    "settled",
+    "redelivered",
+    "naks",
+    "timeouts",
+    "dead",
+    "scheduled",
+    "cancelled",
+)
+_FIGURES = (
+    "delivered",
+    "settled",
+    "redelivered",
+    "naks",
+    "timeouts",
+    "dead",
+    "filtered",
+    "scheduled",
+    "cancelled",
+)
 
 
 def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any]:
@@ -105,16 +138,21 @@ def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any
     record = puller.state.cursors[cursor.number]
     numbers = {member.number: member.id for member in _members_of(subs, cursor)}
     return {
-        "topic": here.topic, "queue": here.queue, "position": found.position,
+        "topic": here.topic,
+        "queue": here.queue,
+        "position": found.position,
         "next": found.next_token,
-        "end": found.end, "lag": lag, "acked_ahead": found.acked_ahead,
+        "end": found.end,
+        "lag": lag,
+        "acked_ahead": found.acked_ahead,
         "lag_s": age_s(puller, cursor, found.oldest, now_ns) if found.late else 0.0,
-        "outstanding": found.figures["out"], "waiting": found.figures["again_n"],
+        "outstanding": found.figures["out"],
+        "waiting": found.figures["again_n"],
         "reason": reason_of(cursor, record),
         "paused_by": [name for bit, name in PAUSED_BY.items() if int(record["paused"]) & bit],
         "consumers": sorted({numbers[n] for n in cursor.owners if n in numbers}),
         **{name: found.figures[name] for name in _FIGURES},
-    }  # fmt: skip
+    }
 
 
 def _members_of(subs: DurableSubscriptions, cursor: CursorState) -> list[Any]:
@@ -272,10 +310,18 @@ def _pause(
 
 
 def seek(
-    subs: DurableSubscriptions, pattern: str, name: str, *, start: str = "earliest",
-    start_time_ns: int = 0, start_tokens: dict[int, int] | None = None, shift: int = 0,
-    topic: str | None = None, queue: int | None = None, dry_run: bool = False,
-) -> list[dict[str, Any]]:  # fmt: skip
+    subs: DurableSubscriptions,
+    pattern: str,
+    name: str,
+    *,
+    start: str = "earliest",
+    start_time_ns: int = 0,
+    start_tokens: dict[int, int] | None = None,
+    shift: int = 0,
+    topic: str | None = None,
+    queue: int | None = None,
+    dry_run: bool = False,
+) -> list[dict[str, Any]]:
     """Move a subscription, or its cursors of one topic or queue; ``shift``: by so many records.
 
     To tokens only the queues that are named move. Returns a row a cursor: before, after, how many
@@ -292,14 +338,7 @@ def seek(
     with subs.lock:
         subscription = subs.get(pattern, name)
         subs.state.check_open(topic or pattern)
-        moving = {
-            key: cursor
-            for key, cursor in subscription.cursors.items()
-            if topic in (None, key[0]) and queue in (None, key[1])
-        }
-        if subscription.cursors and not moving:
-            which = "queues" if queue is None else f"queue {queue}"
-            raise NotFound(f"subscription {name} of {pattern}: no {which} of {topic or pattern}")
+        moving = _cursors_of(subscription, topic, queue)
         check_tokens(pattern, options.start_tokens, [cursor.here for cursor in moving.values()])
         for key, cursor in sorted(moving.items()):
             if start == "tokens" and key[1] not in options.start_tokens:
@@ -312,8 +351,16 @@ def seek(
             forgotten = int(subs.puller.state.cursors[cursor.number]["out"])
             if not dry_run:
                 forgotten = _seek_cursor(subs, cursor, after)
-            rows.append({"topic": key[0], "queue": key[1], "before": before, "after": after,
-                         "records": after - before, "forgotten": forgotten})  # fmt: skip
+            rows.append(
+                {
+                    "topic": key[0],
+                    "queue": key[1],
+                    "before": before,
+                    "after": after,
+                    "records": after - before,
+                    "forgotten": forgotten,
+                }
+            )
         if not dry_run:
             subs.letters.forget_stored(subscription)
             subs.save_or_say(subscription)  # it has moved
@@ -326,6 +373,22 @@ def seek(
                 )
             )
     return rows
+
+
+def _cursors_of(
+    subscription: SubscriptionState, topic: str | None, queue: int | None
+) -> dict[tuple[str, int], CursorState]:
+    """The cursors of one topic, of one queue, or (None) of all. Raises NotFound."""
+    found = {
+        key: cursor
+        for key, cursor in subscription.cursors.items()
+        if topic in (None, key[0]) and queue in (None, key[1])
+    }
+    if subscription.cursors and not found:
+        pattern, name = subscription.key
+        which = "queues" if queue is None else f"queue {queue}"
+        raise NotFound(f"subscription {name} of {pattern}: no {which} of {topic or pattern}")
+    return found
 
 
 def _seek_cursor(subs: DurableSubscriptions, cursor: CursorState, token: int) -> int:

@@ -124,9 +124,14 @@ class LetterPublisher(Protocol):
         """The longest payload that its ring holds."""
 
     def publish(
-        self, payload: bytes, *, key: bytes | None, headers: Any, timestamp: int | None,
+        self,
+        payload: bytes,
+        *,
+        key: bytes | None,
+        headers: Any,
+        timestamp: int | None,
         timeout: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Publish a message."""
 
     def wait_durable(self, *, timeout: float) -> int:
@@ -147,9 +152,14 @@ class LetterClient(Protocol):
         """The publisher that the connection keeps for a topic."""
 
     def publisher(
-        self, topic: str, *, channel: ChannelName, history_bytes: int, producer: str | None = None,
+        self,
+        topic: str,
+        *,
+        channel: ChannelName,
+        history_bytes: int,
+        producer: str | None = None,
         first_seq: int | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """A publisher of its own: `LetterPublisher`, `NumberedPublisher`."""
 
     def close(self) -> None:
@@ -429,9 +439,14 @@ class DeadLetters:
         )
 
     def _publish(
-        self, topic: str, record: dict[str, Any], headers: Any, *, plain: bool = False,
+        self,
+        topic: str,
+        record: dict[str, Any],
+        headers: Any,
+        *,
+        plain: bool = False,
         timestamp: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A record that does not fit into the ring that is kept for a topic has one of its own."""
 
         def publish(publisher: LetterPublisher) -> None:

@@ -78,9 +78,14 @@ def counters(subs: DurableSubscriptions, after: int | None = None) -> Page:
     def plain(index: int) -> dict[str, Any]:
         row = found[index]
         return {
-            "index": index, "kind": row.kind, "session": row.session, "name": row.name,
-            "detail": row.detail, "created_ns": row.created_ns, "values": row.values.tolist(),
-        }  # fmt: skip
+            "index": index,
+            "kind": row.kind,
+            "session": row.session,
+            "name": row.name,
+            "detail": row.detail,
+            "created_ns": row.created_ns,
+            "values": row.values.tolist(),
+        }
 
     return _page(sorted(found), after, plain)
 

@@ -25,12 +25,20 @@ INTERVAL_S = 1.0
 ROWS_MAX = 2048
 """Subscriptions with a row; what there are more is counted in `show` alone."""
 SUMS = {
-    S.DELIVERED: "delivered", S.DELIVERED_BYTES: "delivered_bytes", S.SETTLED: "settled",
-    S.REDELIVERED: "redelivered", S.NAKS: "naks", S.TIMEOUTS: "timeouts", S.DEAD: "dead",
-    S.FILTERED: "filtered", S.FILTER_ERRORS: "filter_errors", S.OUTSTANDING: "out",
-    S.WAITING: "again_n", S.SCHEDULED: "scheduled",
+    S.DELIVERED: "delivered",
+    S.DELIVERED_BYTES: "delivered_bytes",
+    S.SETTLED: "settled",
+    S.REDELIVERED: "redelivered",
+    S.NAKS: "naks",
+    S.TIMEOUTS: "timeouts",
+    S.DEAD: "dead",
+    S.FILTERED: "filtered",
+    S.FILTER_ERRORS: "filter_errors",
+    S.OUTSTANDING: "out",
+    S.WAITING: "again_n",
+    S.SCHEDULED: "scheduled",
     S.CANCELLED: "cancelled",
-}  # fmt: skip
+}
 
 
 class SubscriptionRows:

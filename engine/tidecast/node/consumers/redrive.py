@@ -151,11 +151,18 @@ def checked(
 
 
 def redrive(
-    subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool,
-    reason: str | None = None, key: str | bytes | None = None, where: str | None = None,
+    subs: DurableSubscriptions,
+    pattern: str,
+    name: str,
+    *,
+    dry_run: bool,
+    reason: str | None = None,
+    key: str | bytes | None = None,
+    where: str | None = None,
     limit: int = REDRIVE_MAX,
-    after: list[list[int]] | None = None, to: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    after: list[list[int]] | None = None,
+    to: str | None = None,
+) -> dict[str, Any]:
     """Deliver dead letters of one subscription again, each once; ``dry_run``: only say which.
 
     ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which this

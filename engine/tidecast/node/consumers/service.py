@@ -136,10 +136,15 @@ class DurableSubscriptions(Observer):
         ctx = self.ctx
         self._wakes = MappedFile.create(ctx.directory / "wakes", lay.WAKES_BYTES)
         puller = Puller(
-            wakes=self._wakes.array, bells=ctx.bells, bell=DOORBELL_PULLER,
-            blocks_max=max(64, CACHE_BYTES_MAX // BLOCK_BYTES), observer=self,
-            clock_ns=ctx.clock_ns, wall_ns=ctx.wall_ns, on_fault=ctx.conductor.agent_failed,
-        )  # fmt: skip
+            wakes=self._wakes.array,
+            bells=ctx.bells,
+            bell=DOORBELL_PULLER,
+            blocks_max=max(64, CACHE_BYTES_MAX // BLOCK_BYTES),
+            observer=self,
+            clock_ns=ctx.clock_ns,
+            wall_ns=ctx.wall_ns,
+            on_fault=ctx.conductor.agent_failed,
+        )
         self.state.set_puller(puller)
         if not ctx.inline:
             puller.start()
@@ -476,11 +481,19 @@ class DurableSubscriptions(Observer):
             else:
                 token = start_token(one.log, options)
             cursor = puller.call(
-                puller.add_cursor, subscription.number, one.row, token, restored=rows,
-                ack_wait_ns=subscription.ack_wait_ns, deliveries_max=saved.max_deliver,
-                name=saved.name, key_pattern=saved.key_pattern, headers=saved.headers,
-                where=saved.where, predicate=self.filters.get(saved.filter_digest),
-            )  # fmt: skip
+                puller.add_cursor,
+                subscription.number,
+                one.row,
+                token,
+                restored=rows,
+                ack_wait_ns=subscription.ack_wait_ns,
+                deliveries_max=saved.max_deliver,
+                name=saved.name,
+                key_pattern=saved.key_pattern,
+                headers=saved.headers,
+                where=saved.where,
+                predicate=self.filters.get(saved.filter_digest),
+            )
             made = CursorState(cursor, puller.cursor_word(cursor), one)
             subscription.cursors[key] = made
             self._by_cursor[cursor] = (subscription, made)
@@ -562,11 +575,17 @@ class DurableSubscriptions(Observer):
     def _grant(self, subscription: SubscriptionState, member: MemberState) -> ConsumerGrant:
         saved = subscription.saved
         return ConsumerGrant(
-            consumer_id=member.id, member=member.number, ring_path=str(member.file.mapped.path),
-            wakes_path=str(self._wakes.path), pattern=saved.pattern, name=saved.name,
-            ack_wait_s=saved.ack_wait_s, max_deliver=saved.max_deliver,
-            dead_letter=saved.dead_letter, cursors=self.cursors_of(subscription),
-        )  # fmt: skip
+            consumer_id=member.id,
+            member=member.number,
+            ring_path=str(member.file.mapped.path),
+            wakes_path=str(self._wakes.path),
+            pattern=saved.pattern,
+            name=saved.name,
+            ack_wait_s=saved.ack_wait_s,
+            max_deliver=saved.max_deliver,
+            dead_letter=saved.dead_letter,
+            cursors=self.cursors_of(subscription),
+        )
 
     def cursors_of(self, subscription: SubscriptionState) -> list[tuple[int, str, int]]:
         """(word in frames, topic, queue) of each cursor."""

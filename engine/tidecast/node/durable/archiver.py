@@ -37,10 +37,16 @@ class ArchiverRuntime:
     """
 
     def __init__(
-        self, *, counters: np.ndarray, bells: Bytes, inline: bool,
-        on_events: Callable[[Rows], None], sync: Callable[[int], int], on_fault: OnFault,
+        self,
+        *,
+        counters: np.ndarray,
+        bells: Bytes,
+        inline: bool,
+        on_events: Callable[[Rows], None],
+        sync: Callable[[int], int],
+        on_fault: OnFault,
         wall_ns: Callable[[], int] = time.time_ns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._on_fault, self._wall_ns = on_fault, wall_ns
         self.state = ast.archiver_state(counters=counters, bells=bells)
         self.inline, self._bells = inline, bells

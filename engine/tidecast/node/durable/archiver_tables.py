@@ -142,11 +142,17 @@ class ArchiverTables:
             fill(
                 S.queues[number],
                 {
-                    "index": number, "topic": slot, "log_address": address(log.state.words),
-                    "buffer_address": address(buffer), "buffer_bytes": buffer.size,
-                    "open_at": -1, "next_token": log.next_token, "row": row, "active": 1,
+                    "index": number,
+                    "topic": slot,
+                    "log_address": address(log.state.words),
+                    "buffer_address": address(buffer),
+                    "buffer_bytes": buffer.size,
+                    "open_at": -1,
+                    "next_token": log.next_token,
+                    "row": row,
+                    "active": 1,
                 },
-            )  # fmt: skip
+            )
             numbers.append(number)
         table = topic.map.table()
         numbers_of = np.array(numbers, dtype=np.int64)
@@ -214,9 +220,17 @@ class ArchiverTables:
     # --- sources ----------------------------------------------------------------------------------
 
     def add_source(
-        self, topic: DurableTopic, mapped: MappedFile, producer: Producer, epoch: int,
-        first_seq: int, about: RingInfo, consumer: int, *, of_engine: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        topic: DurableTopic,
+        mapped: MappedFile,
+        producer: Producer,
+        epoch: int,
+        first_seq: int,
+        about: RingInfo,
+        consumer: int,
+        *,
+        of_engine: bool = False,
+    ) -> int:
         """Let the archiver read a ring, from where its ack record says."""
         S, ring = self.state, mapped.array
         slot = _free(S.sources, "publications of durable topics")
@@ -225,13 +239,21 @@ class ArchiverTables:
         fill(
             S.sources[slot],
             {
-                "index": slot, "next": S.topics[topic.slot]["first_source"],
-                "ring_address": address(ring), "ring_bytes": ring.size, "slots": about.slots,
-                "slot_bytes": about.slot_bytes, "slots_at": lay.slots_at(about.slots),
-                "consumer": consumer, "first_seq": first_seq, "producer": producer.id,
-                "epoch": epoch, "active": 1, "of_engine": of_engine,
+                "index": slot,
+                "next": S.topics[topic.slot]["first_source"],
+                "ring_address": address(ring),
+                "ring_bytes": ring.size,
+                "slots": about.slots,
+                "slot_bytes": about.slot_bytes,
+                "slots_at": lay.slots_at(about.slots),
+                "consumer": consumer,
+                "first_seq": first_seq,
+                "producer": producer.id,
+                "epoch": epoch,
+                "active": 1,
+                "of_engine": of_engine,
             },
-        )  # fmt: skip
+        )
         for prefix in ("", "a_", "p_", "d_"):
             fill(S.sources[slot], {f"{prefix}seq": seq, f"{prefix}at": at, f"{prefix}count": count})
         self._kept["source", slot] = mapped
@@ -276,9 +298,16 @@ class ArchiverTables:
 
 
 def begin_ring(
-    ring: Bytes, *, producer: int, epoch: int, first_seq: int, doorbell: int,
-    record: tuple[int, int, int] | None = None, line: int = 0, after: int = 0,
-) -> int:  # fmt: skip
+    ring: Bytes,
+    *,
+    producer: int,
+    epoch: int,
+    first_seq: int,
+    doorbell: int,
+    record: tuple[int, int, int] | None = None,
+    line: int = 0,
+    after: int = 0,
+) -> int:
     """Make a new ring that of a producer's session; the archiver's consumer entry.
 
     ``record``: up to where it is durable, else to its first packet. ``line``, ``after``: see

@@ -184,9 +184,15 @@ class Openings:
         self._grants.report_fenced(topic, claim.producer, claim.session, 0)
 
     def answer(
-        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic,
-        epoch: int, first_seq: int, state: int,
-    ) -> None:  # fmt: skip
+        self,
+        runtime: TransportRuntime,
+        setup: Setup,
+        block: ProducerBlock,
+        topic: DurableTopic,
+        epoch: int,
+        first_seq: int,
+        state: int,
+    ) -> None:
         """Answer a SETUP that gets no image."""
         answer = np.array(
             [setup.channel, setup.session, setup.topic_id, block.id, epoch, first_seq,
@@ -497,9 +503,14 @@ class OwnerSide:
         return sound
 
     def _join(
-        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic,
-        session: Session, slots: int,
-    ) -> None:  # fmt: skip
+        self,
+        runtime: TransportRuntime,
+        setup: Setup,
+        block: ProducerBlock,
+        topic: DurableTopic,
+        session: Session,
+        slots: int,
+    ) -> None:
         """Receive a session from where it is acked, and let the archiver read it."""
 
         def prepare(mapped: MappedFile) -> dict[str, int]:

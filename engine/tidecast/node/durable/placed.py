@@ -371,10 +371,17 @@ def write_run(durable: SourceRegistry, topic: DurableTopic, run: Run, seq: int) 
     for _ in range(2):
         token = int(
             append_placed(
-                runtime.state.words, number, run.buffer, run.n_bytes, run.producer,
-                run.epoch + 1, seq, durable.ctx.clock_ns(), durable.ctx.wall_ns(),
+                runtime.state.words,
+                number,
+                run.buffer,
+                run.n_bytes,
+                run.producer,
+                run.epoch + 1,
+                seq,
+                durable.ctx.clock_ns(),
+                durable.ctx.wall_ns(),
             )
-        )  # fmt: skip
+        )
         if token != NEEDS_ROLL:
             break
         durable.tables.note_acked(topic)

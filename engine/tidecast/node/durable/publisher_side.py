@@ -82,17 +82,28 @@ class PublisherSide:
         first_seq = options.first_seq or (0 if named else 1)
         unknown = Producer(producer, np.zeros(1, dtype=np.int64))
         return Session(
-            unknown, 0, first_seq, max(first_seq - 1, 0), 0, known=False, line=options.line,
+            unknown,
+            0,
+            first_seq,
+            max(first_seq - 1, 0),
+            0,
+            known=False,
+            line=options.line,
             after=options.after,
-        )  # fmt: skip
+        )
 
     def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
         """Make the ring of a new publication one that waits for acks."""
         ring = publication.mapped.array
         entry = archiver_tables.begin_ring(
-            ring, producer=session.producer.id, epoch=0, first_seq=session.first_seq,
-            doorbell=doorbell, line=session.line, after=session.after,
-        )  # fmt: skip
+            ring,
+            producer=session.producer.id,
+            epoch=0,
+            first_seq=session.first_seq,
+            doorbell=doorbell,
+            line=session.line,
+            after=session.after,
+        )
         pack_into("<q", ring, lay.ACK_STATE_AT, lay.ACK_OPENING)
         publication.await_acks(entry)
         publication.fix_constant()

@@ -108,9 +108,15 @@ def claim_of_setup(setup: Setup, block: ProducerBlock, topic: str, stamp_ns: int
     """The claim of a SETUP with epoch 0, which came at ``stamp_ns``."""
     born_ns = stamp_ns - max(setup.age_ns, 0) - max(block.older_ns, 0)
     return Claim(
-        topic, block.id, setup.session, block.first_seq, block.line, block.after, setup.left,
+        topic,
+        block.id,
+        setup.session,
+        block.first_seq,
+        block.line,
+        block.after,
+        setup.left,
         born_ns,
-    )  # fmt: skip
+    )
 
 
 @dataclass(slots=True)

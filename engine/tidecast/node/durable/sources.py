@@ -226,9 +226,14 @@ class SourceRegistry:
         self.runtime.on_archiver(drain)
 
     def add(
-        self, topic: DurableTopic, mapped: MappedFile, session: Session, consumer: int,
-        *, of_engine: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        topic: DurableTopic,
+        mapped: MappedFile,
+        session: Session,
+        consumer: int,
+        *,
+        of_engine: bool = False,
+    ) -> int:
         """Let the archiver read a ring, from where it says that it is durable; its slot.
 
         ``of_engine``: an engine elsewhere publishes into it itself.
@@ -236,14 +241,26 @@ class SourceRegistry:
         about, of_engine = describe(mapped.array), of_engine or is_own(mapped)
         slot = self.runtime.on_archiver(
             lambda: self.tables.add_source(
-                topic, mapped, session.producer, session.epoch, session.first_seq, about, consumer,
+                topic,
+                mapped,
+                session.producer,
+                session.epoch,
+                session.first_seq,
+                about,
+                consumer,
                 of_engine=of_engine,
             )
-        )  # fmt: skip
+        )
         self.sources[slot] = archiver_tables.Source(
-            slot, topic.config.name, session.producer, session.epoch, about.session, mapped, 0,
+            slot,
+            topic.config.name,
+            session.producer,
+            session.epoch,
+            about.session,
+            mapped,
+            0,
             int(self.runtime.state.sources[slot]["count"]),
-        )  # fmt: skip
+        )
         return slot
 
     def remove(
@@ -336,10 +353,22 @@ class SourceRegistry:
         record = image.runtime.rx_state.images[image.slot]
         topic = self.topics[source.topic]
         answer = np.array(
-            [record["channel"], image.session, record["topic"], source.producer.id,
-             source.epoch + 1, 1, 0, wire.PACKET_HEADER_BYTES, 0, lay.ACK_FENCED, topic.owner,
-             image.node_id], dtype=np.int64,
-        )  # fmt: skip
+            [
+                record["channel"],
+                image.session,
+                record["topic"],
+                source.producer.id,
+                source.epoch + 1,
+                1,
+                0,
+                wire.PACKET_HEADER_BYTES,
+                0,
+                lay.ACK_FENCED,
+                topic.owner,
+                image.node_id,
+            ],
+            dtype=np.int64,
+        )
         a, b = int(record["address_a"]), int(record["address_b"])
         words = image.runtime.inline_arguments[1]
         image.runtime.on_receiver(lambda: answer_setup(words, answer, a, b))

@@ -68,9 +68,16 @@ def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tupl
 
 
 def publication_ring(
-    ctx: NodeContext, publication_id: int, config: TopicConfig, session: int, slots: int,
-    channel: int, first: int = 0, *, own: bool = False,
-) -> MappedFile:  # fmt: skip
+    ctx: NodeContext,
+    publication_id: int,
+    config: TopicConfig,
+    session: int,
+    slots: int,
+    channel: int,
+    first: int = 0,
+    *,
+    own: bool = False,
+) -> MappedFile:
     """The ring of a new publication. Raises SharedMemoryError; StorageError: no room to spool.
 
     ``own``: the engine itself publishes, and its name says so to the next engine.
@@ -551,10 +558,17 @@ def receiver_rows(names: dict[int, str], publication: Publication) -> list[dict[
         return []
     table = publication.runtime.tx_state.receivers[publication.slot]
     return [
-        {"topic": publication.topic.name, "session": publication.session,
-         "receiver": int(r["id"]), "node_id": int(r["node"]),
-         "node": names.get(int(r["node"]), str(int(r["node"]))), "consumed": int(r["consumed"]),
-         "contiguous": int(r["contiguous"]), "window": int(r["window"]), "lost": int(r["lost"]),
-         "excluded": bool(r["excluded"])}
+        {
+            "topic": publication.topic.name,
+            "session": publication.session,
+            "receiver": int(r["id"]),
+            "node_id": int(r["node"]),
+            "node": names.get(int(r["node"]), str(int(r["node"]))),
+            "consumed": int(r["consumed"]),
+            "contiguous": int(r["contiguous"]),
+            "window": int(r["window"]),
+            "lost": int(r["lost"]),
+            "excluded": bool(r["excluded"]),
+        }
         for r in table[table["id"] != 0]
-    ]  # fmt: skip
+    ]

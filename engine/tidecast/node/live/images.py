@@ -122,9 +122,15 @@ class Images:
         self.refused = RefusedImages(ctx, known)
 
     def place(
-        self, runtime: TransportRuntime, setup: Setup, topic: TopicConfig, mode: str, join: int,
-        slots: int, prepare: Callable[[MappedFile], dict[str, int]] | None = None,
-    ) -> Image:  # fmt: skip
+        self,
+        runtime: TransportRuntime,
+        setup: Setup,
+        topic: TopicConfig,
+        mode: str,
+        join: int,
+        slots: int,
+        prepare: Callable[[MappedFile], dict[str, int]] | None = None,
+    ) -> Image:
         """Make an image. ``prepare``: works on its ring first; further fields of its record.
 
         Raises SharedMemoryError, and has reported it then.
@@ -137,9 +143,15 @@ class Images:
             raise SharedMemoryError(str(problem)) from problem
 
     def _place(
-        self, runtime: TransportRuntime, setup: Setup, topic: TopicConfig, mode: str, join: int,
-        slots: int, prepare: Callable[[MappedFile], dict[str, int]] | None,
-    ) -> Image:  # fmt: skip
+        self,
+        runtime: TransportRuntime,
+        setup: Setup,
+        topic: TopicConfig,
+        mode: str,
+        join: int,
+        slots: int,
+        prepare: Callable[[MappedFile], dict[str, int]] | None,
+    ) -> Image:
         ctx = self._ctx
         image_id = next(ctx.ids)
         if mode != "durable":  # those have a limit of their own

@@ -79,9 +79,14 @@ class Sessions:
     """See module."""
 
     def __init__(
-        self, ctx: NodeContext, publications: Publications, images: Images, peers: Peers,
-        owner: QueueOwner, seals: Seals,
-    ) -> None:  # fmt: skip
+        self,
+        ctx: NodeContext,
+        publications: Publications,
+        images: Images,
+        peers: Peers,
+        owner: QueueOwner,
+        seals: Seals,
+    ) -> None:
         self._ctx, self._publications, self._images, self._seals = ctx, publications, images, seals
         self._peers, self._owner, self._known = peers, owner, images.known
 
@@ -298,9 +303,14 @@ class Sessions:
         slots = lay.slots_for(wanted, setup.packet_bytes)
         try:
             image = self._images.place(
-                runtime, setup, topic, mode, join, slots,
+                runtime,
+                setup,
+                topic,
+                mode,
+                join,
+                slots,
                 lambda _: {"begins": join if join == setup.oldest and mode == "earliest" else -1},
-            )  # fmt: skip
+            )
         except BaseException:
             for subscription_id, place in joins.items():
                 self._ctx.resume_positions.keep(setup.session, subscription_id, place)

@@ -52,9 +52,14 @@ class Topics:
     """See module."""
 
     def __init__(
-        self, ctx: NodeContext, publications: Publications, wanted: WantedTopics,
-        subscriptions: Subscriptions, durable: DurableTopics, attached: AttachedTopics,
-    ) -> None:  # fmt: skip
+        self,
+        ctx: NodeContext,
+        publications: Publications,
+        wanted: WantedTopics,
+        subscriptions: Subscriptions,
+        durable: DurableTopics,
+        attached: AttachedTopics,
+    ) -> None:
         self._ctx, self._publications, self._wanted = ctx, publications, wanted
         self._subscriptions = subscriptions
         self._durable, self._attached = durable, attached

@@ -99,9 +99,13 @@ def _check(name: bytes, purpose: Purpose) -> None:
     if purpose.suite not in SUITE_NAMES:
         raise ValueError(f"suite: {purpose.suite}: allowed are {', '.join(map(str, SUITE_NAMES))}")
     for given, low, high in (
-        ("epoch", 1, EPOCH_MAX), ("source", 1, 0xFFFF), ("boot", 0, (1 << 64) - 1),
-        ("lane", 0, LANES_MAX - 1), ("target", 0, 0xFFFF), ("generation", 0, GENERATION_MAX),
-    ):  # fmt: skip
+        ("epoch", 1, EPOCH_MAX),
+        ("source", 1, 0xFFFF),
+        ("boot", 0, (1 << 64) - 1),
+        ("lane", 0, LANES_MAX - 1),
+        ("target", 0, 0xFFFF),
+        ("generation", 0, GENERATION_MAX),
+    ):
         value = getattr(purpose, given)
         if not low <= value <= high:
             raise ValueError(f"{given}: {value}: allowed are {low} to {high}")
