@@ -128,6 +128,19 @@ def foreign_writes(text: str) -> Counter[str]:
     )
 
 
+def guesses(text: str) -> set[str]:
+    """Names that ``hasattr``, or ``getattr`` with a default, look for, and uses of ``__dict__``."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and node.attr == "__dict__":
+            found.add("__dict__")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            asks = node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3)
+            if asks and isinstance(node.args[1], ast.Constant):
+                found.add(str(node.args[1].value))
+    return found
+
+
 def twin_classes(texts: Mapping[str, str]) -> dict[str, set[str]]:
     """``folder: class`` -> the modules of the folder that define a class of this name."""
     found: defaultdict[str, set[str]] = defaultdict(set)

@@ -17,6 +17,7 @@ from tests.structure import (
     circles,
     engine_modules,
     foreign_writes,
+    guesses,
     import_graph,
     imported,
     siblings,
@@ -598,6 +599,27 @@ def test_no_attribute_is_written_by_another_module() -> None:
     assert not found
 
 
+GUESSES_ALLOWED = {
+    "item": "of numbers of NumPy",
+    "value": "of nodes of YAML",
+    "py_func": "of functions that Numba has compiled",
+    "type": "of arrays of Arrow",
+    "CSafeDumper": "of PyYAML with its C library",
+    "CSafeLoader": "of PyYAML with its C library",
+}
+
+
+def test_objects_state_their_attributes() -> None:
+    """None of our objects is asked whether it has an attribute, and `__dict__` is left alone."""
+    found = {}
+    for module, text in engine_modules().items():
+        if module.split(".")[1:2] and module.split(".")[1] in OBJECTS:
+            names = guesses(text) - GUESSES_ALLOWED.keys()
+            if names := {n for n in names if n == "__dict__" or not n.startswith("__")}:
+                found[module] = names
+    assert not found
+
+
 def test_the_rules_of_structure_bite() -> None:
     files = {
         "t.a": "from t.b import x\n",
@@ -616,6 +638,8 @@ def test_the_rules_of_structure_bite() -> None:
     assert siblings(modules) == {"tidecast.n": 1, "tidecast.n.live": 1}
     own = "class A:\n    x: int\n    def f(self, other):\n        self.y = other.x = other.y = 1\n"
     assert not foreign_writes(own)
+    asked = "hasattr(a, 'b')\ngetattr(a, 'c', 0)\ngetattr(a, 'd')\ngetattr(a, e, 0)\na.__dict__\n"
+    assert guesses(asked) == {"b", "c", "__dict__"}
     assert foreign_writes("a.b.c = 1\nd.e += 1\ndel f.g\n").keys() == {"a.b.c", "d.e", "f.g"}
 
 

@@ -755,6 +755,11 @@ class KafkaThrottled(Event, frozen=True):
     reason: str
 
 
+def field_of(event: Event, name: str) -> str:
+    """A field that some events have, as ``topic``, ``pattern``, ``reason``; "": not this event."""
+    return str(getattr(event, name, ""))
+
+
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | PeerSilent | PeerHeard

@@ -367,7 +367,7 @@ class _Connection:
         try:
             return operation.handler(self, body)
         except AuthError:  # a consumer may join, not create
-            self._denied("manage", getattr(body, "pattern", ""))
+            self._denied("manage", body.pattern if isinstance(body, frames.OpenConsumer) else "")
             raise
 
     def _need(self, right: str, pattern: str) -> None:

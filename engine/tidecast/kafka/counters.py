@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidecast.events import Event, KafkaClientRefused
+from tidecast.events import Event, KafkaClientRefused, field_of
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import Struct
@@ -72,7 +72,7 @@ class Counters:
 
     def report(self, event: Event, quiet_s: float) -> bool:
         """Notify of an event, unless one of its kind and reason was reported a moment ago."""
-        kind, now_s = f"{type(event).__name__} {getattr(event, 'reason', '')}", time.monotonic()
+        kind, now_s = f"{type(event).__name__} {field_of(event, 'reason')}", time.monotonic()
         with self._lock:
             before_s, silent = self._reported.get(kind, (-quiet_s, 0))
             quiet = now_s - before_s < quiet_s

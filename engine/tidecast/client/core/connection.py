@@ -54,6 +54,7 @@ from tidecast.events import (
     PublicationEnded,
     ReceiverJoined,
     SubscriptionEnded,
+    field_of,
 )
 
 EVENTS_KEPT_MAX = 10_000
@@ -224,7 +225,7 @@ class ConnectionCore:
 
     def _show(self, event: Event) -> None:
         """Emit an event, unless it is of an internal topic."""
-        if not is_internal(getattr(event, "topic", "") or getattr(event, "pattern", "")):
+        if not is_internal(field_of(event, "topic") or field_of(event, "pattern")):
             self.emit(event)
 
     # --- what this client does about events: see HANDLERS -----------------------------------------

@@ -127,7 +127,7 @@ class PublisherCore:
         self._await_session()
         if self._plain and not self._collects and type(self).__module__.startswith("tidecast."):
             for name, done in self._FAST.items():  # not of a subclass that may replace them
-                self.__dict__[name] = fast_publish(self._port_at, getattr(self, name), done)
+                setattr(self, name, fast_publish(self._port_at, getattr(self, name), done))
 
     # --- opening, losing, reopening ---------------------------------------------------------------
 

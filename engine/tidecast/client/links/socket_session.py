@@ -50,6 +50,8 @@ class _Wire:
     def __init__(self, sock: socket.socket, session: EngineSession) -> None:
         self.sock = sock
         self.lost: str | None = None
+        self.serves = False
+        """It is the connection of its session, and not one that was tried or given up."""
         self._session = weakref.ref(session)
         self._sending = threading.Lock()
         self._calls = Calls("the engine")
@@ -215,6 +217,7 @@ class EngineSession:
         self._notify_lost: Callable[[], None] = lambda: None
         self._reconnecting = threading.Lock()
         self._wire, self.welcome = self._connect()
+        self._wire.serves = True
         _sessions.add(self)
 
     def _connect(self) -> tuple[_Wire, Welcome]:
@@ -271,8 +274,9 @@ class EngineSession:
             if self._wire.lost is None:
                 return
             self._wire.close()
-            self._owed = False
+            self._wire.serves, self._owed = False, False
             self._wire, self.welcome = self._connect()
+            self._wire.serves = True
             self._reconnected()
             self._events.append(EngineBack(incarnation=self.welcome.incarnation))
         self._ring()
@@ -302,7 +306,7 @@ class EngineSession:
         self._ring()
 
     def _dropped(self, wire: _Wire, reason: str) -> None:
-        if wire is getattr(self, "_wire", None) and not self._closed:
+        if wire.serves and not self._closed:
             self._events.append(EngineLost(reason=reason))
             self._ring()
             self._notify_lost()

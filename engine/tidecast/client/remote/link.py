@@ -393,7 +393,7 @@ class RemoteLink(Link):
 
         ``engine_lives``: the one that accepted the rest sends it.
         """
-        code = getattr(problem, "code", "error")
+        code = problem.code if isinstance(problem, TidecastError) else "error"
         if code == Fenced.code:
             out.durable(0, ring_layout.ACK_FENCED)
         with self._lock:

@@ -17,7 +17,7 @@ from tidecast.api.operations import EVERY_TOPIC, Needed
 from tidecast.api.renamed import OLD_CURSORS
 from tidecast.config.internal import is_internal, served_topic
 from tidecast.errors import AuthError
-from tidecast.events import AccessDenied, Event
+from tidecast.events import AccessDenied, Event, field_of
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter, KeyCounter
 
 LOOKS = frozenset(
@@ -99,7 +99,7 @@ def may_hear(access: Access, event: Event) -> bool:
     """Is an event of a topic that the key covers, or of none? Denials concern all topics."""
     if isinstance(event, AccessDenied):
         return access.may("manage", EVERY_TOPIC)
-    topic = getattr(event, "topic", None)
+    topic = field_of(event, "topic")
     return not topic or access.may_hear_of(served_topic(topic))
 
 

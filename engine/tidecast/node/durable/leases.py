@@ -40,9 +40,11 @@ from tidecast.queues.leases.store import (
     Acquire,
     Answers,
     Batch,
+    Granted,
     LeaseStore,
     Listing,
     ListLeases,
+    Refused,
     Release,
     Renew,
     Reply,
@@ -394,7 +396,8 @@ class Leases:
         if reply is None or not request.queue.startswith(PRESENCE):
             return
         if isinstance(request, Acquire):
-            self._shown_ns, self._presence = self._asked_ns, getattr(reply, "epoch", 0)
+            epoch = reply.epoch if isinstance(reply, Granted | Refused) else 0
+            self._shown_ns, self._presence = self._asked_ns, epoch
         else:
             self._presence = 0
 

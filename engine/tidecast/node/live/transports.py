@@ -183,6 +183,8 @@ class TransportRuntime:
         self.sender_bell = self.lane.bell
         self.bells, self._on_events, self.memory, self._names = bells, on_events, memory, names
         self.sockets: TransportSockets | None = None
+        self._built = False
+        """It has a state of its sender: a network in memory names targets before."""
         self._refused: frozenset[int] = frozenset()
         self._departed: frozenset[int] = frozenset()
         """Nodes that were peers: we send them nothing, so they hold nothing back."""
@@ -285,6 +287,7 @@ class TransportRuntime:
             at_work=self.lane.at_work,
             **shared,
         )
+        self._built = True
         misc = self.tx_state.misc
         misc[publication_table.M_NODE], misc[publication_table.M_ROW] = (
             self.node_id,
@@ -405,7 +408,7 @@ class TransportRuntime:
 
     def set_targets(self, targets: list[list[bytes]]) -> None:
         """Replace the addresses to send to. In the sender's thread, between two duty cycles."""
-        if not hasattr(self, "tx_state"):
+        if not self._built:
             return
         assert all(len(t) == CHANNELS and all(len(a) == 16 for a in t) for t in targets)
         tx = self.tx_state.tx
