@@ -183,7 +183,7 @@ def test_a_redrive_says_what_is_wrong_also_in_a_dry_run(client: Connection) -> N
             with pytest.raises(ConfigError, match="topic live is live"):
                 consumer.redrive(to="live", dry_run=dry_run)
             for after in ([[0]], [["a", "b"]], 5):
-                with pytest.raises(ConfigError, match=r"after: .*what a page called next"):
+                with pytest.raises(ConfigError, match=r"after: .*the `next` of a page"):
                     consumer.redrive(after=after, dry_run=dry_run)  # type: ignore[arg-type]
         assert consumer.redrive(key=b"k1", dry_run=True)["records"] == 2
         assert consumer.redrive(key="k1", dry_run=True)["records"] == 2

@@ -54,7 +54,7 @@ def token_option(command: F) -> F:
         "--token",
         envvar="TIDECAST_TOKEN",
         metavar="TEXT",
-        help="Token of an engine that wants one [env: TIDECAST_TOKEN].",
+        help="Token of an engine that requires one [env: TIDECAST_TOKEN].",
     )(command)
 
 
@@ -165,7 +165,7 @@ class Stop:
 
 @contextlib.contextmanager
 def stoppable(stop: Stop) -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does: what was taken is not lost.
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does: messages that were taken are not lost.
 
     It may come as soon as this begins, so ``stop`` is made before. A command that says that it
     serves says so inside.
@@ -207,7 +207,7 @@ def command_name() -> str:
 
 
 def new_log(path: Path) -> Path:
-    """A log to begin; the one before is kept beside it, for it may tell of a crash."""
+    """Begin a log; the log before is kept beside it, because it may explain a crash."""
     with contextlib.suppress(FileNotFoundError):
         path.replace(path.with_name(path.name + ".1"))
     return path

@@ -46,12 +46,12 @@ PORT, PORTS_TRIED_MAX = 7480, 20
     "--topology",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="What a new platform begins with [default: topology.yaml in the data directory].",
+    help="Topology of a new platform [default: topology.yaml in the data directory].",
 )
 def control(data_dir: Path, **told: Any) -> None:
     """Run the control service: REST API, live feed, dashboard.
 
-    In the foreground. Postgres: TIDECAST_DATABASE_URL, else one of its own in the data directory.
+    In the foreground. Postgres: TIDECAST_DATABASE_URL, else its own in the data directory.
     More settings: docs/CONTROL.md.
     """
     _require()
@@ -141,7 +141,7 @@ def free_port(first: int = PORT) -> int:
 def service_state(data_dir: Path) -> dict[str, Any] | None:
     """Pid and url of a service that runs on a data directory: it holds the lock there.
 
-    The pid alone would not do: what a crash left may be another process's by now.
+    The pid alone is not enough: after a crash another process may have it.
     """
     try:
         state = json.loads((data_dir / STATE_NAME).read_bytes())

@@ -46,7 +46,7 @@ def doctor(data_dir: Path, topology_file: Path | None, as_json: bool) -> None:
             said = f"{escape(each.check)}: {escape(each.detail)}"
             out.print(f"{_MARKS[each.status]}  {said}", markup=True)
             if each.mend:
-                out.print(f"      mend: {each.mend}", style="bold")
+                out.print(f"      fix: {each.mend}", style="bold")
         warned = sum(f.status == "warn" for f in findings)
         out.print(f"{len(findings)} checks, {failed} failed, {warned} warnings")
     sys.exit(1 if failed else 0)

@@ -60,15 +60,15 @@ def _warm_up(topology: Topology) -> None:
         MofNCompleteColumn(),
         TextColumn("{task.description}"),
     )
-    began_s, told = time.monotonic(), False
+    began_s, announced = time.monotonic(), False
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
         def step(name: str, done: int, total: int) -> None:
-            nonlocal told
+            nonlocal announced
             bar.update(task, description=name, completed=done, total=total)
-            if not told and not out.is_terminal and time.monotonic() - began_s > 3:
-                told = True
+            if not announced and not out.is_terminal and time.monotonic() - began_s > 3:
+                announced = True
                 click.echo("compiling kernels, first start only ...", err=True)
 
         warm_up(step, needed(topology))
@@ -162,7 +162,7 @@ def _warn(data_dir: Path, topology_file: Path | None) -> None:
     with contextlib.suppress(TidecastError):
         topology = load_topology(topology_file or topology_path(data_dir))
         for each in network_findings(Place(data_dir=data_dir, topology=topology)):
-            click.echo(f"warning: {each.check}: {each.detail}; mend: {each.mend}", err=True)
+            click.echo(f"warning: {each.check}: {each.detail}; fix: {each.mend}", err=True)
 
 
 _control_options = (
@@ -183,7 +183,7 @@ _control_options = (
     click.option(
         "--control-ca",
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
-        help="CA certificate of the control service, when it has one of its own.",
+        help="CA certificate of the control service, if the system does not trust it.",
     ),
     click.option(
         "--insecure-control",
@@ -410,7 +410,7 @@ def down(data_dir: Path, as_json: bool) -> None:
     from tidecast.engine.process import read_left_behind, running_pid, stop_engine
 
     stopped, served = running_pid(data_dir), service_state(data_dir)
-    stop_watching(data_dir)  # `up` in the foreground ends what it started by itself
+    stop_watching(data_dir)  # `up` in the foreground ends its processes by itself
     if running_pid(data_dir) is not None:
         stopped = stop_engine(data_dir)
     left = LeftBehind() if stopped is None else read_left_behind(data_dir)

@@ -78,7 +78,7 @@ def set_faults(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Replace the faults of a transport by these; what is not given is switched off."""
+    """Replace the faults of a transport; faults that are not given are switched off."""
     from tidecast.config.check import raise_problems
     from tidecast.config.topology import FaultSettings
 
@@ -116,7 +116,7 @@ def clear(transport: str | None, data_dir: Path, token: str | None, as_json: boo
 @token_option
 @json_option
 def show(data_dir: Path, token: str | None, as_json: bool) -> None:
-    """Show what is injected now."""
+    """Show the faults that are injected now."""
     with control(data_dir, token) as engine:
         _report(engine, as_json)
 

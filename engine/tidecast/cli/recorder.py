@@ -1,4 +1,4 @@
-"""`tidecast recorder`: what the agents noted, after a crash too."""
+"""`tidecast recorder`: the records of the agents, after a crash too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COLORS = {"alert": "red", "low": None, "high": "bright_black"}
     "--writer",
     type=click.Choice(["sender", "receiver", "conductor"]),
     multiple=True,
-    help="Only what these noted; may be repeated.",
+    help="Only records of these agents; may be repeated.",
 )
 @click.option("--entity", type=int, multiple=True, help="Only this session id or transport index.")
 @click.option("--last", type=click.IntRange(1), default=None, metavar="N", help="Only the last N.")

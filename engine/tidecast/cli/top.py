@@ -454,7 +454,7 @@ def _images(found: list[dict[str, Any]]) -> RenderableType:
         "lost",
         "fill",
     ]
-    return _table("Images (what is received)", columns, rows, 3)
+    return _table("Images (received publications)", columns, rows, 3)
 
 
 def _losses(found: list[dict[str, Any]]) -> RenderableType:

@@ -30,7 +30,7 @@ GAPS = ("report", "stop")
 
 
 class _Moved(Exception):
-    """A mark is not the one that was seen last: plan again."""
+    """A mark is not the mark that was seen last: plan again."""
 
 
 class Copier:
@@ -128,7 +128,7 @@ class Copier:
         self._progress.count(retries=1)
         self._progress.wait(self._backoff.next_s())
 
-    # --- what came --------------------------------------------------------------------------------
+    # --- arrivals --------------------------------------------------------------------------------
 
     def _place(self, run: Run) -> None:
         source = self.route.source
@@ -171,7 +171,7 @@ class Copier:
 
     def note_durable(self, durable: list[int]) -> None:
         """The offset up to where each queue of the topic is durable. From another thread."""
-        reached = self.position  # looked at before what is pending
+        reached = self.position  # before the pending records are looked at
         while self._pending:
             position, ends = self._pending[0]
             if any(durable[queue] < end for queue, end in ends.items()):

@@ -113,7 +113,7 @@ def run(
 ) -> int:
     """Copy until ``progress`` stops. The exit code. ``asked``: to stop; ``ended``: set at the end.
 
-    Only an error that nobody asked for is a failure.
+    Only an error without a request to stop is a failure.
     """
     try:
         with ExitStack() as stack:

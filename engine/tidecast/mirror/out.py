@@ -54,7 +54,7 @@ _NOBODY = -1
 
 
 class _Anew(Exception):
-    """The brokers have lost or forgotten something: count again what they have."""
+    """The brokers have lost or forgotten records: count again."""
 
 
 def whole_batches(block: Run, end: int) -> tuple[Run, int]:
@@ -249,7 +249,7 @@ class Out:
         return found
 
     def begin(self) -> list[Mark]:
-        """Fence the run before, count what it stored: where to continue. Raises TidecastError."""
+        """Fence the run before and count its records: where to continue. Raises TidecastError."""
         durable = self._durable()
         saved = self.saved()
         if saved is None:

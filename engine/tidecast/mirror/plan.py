@@ -59,7 +59,7 @@ def _tables(queues: int) -> Any:
 
 
 def placing(place: str, sources: int, queues: int) -> Placing:
-    """How records are placed. Raises ConfigError when queues cannot be those of the source."""
+    """How records are placed. Raises ConfigError when the queues cannot match the source's."""
     if place == "queue" and sources != queues:
         raise ConfigError(
             f"place: queue: the source has {sources} queues and the topic {queues}: give the topic "

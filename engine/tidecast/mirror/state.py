@@ -2,7 +2,7 @@
 
 Positions are in the log of the topic, as marks. The file says what the log cannot: the offset that
 a source began at, the counts of queues by which records were placed, and up to where all records
-are durable, which tells a topic that was recreated from one that never had a record.
+are durable, which distinguishes a topic that was recreated from a topic that never had a record.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tidecast.mirror.progress import Progress
 
 NAME = "tidecast mirror"
 LOCAL_BYTES_MAX, REMOTE_BYTES_MAX = 16 << 20, 900 << 10
-"""Of a run: what a frame of the engine's socket carries, and one of a gateway."""
+"""Bytes of a run: the limit of a frame of the engine's socket, and of a gateway's frame."""
 
 
 class Asked(Protocol):

@@ -32,7 +32,7 @@ def raw(messages: Iterable[AnyMessage]) -> bytes:
 def lines(columns: str, *, terminal: bool) -> Writer:
     """A writer of lines: ``columns``, of `DIRECTIVES`, and the payload, with tabs between them.
 
-    On a ``terminal`` control characters are escaped: those of a foreign publisher must not drive
+    On a ``terminal`` control characters are escaped: a foreign publisher must not drive
     it.
     """
     if not columns and not terminal:

@@ -1,6 +1,6 @@
 """The records in a durable topic's queues, read from the log: no subscription is made or moved.
 
-It follows the log: what is there now, then what was appended since. `Connection.read` ends.
+It follows the log: first its records, then new records. `Connection.read` ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _time = attrgetter("timestamp")
 
 
 class LogReader:
-    """Reads a topic from a start on, in rounds: what is there now, then what was appended since."""
+    """Reads a topic from a start on, in rounds: first its records, then new records."""
 
     def __init__(self, logs: Logs, topic: str, start: Start) -> None:
         """Raises ConfigError, NotFound for a start that the queues have not."""
@@ -53,7 +53,7 @@ class LogReader:
     def round(self, until_ns: int | None = None) -> Iterator[LogRecord]:
         """The records that are there now and were not read, merged by time.
 
-        Each queue in the order of its tokens. ``until_ns``: only those that are older.
+        Each queue in the order of its tokens. ``until_ns``: only older records.
         """
         grown: list[QueueRange] = []
         for queue, first, end in self._logs.bounds():

@@ -218,7 +218,7 @@ def _to_kafka(
 
 
 def _check_out(topic: str, place: str) -> None:
-    """Raises ConfigError for what a mirror to Kafka does not do."""
+    """Raise ConfigError for options that a mirror to Kafka does not support."""
     from tidecast.config.topology import topic_name_problem
     from tidecast.errors import ConfigError
 

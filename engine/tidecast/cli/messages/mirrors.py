@@ -211,7 +211,7 @@ def _operation(action: str, help_line: str) -> click.Command:
 @_dry_run
 @_common
 def delete(name: str, url: str | None, data_dir: Path, as_json: bool, dry_run: bool) -> None:
-    """Delete a mirror. Its position stays: one that is created with this name continues."""
+    """Delete a mirror. Its position stays: a mirror that is created with this name continues."""
     answer = json.loads(send("DELETE", _path(name, dry_run=dry_run), url, data_dir))
     if as_json:
         echo_json(answer)

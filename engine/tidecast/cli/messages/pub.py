@@ -117,7 +117,7 @@ class _Stamp(Moment):
 @click.option(
     "--producer",
     metavar="NAME",
-    help="Session of an idempotent producer (durable topics): a newer one of NAME fences this.",
+    help="Session of an idempotent producer (durable topics): a newer session of NAME fences this.",
 )
 @click.option(
     "--first-seq",
@@ -143,7 +143,7 @@ class _Stamp(Moment):
     type=Duration(low=0),
     default=60.0,
     show_default=True,
-    help="For what is unsent, or with --ack durable not on disk, at the end.",
+    help="For messages that at the end are unsent or, with --ack durable, not on disk.",
 )
 @click.option("--quiet", is_flag=True, help="No summary, no warnings, no progress bar.")
 @data_dir_option
@@ -188,7 +188,7 @@ def pub(
     optional = _optional(**each)
     with connect(server or url_of(data_dir), name="tidecast pub", token=token) as client:
         new = "" if quiet else new_topic(client, topic)
-        reach = "it becomes a live topic, and only those who subscribe already get the messages"
+        reach = "it becomes a live topic, and only present subscribers get the messages"
         warning = new and f"{new}: {reach}"
         publisher = client.publisher(topic, channel=channel, producer=producer, first_seq=first_seq)
         sender = Sender(
@@ -229,10 +229,10 @@ def _run(
     except KeyboardInterrupt:
         exit_code, timeout_s = stop.code, min(timeout_s, INTERRUPTED_DRAIN_S)
         if client.health().status == RECONNECTING:
-            click.echo("error: the engine is lost; what it had not sent is lost", err=True)
+            click.echo("error: the engine is lost, with its unsent messages", err=True)
             os._exit(exit_code)  # nothing is left that could be closed in order
     except TidecastError as met:
-        problem = met  # what came before it is published: it is sent and reported
+        problem = met  # the messages before it are published: send and report them
     client.pump()
     if problem is None or sender.messages:
         client.drain(timeout_s)
@@ -292,7 +292,7 @@ def _report_while(client: Connection) -> None:
 
 
 def tell(event: Event) -> None:
-    """Say on standard error that the engine went or came, or that nobody can hear."""
+    """Report on standard error: the engine was lost, is back, or no subscriber hears it."""
     from tidecast.events import EngineBack, EngineLost, PublisherUnheard
 
     if isinstance(event, EngineLost):

@@ -28,7 +28,7 @@ class Flow:
     """From a live subscription to a stream, flushed whenever nothing more is there."""
 
     keeps = False
-    """Messages are kept: what is older than ``until_ns`` is written when that is over, too."""
+    """Messages are kept; those older than ``until_ns`` are written after that time, too."""
 
     def __init__(
         self, client: Connection, messages: Subscription, out: BinaryIO, writer: Writer
@@ -66,7 +66,7 @@ class Flow:
         self.flush()
 
     def take(self, left: int | None) -> int:
-        """Write what is there, waiting a little for it. Returns how many messages."""
+        """Write the available messages, waiting a little for them. Returns their number."""
         from tidecast.errors import Timeout
 
         limit = POLL_MESSAGES if left is None else min(left, POLL_MESSAGES)

@@ -54,7 +54,9 @@ class CommandFailed(Exception):
     show_default=True,
     help="Fail when no reply came for so long.",
 )
-@click.option("--all", "of_all", is_flag=True, help="Ask every responder, and one of each group.")
+@click.option(
+    "--all", "of_all", is_flag=True, help="Ask each group of responders, and all outside of groups."
+)
 @click.option(
     "--max-replies", type=click.IntRange(1), metavar="N", help="With --all: stop after N replies."
 )
@@ -122,8 +124,8 @@ def request(
 @click.option(
     "--command",
     metavar="COMMAND",
-    help="A command of the shell: the request is its standard input, what it writes the reply. "
-    "When it fails, its requester gets an error.",
+    help="A command of the shell: it reads the request on standard input and writes the reply. "
+    "If it fails, its requester gets an error.",
 )
 @click.option("--echo", is_flag=True, help="Reply with the request itself.")
 @click.option("--text", metavar="TEXT", help="Reply with this text.")
@@ -210,7 +212,7 @@ def _serve(
 
 
 def _told(handler: Callable[[Request], bytes]) -> Callable[[Request], bytes]:
-    """The handler, and a line of JSON for each request: what it asked, and its reply or error."""
+    """The handler, and a line of JSON for each request with its reply or error."""
     one_at_a_time = threading.Lock()
 
     def run(asked: Request) -> bytes:
@@ -252,7 +254,7 @@ def _runner(command: str, timeout_s: float) -> Callable[[Request], bytes]:
             out, said = process.communicate(asked.data, timeout_s)
         except BaseException as problem:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # the shell, and what it started
+                os.killpg(process.pid, signal.SIGKILL)  # the shell and its children
             process.communicate()
             if isinstance(problem, subprocess.TimeoutExpired):
                 raise CommandFailed(f"it took longer than {timeout_s:g} s") from None

@@ -172,7 +172,7 @@ class Sender:
 def stream(
     source: str, splitter: Splitter, sender: Sender, count: int | None, *, quiet: bool
 ) -> None:
-    """Send what a file or standard input (``-``) holds, at most ``count`` messages."""
+    """Send the content of a file or of standard input (``-``), at most ``count`` messages."""
     left = count
     for data in _chunks(source, quiet=quiet):
         found = splitter.feed(data) if data is not None else splitter.end()

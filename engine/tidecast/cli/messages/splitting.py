@@ -17,7 +17,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Splitter(Protocol):
-    """``feed`` gives the messages that are whole now, ``end`` what is left."""
+    """``feed`` returns the messages that are whole now, ``end`` the rest."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take more of the stream."""

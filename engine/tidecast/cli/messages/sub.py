@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     "--on-gap",
     type=click.Choice(["raise", "event", "skip"]),
     default=None,
-    help="What is lost for good: fail, report on standard error, or continue silently "
-    "[default: raise; event for unreliable topics].",
+    help="After a gap that cannot be repaired: fail, report it on standard error, or continue "
+    "silently [default: raise; event for unreliable topics].",
 )
 @click.option(
     "--subscription",
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     type=SubscriptionName(),
     metavar="NAME",
     help="Consume a durable TOPIC as a member of this subscription, which is made when it is not "
-    "there: what was written is acked, the next run continues behind it.",
+    "there: messages that were written are acked, and the next run continues behind them.",
 )
 @click.option("--untethered", is_flag=True, help="Never hold a publisher back; may lose messages.")
 @click.option("--quiet", is_flag=True, help="Nothing on standard error but errors.")
@@ -117,8 +117,8 @@ def sub(
     """Subscribe to TOPIC (* for one token, > for all that follow) and write what arrives.
 
     Each message is a line of its own; on a terminal control characters are escaped, and a pattern
-    shows topics. Without --from and --subscription only what is published from now on is read. Ends
-    after --count messages, with --until or --until-end, or at Ctrl-C.
+    shows topics. Without --from and --subscription only messages published from now on are read.
+    Ends after --count messages, with --until or --until-end, or at Ctrl-C.
     """
     from tidecast.errors import ConfigError
     from tidecast.sync import connect

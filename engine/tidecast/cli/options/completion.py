@@ -18,7 +18,7 @@ def completion(shell: str, data_dir: object) -> None:
 
     bash (4.4 or newer): put `source <(tidecast completion bash)` into ~/.bashrc. zsh: the same in
     ~/.zshrc, behind compinit. fish: write it to ~/.config/fish/completions/tidecast.fish. Names are
-    those of the running engine (TIDECAST_DATA_DIR, TIDECAST_SERVER), else of the topology file.
+    the names of the running engine (TIDECAST_DATA_DIR, TIDECAST_SERVER), else of the topology file.
     """
     del data_dir
     found = get_completion_class(shell)

@@ -69,7 +69,7 @@ def gateway_options(default: str) -> Callable[[F], F]:
 
 
 def kafka_options(command: F) -> F:
-    """The options of a Kafka endpoint, as settings that go before those of the topology."""
+    """The options of a Kafka endpoint, as settings that override the topology."""
     file = click.Path(path_type=Path, dir_okay=False, exists=True)
     options = (
         click.option(
@@ -83,7 +83,7 @@ def kafka_options(command: F) -> F:
             "--kafka-advertised",
             "advertised",
             metavar="HOST:PORT",
-            help="The address that Kafka clients get. [default: where each has reached it]",
+            help="The address that Kafka clients get. [default: the address that each reached]",
         ),
         click.option(
             "--kafka-cert",

@@ -236,7 +236,7 @@ def examples_of(name: str, command: click.Command) -> list[str]:
 
 
 def add_examples(name: str, command: click.Command) -> None:
-    """Let the help of a command, and of those in it, end with examples."""
+    """Let the help of a command and of its subcommands end with examples."""
     for below, each in _walk(name, command):
         lines = examples_of(below, each)
         if lines:

@@ -19,7 +19,7 @@ UNITS_NS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9}
 
 
 class _Parsed(Param):
-    """A value that a parser of `tidecast.config` reads from text; what is no text is as it is."""
+    """A value that a parser of `tidecast.config` reads from text; other values stay as they are."""
 
     def parse(self, text: str) -> Any:
         """The value. Raises ConfigError."""

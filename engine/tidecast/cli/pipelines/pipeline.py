@@ -51,7 +51,9 @@ def _spark_options(command: F) -> F:
 )
 @click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
 @click.option(
-    "--allow-loss", is_flag=True, help="Go on although retention deleted rows not yet archived."
+    "--allow-loss",
+    is_flag=True,
+    help="Continue although retention deleted rows before they were archived.",
 )
 @click.option(
     "--skip-corrupt", is_flag=True, help="Leave corrupt batches out, and count their rows."
@@ -60,7 +62,7 @@ def _spark_options(command: F) -> F:
     "--hold",
     default="",
     metavar="NAME",
-    help="Keep retention from what is not archived, by a subscription of this name.",
+    help="Keep records until they are archived, by a subscription of this name.",
 )
 @_spark_options
 @token_option
@@ -98,7 +100,7 @@ def archive(
 @click.option("--until", default="", help="Only rows older than this time.")
 @click.option("--where", default="", help="A filter in SQL: \"key = binary('k1')\"")
 @click.option("--rate", type=click.IntRange(0), default=0, help="Rows a second; 0: no limit.")
-@click.option("--id", "write_id", default="", help="Go on with a replay that died, by its id.")
+@click.option("--id", "write_id", default="", help="Resume the replay with this id.")
 @click.option("--dry-run", is_flag=True, help="Count what would be published.")
 @_spark_options
 @token_option
@@ -224,7 +226,7 @@ def report(
 @data_dir_option
 @json_option
 def warm_up(data_dir: Path, again: bool, as_json: bool) -> None:
-    """Let sessions on this machine start quicker: keeps what the JVM has loaded and linked."""
+    """Let sessions on this machine start faster: keep the classes that the JVM has linked."""
     del data_dir
     with console(stderr=True).status("warming up") as status:
         made = load_spark("spark_session", "warm_up")(status.update, again=again)
@@ -244,7 +246,7 @@ def warm_up(data_dir: Path, again: bool, as_json: bool) -> None:
 @data_dir_option
 @json_option
 def package(data_dir: Path, out: Path, as_json: bool) -> None:
-    """Write what a cluster needs as one file, for spark-submit --py-files."""
+    """Write the modules that a cluster needs into one file, for spark-submit --py-files."""
     del data_dir
     files = load_spark("package", "write_package")(out)
     if as_json:

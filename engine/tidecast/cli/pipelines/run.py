@@ -82,7 +82,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def run_job(job: str, as_json: bool, work: Callable[[], Any]) -> None:
-    """Do ``work`` and show what it reports; its errors too, where scripts read."""
+    """Do ``work`` and show its report, and for scripts its errors, too."""
     started_at, begun_s = datetime.now(UTC), time.monotonic()
 
     def result(report: Any, error: dict[str, Any] | None) -> Result:
@@ -100,8 +100,8 @@ def run_job(job: str, as_json: bool, work: Callable[[], Any]) -> None:
 
     def failed(code: str, message: str, retryable: bool) -> None:
         if as_json:
-            told = {"code": code, "message": message, "retryable": retryable}
-            echo_json(asdict(result(None, told)))
+            failure = {"code": code, "message": message, "retryable": retryable}
+            echo_json(asdict(result(None, failure)))
 
     try:
         with _stoppable():
@@ -154,7 +154,7 @@ def run_on_spark(
 
 
 def _show(done: Result) -> None:
-    """The report for people: what is many lines is left to --json."""
+    """The report for people; --json also has the values of many lines."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None)

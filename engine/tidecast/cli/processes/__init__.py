@@ -1,1 +1,1 @@
-"""The engine as a process of its own, and the one that starts it again."""
+"""The engine as a process of its own, and the process that restarts it."""

@@ -146,7 +146,7 @@ class Keeper:
 
 
 class Watch:
-    """A thread for each half: one that takes long to start holds up no other."""
+    """A thread for each half: a half that starts slowly does not delay the other."""
 
     def __init__(
         self, halves: Sequence[Half], say: Say, wanted: Callable[[], bool] = lambda: True
@@ -166,7 +166,7 @@ class Watch:
             thread.start()
 
     def stop(self) -> None:
-        """Start nothing any more; what is starting is waited for."""
+        """Start nothing any more, and wait for processes that are starting."""
         self._stopping.set()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(STOP_TIMEOUT_S)
@@ -180,7 +180,7 @@ class Watch:
 
 
 def hold(data_dir: Path) -> IO[str] | None:
-    """The lock of the one that watches a data directory; None when another one does."""
+    """The lock of the watcher of a data directory; None if another process watches it."""
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = (data_dir / LOCK_NAME).open("a+")
     try:
@@ -256,7 +256,7 @@ def keep_up(
     url: str | None,
     service: Service | None,
 ) -> int:
-    """Run an engine, start again what is missing, until a signal; the exit code.
+    """Run an engine and restart missing processes until a signal; the exit code.
 
     ``url``: of the control service, which is looked after too. ``service``: it was started here.
     The engine ends with this process. Raises Failure.
@@ -307,7 +307,7 @@ def keep_up(
 def watch(
     data_dir: Path, topology_file: Path | None, gateway: GatewaySettings, port: int | None
 ) -> None:
-    """Start again what is missing of what `up --detach` started; `down` ends it."""
+    """Restart missing processes of `up --detach`; `down` ends it."""
     lock = hold(data_dir)
     if lock is None:
         return

@@ -120,7 +120,7 @@ def show(data_dir: Path, as_json: bool) -> None:
 
 
 def _held(data_dir: Path) -> tuple[Path, WireKeys]:
-    """The file, and what it holds; nothing where there is none."""
+    """The file and its content; empty if there is no file."""
     from tidecast.errors import NotFound
     from tidecast.node.sealing.wire_keys import FILE_NAME, WireKeys, load_wire_keys
 

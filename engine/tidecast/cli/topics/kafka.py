@@ -63,8 +63,8 @@ _limit = click.option("--limit", type=click.IntRange(1), metavar="N", help="At m
 
 @kafka.command()
 @_common
-@click.option("--topic", type=TopicName(durable=True), help="Only those that read this topic.")
-@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
+@click.option("--topic", type=TopicName(durable=True), help="Only groups that read this topic.")
+@click.option("--state", type=click.Choice(STATES), help="Only groups in this state.")
 @_limit
 def groups(
     topic: str | None,
@@ -178,7 +178,7 @@ def clients(limit: int | None, data_dir: Path, token: str | None, as_json: bool)
 @click.option("--shift", type=int, metavar="N", help="By N records, back if below 0.")
 @click.option("--topic", type=TopicName(durable=True), help="Only this topic. [default: all]")
 @click.option("--queue", type=int, metavar="N", help="Only this queue.")
-@click.option("--dry-run", is_flag=True, help="Only say what would move.")
+@click.option("--dry-run", is_flag=True, help="Only list the moves.")
 def reset(
     name: str,
     start: Start | None,
@@ -219,7 +219,7 @@ def reset(
 @_common
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 def delete(
     name: str, yes: bool, dry_run: bool, data_dir: Path, token: str | None, as_json: bool
 ) -> None:

@@ -91,8 +91,8 @@ def _pausing(name: str, about: str, *, paused: bool) -> None:
 
 _pausing(
     "pause",
-    "Pause TOPIC, or its queue NUMBER, for all subscriptions; what was fetched is kept. Publishers "
-    "continue. A start of the engine does not resume it.",
+    "Pause TOPIC, or its queue NUMBER, for all subscriptions; consumers keep fetched messages. "
+    "Publishers continue. A start of the engine does not resume it.",
     paused=True,
 )
 _pausing("resume", "Resume TOPIC, or its queue NUMBER.", paused=False)
@@ -140,7 +140,7 @@ def _unknown(topic: str, where: str, topics: list[str]) -> NotFound:
 @server_kept_option
 @json_option
 def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: bool) -> None:
-    """List the queues on disk, and those that adapters of the engine keep; or those of TOPIC."""
+    """List the queues on disk and the queues of the engine's adapters, or the queues of TOPIC."""
     from tidecast.cli.topics.subscription import asked_if_running
 
     found = asked_if_running(data_dir, token, "attached")
@@ -197,7 +197,7 @@ def inspect(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Show batches of queue NUMBER of TOPIC: the newest, or those from an offset on."""
+    """Show batches of queue NUMBER of TOPIC: the newest, or the batches from an offset on."""
     from tidecast.cli.topics.subscription import ask
     from tidecast.log.inspect import list_batches
 
@@ -319,7 +319,7 @@ def verify(
 
 
 @queue.command("orphans")
-@click.option("--remove", is_flag=True, help="Remove them, with what no log has of their messages.")
+@click.option("--remove", is_flag=True, help="Remove them, with their messages that no log has.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @data_dir_option
 @server_kept_option

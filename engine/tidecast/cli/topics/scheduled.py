@@ -44,8 +44,8 @@ def _chosen(command: Any) -> Any:
         server_kept_option,
         token_option,
         data_dir_option,
-        click.option("--where", metavar="TEXT", help="Only those for which this filter holds."),
-        click.option("--key", metavar="KEY", help="Only those of this key."),
+        click.option("--where", metavar="TEXT", help="Only records that pass this filter."),
+        click.option("--key", metavar="KEY", help="Only records of this key."),
         click.option("--subscription", metavar="NAME", help="Only of this subscription."),
         click.argument("topic", type=TopicName(durable=True)),
     ):
@@ -103,7 +103,7 @@ def scheduled(
 @click.option(
     "--record", "records", type=Place(), multiple=True, help="This record; may be repeated."
 )
-@click.option("--all", "everything", is_flag=True, help="All that wait.")
+@click.option("--all", "everything", is_flag=True, help="All records that wait.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--yes", is_flag=True, help="Do not ask before --all.")
 def cancel(

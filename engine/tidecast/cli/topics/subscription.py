@@ -156,7 +156,7 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
     "--dead-letter",
     type=TopicName(durable=True),
     metavar="TOPIC",
-    help="Durable topic for what fails too often.",
+    help="Durable topic for messages that fail too often.",
 )
 @click.option("--key", metavar="PATTERN", help="A key, or a prefix and *.")
 @click.option("--where", metavar="TEXT", help="Only records for which this holds: 'size > 100'.")
@@ -202,7 +202,7 @@ def delete(
 @subscription.command()
 @_named
 def pause(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
-    """Pause a subscription; what was fetched is kept."""
+    """Pause a subscription; its consumers keep the messages that they fetched."""
     ask(data_dir, token, "pause", pattern=topic, name=name)
     _done(as_json, {"paused": True}, f"subscription {name} of {topic} is paused")
 
@@ -220,7 +220,7 @@ def resume(topic: str, name: str, data_dir: Path, token: str | None, as_json: bo
 @click.option("--to", "start", type=Place(), metavar="WHERE", help=PLACES)
 @click.option("--shift", type=int, default=0, metavar="N", help="By N records, back if below 0.")
 @click.option("--queue", type=int, metavar="N", help="Only this queue.")
-@click.option("--dry-run", is_flag=True, help="Only say what would move.")
+@click.option("--dry-run", is_flag=True, help="Only list the moves.")
 def seek(
     topic: str,
     name: str,
@@ -257,14 +257,14 @@ def seek(
 
 @subscription.command()
 @_named
-@click.option("--reason", metavar="TEXT", help="Only those whose reason holds this.")
-@click.option("--key", metavar="KEY", help="Only those of this key.")
+@click.option("--reason", metavar="TEXT", help="Only dead letters whose reason contains this text.")
+@click.option("--key", metavar="KEY", help="Only dead letters of this key.")
 @click.option(
     "--where", metavar="TEXT", help="""As 'headers["dead-attempts"] > 3 and size < 99'."""
 )
-@click.option("--to", metavar="TOPIC", help="To this durable topic, for all who read it.")
+@click.option("--to", metavar="TOPIC", help="Publish to this durable topic instead.")
 @click.option("--limit", type=click.IntRange(1), default=100_000, help="At most (100,000).")
-@click.option("--dry-run", is_flag=True, help="Only say which.")
+@click.option("--dry-run", is_flag=True, help="Only list them.")
 def redrive(
     topic: str,
     name: str,

@@ -34,26 +34,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SETTINGS: list[tuple[str, Any, str]] = [
     ("transport", str, "Transport that carries it [default: the first]."),
-    ("reliability", click.Choice(["reliable", "unordered", "unreliable"]), "What is repaired."),
-    ("flow", click.Choice(["min", "max", "rate"]), "Who may slow the publisher down."),
-    ("history_bytes", Size(), "Ring of a publisher: what can be sent again."),
+    (
+        "reliability",
+        click.Choice(["reliable", "unordered", "unreliable"]),
+        "The losses that are repaired.",
+    ),
+    ("flow", click.Choice(["min", "max", "rate"]), "Subscribers that slow a publisher down."),
+    ("history_bytes", Size(), "Ring of a publisher: packets that it can send again."),
     ("receive_bytes", Size(), "Ring of a receiver."),
     ("large_history_bytes", Size(), "Ring of a publisher on the channel for large messages."),
     ("linger_us", Duration("us", whole=True), "How long a packet waits for more messages."),
     ("rate_packets_per_s", int, "Rate limit of a publisher; 0: none."),
     ("rate_bytes_per_s", Size(), "Rate limit of a publisher; 0: none."),
-    ("on_full", click.Choice(["block", "error", "drop"]), "What publishing does on a full ring."),
+    (
+        "on_full",
+        click.Choice(["block", "error", "drop"]),
+        "Behaviour of `publish` while the ring is full.",
+    ),
     ("compression", click.Choice(["off", "tables"]), "Send keys and headers that repeat once."),
     ("nak_delay_us", Duration("us", whole=True), "How long a gap may be mere reordering."),
     ("nak_retry_us", Duration("us", whole=True), "When a repair is asked for again."),
     ("receiver_timeout_s", Duration(), "When a silent or stuck receiver is dropped."),
     ("close_linger_s", Duration(), "How long a closed publication still repairs."),
     ("mode", click.Choice(["live", "durable"]), "Memory only, or queues on disk as well."),
-    ("owner", str, "The one node that keeps the queues [default: each its own]."),
+    ("owner", str, "The node that keeps all queues [default: each node its own]."),
     ("queues", int, "Queues of a durable topic; may grow, never shrink."),
     ("fsync", click.Choice(["none", "interval", "batch"]), "When appended bytes are synced."),
     ("fsync_interval_ms", Duration("ms"), "With --fsync interval: how often, at most."),
-    ("retention_bytes", Size(), "What a queue keeps, at most; 0: no limit."),
+    ("retention_bytes", Size(), "Bytes that a queue keeps at most; 0: no limit."),
     ("retention_s", Duration(), "For how long a queue keeps records; 0: no limit."),
     ("retention_past_unacked", bool, "Delete what subscriptions have not acked, too."),
     ("segment_bytes", Size(), "Size of a segment file."),
@@ -62,7 +70,7 @@ _SETTINGS: list[tuple[str, Any, str]] = [
     ("producer_ttl_s", Duration(), "For how long a silent producer's sequences are remembered."),
     ("storage", str, "Where records are stored: local, or kafka://HOST:PORT/TOPIC as well."),
     ("id", int, "Id in packets [default: derived from the name]."),
-    ("description", str, "What it is for."),
+    ("description", str, "The purpose of the topic."),
 ]
 """Field of TopicConfig, type, help."""
 
@@ -78,7 +86,7 @@ def _settings_options(command: F) -> F:
 
 
 class _Create(click.Command):
-    """`topic create`; its help shows the defaults, which are those of the topology."""
+    """`topic create`; its help shows the defaults of the topology."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Command`."""
@@ -236,7 +244,7 @@ def _find(topics: list[TopicConfig], name: str) -> TopicConfig:
     found = next((t for t in topics if t.name == name), None)
     if found is None:
         known = near(name, [each.name for each in topics])
-        raise NotFound(f"no topic {name}{known}: `tidecast topic list` shows those there are")
+        raise NotFound(f"no topic {name}{known}: `tidecast topic list` shows the topics")
     return found
 
 

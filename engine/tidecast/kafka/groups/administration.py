@@ -28,9 +28,9 @@ Json = dict[str, Any]
 T = TypeVar("T")
 ROWS_MAX = 1000
 SAMPLED_MAX = 256
-"""Groups, and clients, of one sample of telemetry: those groups that lag the most."""
+"""Groups and clients of one sample of telemetry: the groups that lag the most."""
 SHARE, PAUSE_S_MAX = 0.05, 5.0
-"""Of the time that samples of groups may take; then a sample shows those of a moment ago."""
+"""Share of the time that samples of groups may take; beyond it a sample repeats older groups."""
 CHANGE_S = 20.0
 Text = Annotated[str, Meta(max_length=255)]
 
@@ -66,7 +66,7 @@ class _Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _Clients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments of `kafka_clients`: those behind the number ``after``."""
+    """Arguments of `kafka_clients`: clients behind the number ``after``."""
 
     after: Annotated[int, Meta(ge=0)] = 0
     limit: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 100
@@ -142,7 +142,7 @@ class GroupAdministration:
         }
 
     def _sample_groups(self) -> Json:
-        """The groups that lag the most. Ages are read for those alone."""
+        """The groups that lag the most. Ages are read for these alone."""
         names = self._rows.names()
         rows = [self._rows.row(name, None, [0]) for name in names]
         found = [row for row in rows if row is not None]
@@ -217,7 +217,7 @@ class GroupAdministration:
         return {"name": asked.name, "rows": rows}
 
     def _offsets_of(self, name: str, within: list[str] | None) -> dict[str, dict[int, Offset]]:
-        """The offsets of a group that nobody uses. Raises Conflict, NotFound."""
+        """The offsets of a group without members. Raises Conflict, NotFound."""
         group, stored = self._groups.coordinator.groups.get(name), self._groups.offsets.groups
         if self._rows.row(name, within, [0]) is None:
             raise _no_group(name)

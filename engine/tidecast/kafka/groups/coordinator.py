@@ -21,9 +21,9 @@ GROUP_ID_BYTES_MAX = 255
 SESSION_S_MIN, SESSION_S_MAX = 0.1, 1800.0
 REBALANCE_S_MAX = 3600.0
 METADATA_BYTES_MAX = 1 << 20
-"""Of one member: what it says of itself for all protocols, and what it is assigned."""
+"""Bytes of one member: its metadata for all protocols, and its assignment."""
 ALL_BYTES_MAX, MEMBER_BYTES = 64 << 20, 1024
-"""Of all members of all groups, names included; and of a member whatever it says."""
+"""Bytes of all members of all groups, names included; and of a member without metadata."""
 FIRST_JOIN_S = 0.2
 """A new group waits so long for more members than its first."""
 Answer = Callable[[Struct], None]
@@ -32,7 +32,7 @@ _SUBSCRIPTION = parse("""
     topics: []string
 """)
 _read_subscription = reader_of(_SUBSCRIPTION, 0, flexible=False)
-"""The beginning of what a consumer says of itself, in all versions of Kafka's."""
+"""The beginning of a consumer's metadata, in all versions of Kafka's consumers."""
 
 
 class State(Enum):
@@ -87,9 +87,9 @@ class Group:
     leader: str = ""
     members: dict[str, Member] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
-    """Ids that were given to members who must join with them, until when."""
+    """Ids given to members that must join with them, and until when."""
     due_s: float = 0.0
-    """When a rebalance continues without those who have not joined, or not synced."""
+    """When a rebalance continues without members that have not joined or synced."""
     first: bool = False
     """It was empty when the rebalance began."""
 
@@ -340,7 +340,7 @@ class Coordinator:
         )  # fmt: skip
 
     def sync(self, body: Struct, now_s: float, answer: Answer) -> None:
-        """A member asks for its assignment; the leader sends those of all."""
+        """A member asks for its assignment; the leader sends the assignments of all members."""
         group, member = self._of(body)
         if isinstance(member, Code):
             answer({"error_code": member})
@@ -369,9 +369,9 @@ class Coordinator:
             return
         self._bytes += n
         for name, assignment in given.items():
-            told = group.members.get(name)
-            if told is not None:
-                told.assignment = bytes(assignment)
+            assigned = group.members.get(name)
+            if assigned is not None:
+                assigned.assignment = bytes(assignment)
         group.state = State.STABLE
         for each in group.members.values():
             if each.on_sync is not None:
@@ -463,7 +463,7 @@ class Coordinator:
         return members + sum(MEMBER_BYTES + len(each) for each in group.pending)
 
     def _drop_unsynced(self, group: Group, now_s: float) -> None:
-        """The leader did not tell: who has not synced is gone."""
+        """The leader sent no assignments: members that have not synced are gone."""
         for each in [m for m in group.members.values() if m.on_sync is None]:
             del group.members[each.id]
         self._prepare(group, now_s)

@@ -86,7 +86,7 @@ class Offsets:
         self._writing: asyncio.Task[None] | None = None
 
     def load(self) -> None:
-        """Read all files; one that is damaged is set aside, and logged. Raises ConfigError."""
+        """Read all files; a damaged file is quarantined and logged. Raises ConfigError."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as problem:
@@ -167,9 +167,9 @@ class Offsets:
             loop = asyncio.get_running_loop()
             try:
                 await loop.run_in_executor(self._pool, self._store, fresh)
-            except Exception as problem:  # noqa: BLE001 - those who wait get it
+            except Exception as problem:  # noqa: BLE001 - the waiting calls get it
                 written.set_exception(problem)
-                written.exception()  # nobody may wait any more
+                written.exception()  # perhaps no call waits any more
                 continue
             for each in fresh:
                 self.groups[each.group], self._bytes[each.group] = each, _bytes_of(each)
@@ -398,7 +398,7 @@ class GroupService:
     # --- looking at groups ------------------------------------------------------------------------
 
     async def list_groups(self, asked: Request) -> Struct:
-        """ListGroups: those with members, and those with offsets."""
+        """ListGroups: groups with members, and groups with offsets."""
         if not self._may_look(asked):
             return {"error_code": Code.GROUP_AUTHORIZATION_FAILED}
         states, types = (

@@ -29,7 +29,7 @@ Json = dict[str, Any]
 Place = tuple[str, int]
 QUEUES_SHOWN_MAX, MEMBERS_SHOWN_MAX, TOPICS_SHOWN_MAX = 1000, 1024, 64
 ASSIGNED_MAX = 20_000
-"""Queues of all members of a group: members say what they are."""
+"""Queues of all members of a group, as the members report them."""
 AGES_READ_MAX, AGES_KEPT_MAX = 64, 10_000
 """Times of records that one listing reads from logs, and that are remembered."""
 BLOCK_BYTES = 64 << 10
@@ -41,7 +41,7 @@ _ASSIGNMENT = parse("""
     ]
 """)
 _read_assignment = reader_of(_ASSIGNMENT, 0, flexible=False)
-"""The beginning of what a consumer is assigned, in all versions of Kafka's."""
+"""The beginning of a consumer's assignment, in all versions of Kafka's consumers."""
 
 
 class QueueOffset(NamedTuple):
@@ -122,7 +122,7 @@ def time_of(log: QueueLog, token: int) -> int | None:
 
 
 class GroupRows:
-    """Rows of groups. ``groups()`` and ``stored()``: those with members, those with offsets."""
+    """Rows of groups. ``groups()``: with members; ``stored()``: with offsets."""
 
     def __init__(
         self,

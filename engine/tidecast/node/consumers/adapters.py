@@ -63,7 +63,7 @@ class Attached:
     def attach(self, topic: str, adapter: Adapter) -> None:
         """Let an adapter be a topic's queues.
 
-        Raises ConfigError, Conflict, NotFound, Closed, and what the adapter raises; then none of
+        Raises ConfigError, Conflict, NotFound, Closed, and errors of the adapter; then none of
         its receivers is open, and the adapter is the caller's to close.
         """
         check_topic_name(topic)
@@ -76,7 +76,9 @@ class Attached:
         with state.lock:
             taken = topic in state.topics or topic in state.ctx.topic_by_name
             if taken or topic in self.adapters:
-                raise Conflict(f"topic {topic}: it is one of this engine's: give another name")
+                raise Conflict(
+                    f"topic {topic}: this engine has a topic of this name: give another name"
+                )
             self.adapters[topic] = adapter
         try:
             self._add_queues(topic, adapter)
@@ -196,7 +198,7 @@ class Attached:
         _log.warning("topic %s: adapter %s is open", topic, adapter.name)
 
     def states(self) -> list[dict[str, Any]]:
-        """The adapters: topic, adapter, state, queues; detail and since_ns of those that wait."""
+        """The adapters: topic, adapter, state, queues; with detail and since_ns if they wait."""
         with self._state.lock:
             return list(self._states())
 
@@ -226,7 +228,7 @@ class Attached:
     # --- the rest ---------------------------------------------------------------------------------
 
     def directory(self, topic: str) -> Path | None:
-        """Where the engine keeps what it knows of a topic that an adapter is; None: it is none."""
+        """Where the engine keeps its state of an adapter's topic; None: it is none."""
         if topic not in self.adapters:
             return None
         path = self._state.ctx.data_dir / "attached" / topic

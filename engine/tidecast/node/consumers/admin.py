@@ -128,7 +128,7 @@ _FIGURES = (
 def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any]:
     """One cursor: position, next token, lag in records and seconds, outstanding, why it waits.
 
-    ``lag``: records that are not acknowledged; ``acked_ahead``: those beyond ``position`` that are.
+    ``lag``: records not acknowledged; ``acked_ahead``: acknowledged records beyond ``position``.
     """
     assert subs.puller is not None
     puller, here, now_ns = subs.puller, cursor.here, subs.state.ctx.wall_ns()
@@ -190,10 +190,10 @@ def cursors(subs: DurableSubscriptions, pattern: str, name: str) -> list[tuple[i
 def peek(
     subs: DurableSubscriptions, pattern: str, name: str, limit: int = 10
 ) -> list[dict[str, Any]]:
-    """The next records that are not settled, without delivering them.
+    """The next records that are not acknowledged, without delivering them.
 
-    What filters will not let pass is left out, by functions what they passed over already. Of each
-    queue PEEK_MAX records are looked at, at most.
+    Records that a filter will pass over are left out; of a function, those already passed. Of
+    each queue PEEK_MAX records are looked at, at most.
     """
     if not 1 <= limit <= PEEK_MAX:
         raise ConfigError(f"limit: {limit}: allowed 1 to {PEEK_MAX}")
@@ -214,7 +214,7 @@ def peek(
 def _unacked_records(
     subs: DurableSubscriptions, cursor: CursorState
 ) -> Iterator[tuple[int, bytes]]:
-    """Records that are not settled, from the oldest on; tokens without a record are none."""
+    """Records that are not acknowledged, from the oldest on; other tokens are left out."""
     assert subs.puller is not None
     puller, there = subs.puller, -1
     for token in islice(unacked(puller, cursor), PEEK_MAX):
@@ -413,7 +413,7 @@ def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
 
 
 def adapters(subs: DurableSubscriptions) -> list[dict[str, Any]]:
-    """The adapters, those that wait for their system included. See `Attached.states`."""
+    """The adapters, waiting ones included. See `Attached.states`."""
     return subs.attached.states()
 
 

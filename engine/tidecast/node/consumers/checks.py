@@ -90,7 +90,7 @@ def check_may_create(pattern: str, name: str, options: ConsumerOptions) -> None:
 
 
 def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
-    """Raise Conflict when a consumer asks for what its subscription does not have."""
+    """Raise Conflict when a consumer asks for options that its subscription does not have."""
     asked = {
         "ack_wait_s": options.ack_wait_s,
         "max_deliver": options.max_deliver,
@@ -114,7 +114,7 @@ def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
 
 
 def restored(saved: SavedCursor, end: int) -> tuple[int, np.ndarray]:
-    """Where a cursor resumes, and the puller's rows of what is settled or was tried beyond that.
+    """Where a cursor resumes, and the puller's rows of acked and tried records beyond that.
 
     ``end``: of the log. A host that lost its power may have lost records that were settled: what is
     appended in their place is new.
@@ -164,7 +164,7 @@ def _state_of(puller: Puller, cursor: CursorState) -> _State:
 
 
 def _look_at(puller: Puller, cursor: CursorState) -> _State:
-    """In the puller's thread. What was delivered and never taken was no attempt."""
+    """In the puller's thread. A record delivered and never taken was no attempt."""
     record = puller.state.cursors[cursor.number]
     mark, next_token = entries.position_of(puller.words, cursor.number)
     out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 6), dtype=np.int64)
@@ -178,7 +178,7 @@ def _look_at(puller: Puller, cursor: CursorState) -> _State:
 
 
 def unacked(puller: Puller, cursor: CursorState) -> Iterator[int]:
-    """Tokens that are not settled, to the end of the log. What a filter passed over is settled."""
+    """Tokens that are neither acked nor passed over by a filter, to the end of the log."""
     state = puller.call(_look_at, puller, cursor)
     yield from state.window[state.window[:, 1] != cursor_window.DONE, 0].tolist()
     end, next_token = cursor.here.log.next_token, state.next_token
@@ -210,9 +210,9 @@ def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
 
 
 def _acked(state: _State) -> list[tuple[int, int]]:
-    """Ranges beyond the watermark that are settled, in order; those that touch are one.
+    """Acknowledged ranges beyond the watermark, in order; ranges that touch are merged.
 
-    A token behind the cursor that the window does not hold is settled, or a filter passed it over.
+    A token behind the cursor and not in the window is acked, or a filter passed it over.
     """
     found: list[tuple[int, int]] = []
     held = state.window[state.window[:, 1] != cursor_window.DONE, 0]
@@ -233,7 +233,7 @@ def _between(first: int, tokens: np.ndarray, end: int) -> list[tuple[int, int]]:
 
 
 def _attempts(state: _State) -> list[tuple[int, int]]:
-    """(token, attempts) of what was delivered and is not settled, of late or before."""
+    """(token, attempts) of records that were delivered and are not acked, of late or before."""
     window, before = state.window, state.before
     tried = window[(window[:, 1] != cursor_window.DONE) & (window[:, 2] > 0)]
     ahead = before[(before[:, 2] > 0) & (before[:, 0] >= state.next_token)]

@@ -1,10 +1,10 @@
 """Dead letters: a record that is given up on lies in a topic of its own, and can be sent again.
 
-A record is stored there, durably, before it is settled; what stops in between is stored again. Its
-headers say where it came from and why. A crash may come before the positions are saved: then its
-letter is found in that topic when the record is given up again, and it is not stored twice. Sent
-again, it is marked for the one subscription that refused it (`queues.filters.FOR_HEADER`), so that
-no other one sees it twice.
+A record is stored there, durably, before it is acknowledged; after a stop in between it is stored
+again. Its headers give its origin and the reason. A crash may come before the positions are saved:
+then its letter is found in that topic when the record is given up again, and it is not stored
+twice. Sent again, it is marked for the subscription that refused it
+(`queues.filters.FOR_HEADER`), so that no other subscription gets it twice.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _fitted(record: dict[str, Any], ours: dict[str, Any], build: Callable[[Any],
 
 
 def _limit(known: dict[_Key, Any]) -> None:
-    """The oldest gives way: one that was open loses its reason, if it is reported again at all."""
+    """The oldest entry gives way: an open record loses its reason if it is reported again."""
     if len(known) > KNOWN_MAX:
         del known[next(iter(known))]
 
@@ -113,7 +113,7 @@ class Completer(Protocol):
 
 
 class _Deleted(Exception):
-    """The source of a record deleted it (compaction): nobody can store it any more."""
+    """The source of a record deleted it (compaction): it can no longer be stored."""
 
 
 class LetterPublisher(Protocol):
@@ -171,9 +171,9 @@ Connect = Callable[[bool], LetterClient]
 
 
 class DeadLetters:
-    """Stores what is dead, in a thread of its own: a slow dead-letter topic delays nothing else.
+    """Stores dead letters in a thread of its own: a slow dead-letter topic delays nothing else.
 
-    One connection, made when first needed. In an inline node `work` does what the thread does.
+    One connection, made when first needed. In an inline node `work` does the work of the thread.
     """
 
     def __init__(self, state: ConsumersState, completer: Completer, connect: Connect) -> None:
@@ -225,7 +225,7 @@ class DeadLetters:
         self._inbox.put((subscription, cursor, dead))
 
     def work(self) -> None:
-        """Store what was added."""
+        """Store the letters that were added."""
         while not self._inbox.empty():
             letter = self._inbox.get()
             if letter is None:
@@ -246,7 +246,7 @@ class DeadLetters:
             _limit(self._open)
 
     def flush(self) -> None:
-        """Store what waits, of each topic with one sync; settle what is stored."""
+        """Store the waiting letters, with one sync a topic, and acknowledge the stored ones."""
         if self._busy or not (self._waiting or self._numbered.waiting):
             return
         self._busy = True
@@ -273,7 +273,7 @@ class DeadLetters:
         finally:
             self._busy = False
         if done:
-            self._completer.save_soon()  # what is settled since then is stored twice after a crash
+            self._completer.save_soon()  # after a crash, newer ones are stored twice
 
     def _stored(self, topic: str, letters: list[_Letter]) -> list[_Letter]:
         """Those that lie in ``topic`` now. The puller names the others again in a second."""
@@ -351,7 +351,7 @@ class DeadLetters:
             numbers.stored.clear()
 
     def _drop(self, topic: str, letter: _Letter, problem: TidecastError) -> None:
-        """The source of the record deleted it: nobody can store it any more."""
+        """The source of the record deleted it: it can no longer be stored."""
         self._say(topic, letter, problem)
         self._complete(*letter, stored=False)
 
@@ -375,7 +375,7 @@ class DeadLetters:
     def _complete(
         self, subscription: SubscriptionState, cursor: CursorState, dead: Dead, stored: bool = True
     ) -> None:
-        """Settle one that lies in the dead-letter topic, or that is dropped."""
+        """Acknowledge a record that lies in the dead-letter topic, or that is dropped."""
         self._completer.complete_dead(dead)
         self._said.pop(subscription.key, None)
         key = (dead.cursor, dead.generation, dead.token)
@@ -447,7 +447,7 @@ class DeadLetters:
         plain: bool = False,
         timestamp: int | None = None,
     ) -> None:
-        """A record that does not fit into the ring that is kept for a topic has one of its own."""
+        """A record that does not fit into the ring kept for a topic gets a ring of its own."""
 
         def publish(publisher: LetterPublisher) -> None:
             publisher.publish(
@@ -489,7 +489,7 @@ class DeadLetters:
         self._publish(topic, record, headers, timestamp=stamp)
 
     def sent(self, topic: str, *, plain: bool = False) -> None:
-        """Wait until what was sent to a topic is durable. Raises TidecastError."""
+        """Wait until the letters sent to a topic are durable. Raises TidecastError."""
         publisher = self._connection(plain).kept_publisher(topic)
         publisher.wait_durable(timeout=STORE_TIMEOUT_S)
 

@@ -23,11 +23,11 @@ class Filters:
         self._known.setdefault(predicate.digest, predicate)
 
     def get(self, digest: str) -> Predicate | None:
-        """The one of a digest, if it is known."""
+        """The filter with this digest, if it is known."""
         return self._known.get(digest)
 
     def check(self, digest: str | None) -> None:
-        """Raise ConfigError for one that is not known."""
+        """Raise ConfigError for a filter that is not known."""
         if digest and digest not in self._known:
             raise ConfigError("where: this engine was not offered such a function")
 

@@ -1,4 +1,4 @@
-"""How far a subscription is behind in a queue: what is not acknowledged, by number and by age."""
+"""The lag of a subscription in a queue: records that are not acknowledged, by number and age."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidecast.queues.filters.scheduled import due_ns_of
 
 NOT_ACKED = ("out", "again_n", "dying")
 """Fields of a cursor that count its entries: at members, waiting, on the way to the dead-letter
-topic. What is behind the cursor and in none of them is acknowledged, or a filter passed it over."""
+topic. A record behind the cursor and in none of them is acked, or a filter passed it over."""
 
 
 class Lag(NamedTuple):

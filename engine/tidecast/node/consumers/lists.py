@@ -36,7 +36,7 @@ def _page(keys: list[Any], after: Any, row: Callable[[Any], Any]) -> Page:
 
 
 def topics(subs: DurableSubscriptions, pattern: str = ">", after: str | None = None) -> Page:
-    """Topics as a topology writes them, those made on first use included."""
+    """Topics as a topology writes them, topics made on first use included."""
     check_pattern(pattern)
     with subs.ctx.lock:
         found = {name: t for name, t in subs.ctx.topic_by_name.items() if matches(pattern, name)}

@@ -106,7 +106,7 @@ class SubscriptionRows:
 
 
 class AdapterRows:
-    """Rows of adapters, those that wait for their system included. Called under the same lock."""
+    """Rows of adapters, waiting ones included. Called under the same lock."""
 
     def __init__(self, state: ConsumersState) -> None:
         self._state = state

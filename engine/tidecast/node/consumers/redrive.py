@@ -146,7 +146,7 @@ def checked(
     try:
         behind = {int(queue): int(token) for queue, token in after or []}
     except (TypeError, ValueError):
-        raise ConfigError(f"after: {after!r}: allowed is what a page called next") from None
+        raise ConfigError(f"after: {after!r}: allowed is the `next` of a page") from None
     return program, behind
 
 
@@ -165,10 +165,10 @@ def redrive(
 ) -> dict[str, Any]:
     """Deliver dead letters of one subscription again, each once; ``dry_run``: only say which.
 
-    ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which this
+    ``reason``: letters whose reason has this text; ``key``: of this key; ``where``: for which this
     filter holds, which sees them as they lie in the dead-letter topic; at most ``limit``.
-    ``after``: what the page before called ``next``; that is None when there is nothing more.
-    ``to``: publish them to this durable topic instead, for all who read it. Raises ConfigError,
+    ``after``: the ``next`` of the page before; it is None at the end.
+    ``to``: publish them to this durable topic instead. Raises ConfigError,
     and NotFound where another engine keeps the dead letters.
     """
     program, behind = checked(limit, where, after)

@@ -1,4 +1,4 @@
-"""Durable subscriptions of a node: who consumes which queues, from where, and how far they are.
+"""Durable subscriptions of a node: their consumers, queues and positions.
 
 All runs under one lock; the puller's tables are changed by commands to its thread. Its own news go
 into the inbox of a helper thread (inline: `work`), which saves positions every SAVE_INTERVAL_S.
@@ -171,7 +171,7 @@ class DurableSubscriptions(Observer):
         self.state.set_puller(None)
 
     def work(self, now_ns: int | None = None) -> int:
-        """One cycle of the puller and what it brought (inline nodes)."""
+        """One cycle of the puller, and its events (inline nodes)."""
         if self.puller is None:
             return 0
         done = self.puller.work(now_ns)
@@ -303,7 +303,7 @@ class DurableSubscriptions(Observer):
             wake_queue(self._wakes.array, self.ctx.bells, here.queues[queue_index].row)
 
     def await_appends(self) -> None:
-        """Let the archiver append what was published here until now: `ROUNDS_MAX` cycles at most.
+        """Let the archiver append messages published here until now: `ROUNDS_MAX` cycles at most.
 
         Without the lock. A queue that does not keep up, or whose disk refuses, is `coming`.
         """
@@ -322,9 +322,9 @@ class DurableSubscriptions(Observer):
         return topic in self.durable.unread_topics
 
     def position(self, topic: str, queue_index: int) -> int | None:
-        """The oldest token of a queue that some subscription has not settled; None: no one reads.
+        """The oldest token of a queue that is not acknowledged; None: no subscription.
 
-        Retention keeps it. A subscription whose topic is not open counts by what was saved.
+        Retention keeps it. A subscription whose topic is not open counts by its saved position.
         """
         if places.holds_all(self.state, topic):
             return 0
@@ -363,7 +363,7 @@ class DurableSubscriptions(Observer):
             return self._grant(subscription, member)
 
     def _report_gone(self, subscription: SubscriptionState, client_id: int) -> None:
-        """Tell a new member what is gone at the place from which it gets records."""
+        """Report to a new member the records that were deleted at its position."""
         for event in list(subscription.gone):
             cursor = subscription.cursors.get((event.topic, event.queue))
             if cursor is None or self.position_of(cursor)[0] > event.end:
@@ -434,7 +434,7 @@ class DurableSubscriptions(Observer):
         places.remove(self.state, *subscription.key)
 
     def drop(self, subscription: SubscriptionState, reason: str) -> None:
-        """Serve a subscription no more; what is stored of it stays. With the lock held."""
+        """Stop serving a subscription; its stored state stays. With the lock held."""
         for member in list(subscription.members.values()):
             self._report_expelled(subscription, member, reason)
             self._leave(subscription, member)
@@ -454,7 +454,7 @@ class DurableSubscriptions(Observer):
         """A subscription whose queues are here. Raises NotFound."""
         found = self.subscriptions.get((pattern, name))
         if pattern not in self.topics and places.is_shared(self.ctx, pattern):
-            self.durable.topic(pattern)  # says who keeps it
+            self.durable.topic(pattern)  # its error names the owner
         if found is None:
             places.check_sound(self.state, pattern, name)
             raise NotFound(
@@ -521,7 +521,7 @@ class DurableSubscriptions(Observer):
     def _gated(
         self, subscription: SubscriptionState, cursor: CursorState, queue_map: QueueMap
     ) -> bool:
-        """A queue that a growth made waits until the older ones are settled up to their cuts."""
+        """A queue that a growth made waits until older queues are acknowledged up to their cuts."""
         gated = False
         if queue_map.epoch:
             acked = [
@@ -535,7 +535,7 @@ class DurableSubscriptions(Observer):
         return gated
 
     def position_of(self, cursor: CursorState) -> tuple[int, int]:
-        """(first token that is not settled, next token to deliver) of a cursor."""
+        """(first token that is not acknowledged, next token to deliver) of a cursor."""
         assert self.puller is not None
         puller = self.puller
         mark, next_token = puller.call(entries.position_of, puller.words, cursor.number)
@@ -600,7 +600,7 @@ class DurableSubscriptions(Observer):
             self._leave(*found)
 
     def client_gone(self, client_id: int) -> None:
-        """A client died or left: its members go, what they had outstanding goes to others."""
+        """A client died or left: its members go, and others get their outstanding records."""
         with self.lock:
             for subscription, member in list(self.consumers.values()):
                 if member.client == client_id:
@@ -705,7 +705,7 @@ class DurableSubscriptions(Observer):
             self.letters.add(*found, dead)
 
     def complete_dead(self, dead: Dead) -> None:
-        """A dead record is stored, or dropped and reported: settle it."""
+        """A dead record is stored, or dropped and reported: acknowledge it."""
         if self.puller is not None:
             puller = self.puller
             puller.call(
@@ -720,7 +720,7 @@ class DurableSubscriptions(Observer):
         with self.lock:
             for subscription, member in list(self.consumers.values()):
                 if member.number == number:
-                    self._report_expelled(subscription, member, "it wrote what it may not")
+                    self._report_expelled(subscription, member, "it wrote invalid acks")
                     self._leave(subscription, member)
 
     def _report_expelled(

@@ -1,4 +1,4 @@
-"""State of durable subscriptions on a node: their cursors and members, and who owns what."""
+"""State of durable subscriptions on a node: their cursors and members, and the owners."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class QueueState:
     """Tokens of which the last read failed."""
 
     def set_paused(self, paused: bool) -> bool:
-        """Pause or resume it; what it was before."""
+        """Pause or resume it; its state before."""
         before, self.paused = self.paused, paused
         return before
 
@@ -77,14 +77,14 @@ class TopicState:
     """Positions in queues that engines share; None: with all others of this engine."""
     owned: Callable[[], bool] = lambda: True
     directory: Path | None = None
-    """Of the queues; None: what is paused is not kept."""
+    """Of the queues; None: pauses are not kept."""
 
     def configure(self, config: TopicConfig, queue_map: QueueMap) -> None:
         """The topic's settings, or its queues, have changed."""
         self.config, self.map = config, queue_map
 
     def set_paused(self, paused: bool) -> bool:
-        """Pause or resume all queues; what it was before."""
+        """Pause or resume all queues; the state before."""
         before, self.paused = self.paused, paused
         return before
 
@@ -119,7 +119,7 @@ class MemberState:
 
 @dataclass(slots=True)
 class SubscriptionState:
-    """A durable subscription: what is saved of it, its cursors by (topic, queue), its members."""
+    """A durable subscription: its saved state, its cursors by (topic, queue), its members."""
 
     number: int
     saved: SavedSubscription

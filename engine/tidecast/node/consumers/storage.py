@@ -1,8 +1,8 @@
 """Where subscriptions are kept on disk, and what becomes of them when queues move.
 
-What is known of queues that engines share lies with the queues, in the directory of their owner
-(`tidecast.log.takeover`): so the next owner finds what the one before had stored, and one that is
-not the owner any more writes where nobody reads. All else lies in the engine's data directory.
+The state of queues that engines share lies with the queues, in the directory of their owner
+(`tidecast.log.takeover`): so the next owner finds the state of the owner before, and an engine that
+is no longer the owner writes where no engine reads. All else lies in the engine's data directory.
 
 A consumer of queues that another engine has may be open here all the same: it *stands by*, and gets
 its records once this engine has taken the queues.
@@ -53,7 +53,7 @@ class PausedTopic(msgspec.Struct):
 
 
 def save_paused(here: TopicState) -> None:
-    """Keep what is paused. Raises StorageError."""
+    """Keep the paused topics and queues. Raises StorageError."""
     if here.directory is None:
         return
     path = here.directory / PAUSED_NAME
@@ -70,7 +70,7 @@ def save_paused(here: TopicState) -> None:
 
 
 def restore_paused(state: ConsumersState, here: TopicState) -> None:
-    """Pause what was paused before the restart, and report it."""
+    """Pause the topics and queues that were paused before the restart, and report it."""
     if here.directory is None:
         return
     path = here.directory / PAUSED_NAME
@@ -79,7 +79,7 @@ def restore_paused(state: ConsumersState, here: TopicState) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError, msgspec.MsgspecError) as problem:
-        found = PausedTopic(topic=True)  # what was paused is not known: nothing is delivered
+        found = PausedTopic(topic=True)  # the paused queues are not known: nothing is delivered
         state.ctx.note(rec.ALERT, rec.Code.FILE_DAMAGED, here.config.wire_id, -1)
         state.durable.stand(
             here.config.name,
@@ -107,7 +107,7 @@ def _mark_of_pause(queue: int, name: str) -> str:
 def report_paused(
     state: ConsumersState, topic: str, queue: int, name: str, *, paused: bool
 ) -> None:
-    """Notify all clients; of a pause those that connect later, too."""
+    """Notify all clients; of a pause also clients that connect later."""
     durable, mark = state.durable, _mark_of_pause(queue, name)
     event = events.DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused)
     if paused:
@@ -172,7 +172,7 @@ def check_durable(state: ConsumersState, topic: str, *, here: bool = True) -> No
         why = "is live, it keeps nothing: use subscribe(), or make it durable"
         raise ConfigError(f"topic {topic} {why}")
     if here and not state.durable.keeps(config):
-        state.durable.topic(topic)  # says who does
+        state.durable.topic(topic)  # its error names the owner
 
 
 def check_target(state: ConsumersState, topic: str) -> None:
@@ -237,7 +237,7 @@ def put(state: ConsumersState, saved: SavedSubscription) -> None:
             here.store.save(msgspec.structs.replace(saved, cursors=mine))
         except StorageError:
             if here.owned():
-                raise  # else the next owner has removed the directory: nobody waits for this
+                raise  # else the next owner has removed the directory: no caller waits for this
     if is_shared(state.ctx, saved.pattern):
         state.store.remove(saved.pattern, saved.name)  # of before the topic was shared
     else:
@@ -310,7 +310,7 @@ def forget_damaged(state: ConsumersState, pattern: str, name: str) -> bool:
 
 
 def holds_all(state: ConsumersState, topic: str) -> bool:
-    """Is a subscription of a topic damaged? Nobody knows what of it it has not acked."""
+    """Is a subscription of a topic damaged? Then its unacked records are not known."""
     return any(matches(pattern, topic) for pattern, _ in list(state.unsound))
 
 
@@ -319,7 +319,7 @@ def taken(
 ) -> tuple[list[SavedSubscription], list[SubscriptionState]]:
     """Queues have come here: the subscriptions that came with them and are not known here yet.
 
-    Known ones resume where the owner before had them. Second: those whose file is damaged.
+    Known ones resume where the owner before had them. Second: subscriptions whose file is damaged.
     """
     if here.store is None:
         return [], []
@@ -340,7 +340,7 @@ def taken(
 
 
 def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> SavedSubscription:
-    """A subscription by pattern may have other queues here; what came is true of ``topic``."""
+    """A subscription by pattern may have other queues here; this state is of ``topic``."""
     starts = dict(mine.redrive_start)
     for queue, token in came.redrive_start.items():
         starts[queue] = max(token, starts.get(queue, 0))
@@ -363,7 +363,7 @@ def _letters_in(saved: SavedSubscription, topic: str) -> dict[str, LetterNumbers
 
 
 def gone(state: ConsumersState, name: str) -> None:
-    """Shared queues have left: what is stored of them is the next owner's to say."""
+    """Shared queues have left: from now on the next owner stores their state."""
     _forget_pauses(state, name)
     for key, subscription in list(state.subscriptions.items()):
         saved = subscription.saved

@@ -17,7 +17,7 @@ Confirms = Callable[[dict[str, Any], bool], bool]
 
 
 def confirms_of(state: ConsumersState, subscription: SubscriptionState) -> Confirms:
-    """The check that a letter is one of this subscription, as its headers claim.
+    """The check that a letter is of this subscription, as its headers claim.
 
     It must name a record of a queue that the subscription has here. An engine's own letters are
     then true. Others (of an older engine) are if that record is still there, and is the letter's.

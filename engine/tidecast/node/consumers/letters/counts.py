@@ -62,7 +62,7 @@ class LetterCounts:
         self._due_s = 0.0
 
     def advance(self) -> bool:
-        """Count what has to be counted. True: there is more to read at once."""
+        """Count the letters to count. True: there is more to read at once."""
         now_s = self._state.ctx.now_s()
         if now_s < self._due_s:
             return False

@@ -4,7 +4,7 @@ The letters of one subscription in the queues of one topic are one producer, and
 its sequence. Number, place and reason are saved with the positions before the letter is published.
 After a crash the next engine, here or where the queues are then, opens the producer's session
 behind the last number that is known to be durable and sends the later ones again: the keeper of the
-dead letters drops those that it has. Nothing here waits, so that a keeper that is away delays no
+dead letters drops letters that it has. Nothing here waits, so that a keeper that is away delays no
 other letters.
 """
 
@@ -27,7 +27,7 @@ HISTORY_BYTES = 1 << 20
 """Of a producer's ring; a longer letter has a longer ring."""
 META_BYTES_MAX = 64 * 1024
 PRODUCERS_OPEN_MAX = 64
-"""Sessions that are kept open; one that is idle gives way."""
+"""Sessions that are kept open; an idle session gives way."""
 
 Letter = tuple[SubscriptionState, CursorState, Dead]
 _Place = tuple[int, int]
@@ -74,7 +74,7 @@ class NumberedPublisher(Protocol):
         """Append an encoded message if there is room."""
 
     def close(self) -> None:
-        """End the session; what is in the ring is still sent."""
+        """End the session; messages in its ring are still sent."""
 
 
 class NumberedClient(Protocol):
@@ -106,7 +106,7 @@ Say = Callable[[str, Letter, TidecastError], None]
 
 @dataclass(slots=True)
 class _Producer:
-    """The letters of one subscription in one topic: its open session, and those that wait."""
+    """The letters of one subscription in one topic: its open session, and the letters that wait."""
 
     subscription: SubscriptionState
     topic: str
@@ -135,7 +135,7 @@ class NumberedLetters:
         say: Say,
         drop: Say,
     ) -> None:
-        """``save``: a subscription, now; raises StorageError. ``drop``: nobody can store it."""
+        """``save``: a subscription, now; raises StorageError. ``drop``: it cannot be stored."""
         self._state, self._save, self._connect = state, save, connect
         self._read, self._encode, self._say, self._drop = read, encode, say, drop
         self._producers: dict[tuple[tuple[str, str], str], _Producer] = {}
@@ -267,7 +267,7 @@ class NumberedLetters:
                 return
 
     def _opened(self, one: _Producer) -> NumberedPublisher:
-        """The session; a producer that nobody remembers begins again."""
+        """The session; a producer that is not remembered begins again."""
         if one.publisher is not None:
             self._connect().hear()  # nothing else does: the topic may be deleted, and created again
             problem = one.publisher.producer_session.problem("block")
@@ -310,7 +310,7 @@ class NumberedLetters:
             self._save(one.subscription)
 
     def _durable(self, one: _Producer) -> list[Letter]:
-        """Letters that are durable, and their records not settled yet."""
+        """Letters that are durable, and whose records are not acknowledged yet."""
         if one.publisher is None:
             return []
         with self._state.lock:
