@@ -505,8 +505,7 @@ def test_a_channel_that_the_viewer_does_not_have_begins_with_all_of_it(
     """One seq for all of them began it with changes of data that the viewer never had."""
     name = _node(engine).name
     with control.live("nodes", "overview") as witness:
-        witness.next("nodes", "snapshot")
-        seen = witness.next("overview", "delta")
+        seen = witness.next("overview", "snapshot")
         with control.live("nodes", "overview", after={"overview": seen["seq"]}) as feed:
             feed.next("nodes", "snapshot")
             feed.until("nodes", lambda data: name in data["nodes"])
