@@ -145,7 +145,7 @@ def _fork(client: socket.socket, listening: socket.socket) -> None:
 
 
 def _answer(client: socket.socket) -> None:
-    """Hand a descriptor of this process to the client, who may look at it after its end."""
+    """Send the client a descriptor of this process: it stays valid after the process ends."""
     own = os.pidfd_open(os.getpid())
     socket.send_fds(client, [b"\1"], [own])
     os.close(own)

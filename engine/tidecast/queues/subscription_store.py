@@ -172,7 +172,7 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
         self.redriven = sorted((q, t) for q, t in done if t >= self.redrive_start.get(q, 0))
 
     def forget_letters(self, queues: Collection[int] | None = None) -> None:
-        """The topic of the dead letters is deleted, or these of its queues are created again."""
+        """Drop the marks of some queues of the dead-letter topic. None: the topic is deleted."""
         if queues is None:
             self.letters_from = {
                 topic: starts

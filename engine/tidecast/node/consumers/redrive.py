@@ -50,7 +50,7 @@ class Page:
     """It begins behind what may be left."""
     more: bool = False
     recreated: set[int] = field(default_factory=set)
-    """Queues that are created again: the marks are of letters that are deleted."""
+    """Queues that were deleted and created again: the marks belong to the deleted letters."""
 
     @property
     def is_all(self) -> bool:

@@ -287,7 +287,7 @@ class DurableSubscriptions(Observer):
                 places.gone(self.state, name)
 
     def _topic_deleted(self, name: str) -> None:
-        """None of its dead letters is left: its marks would hide those of one created again."""
+        """Forget the marks of letters in a deleted topic: new letters get the same places."""
         with self.lock:
             for subscription in self.subscriptions.values():
                 saved = subscription.saved

@@ -43,7 +43,7 @@ class Sent(msgspec.Struct):
     starts: _Pairs
     is_all: bool
     recreated: list[int] = []
-    """Queues that are created again since the marks."""
+    """Queues that were deleted and created again since the request's marks."""
 
 
 def marks_of(subs: DurableSubscriptions, pattern: str, name: str) -> dict[str, Any]:

@@ -21,10 +21,10 @@ class Turn:
         self._sent: set[tuple[int, int]] = set()
 
     def sent_of(self, topic: object) -> set[tuple[int, int]]:
-        """(queue, token) of letters that were sent and that no mark is known to have.
+        """(queue, token) of letters that were sent again and may not be noted yet.
 
-        The caller changes the set. ``topic``: the open topic of the letters; of one that is created
-        again none was sent.
+        The caller changes the set. ``topic``: the open topic of the letters. When it is another
+        object than before, the topic was opened again, and the set is empty.
         """
         if topic is not self._topic:
             self._topic, self._sent = topic, set()
