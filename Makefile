@@ -14,8 +14,8 @@ SOURCES := $(shell find engine backend -name '*.py')
 PYTHON ?= python3
 ARGS ?=
 
-# Of two cores, two workers leave a third idle: tests wait for processes, disks and clocks.
-WORKERS ?= 3
+# More workers than cores: tests wait for processes, disks and clocks.
+WORKERS ?= 5
 SECONDS ?= 60
 MESSAGES ?= 10000000
 SHARDS ?= 8

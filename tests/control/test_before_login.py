@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 from starlette.websockets import WebSocketDisconnect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -194,6 +196,24 @@ def test_metrics_by_way_of_a_proxy_need_a_key(control: Running, name: str) -> No
 
 
 # --- live feeds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "problem", [OperationalError("SELECT", {}, Exception()), psycopg.OperationalError("away")]
+)
+def test_a_live_feed_without_the_database_says_so(
+    control: Running, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    """It answered 500 and logged a failed handshake: a page could not tell this from a defect."""
+
+    async def away(*_: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr("tidecast_control.live.socket.actor_of", away)
+    with pytest.raises(ConnectionClosed) as closed, control.live("nodes") as feed:
+        feed.read()
+    assert closed.value.rcvd is not None
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1013, "database_unavailable")
 
 
 def test_one_user_has_a_share_of_live_feeds(

@@ -30,6 +30,8 @@ from tidecast.protocol.rate_limit import BURST_PACKETS_MIN
 from tidecast.queues.leases.store import Listing, ListLeases
 from tidecast.telemetry.views import connect_inside
 from tidecast_control import server
+from tidecast_control.api import crud
+from tidecast_control.apply import routes as apply_routes
 from tidecast_control.settings import Settings
 
 RATE_BYTES = 200_000
@@ -116,9 +118,11 @@ def test_an_engine_registers_and_applies_what_is_wanted(
 
 
 def test_a_write_of_a_topic_answers_when_the_engine_has_applied_it(
-    control: Running, engine: Engine
+    control: Running, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A publisher that opens the topic then finds it with its settings, and keeps it."""
+    for module in (crud, apply_routes):  # an answer waits a second: beside load that is too short
+        monkeypatch.setattr(module, "APPLIED_WITHIN_S", 60.0)
     client = connect_inside(_node(engine), "at-once")
     for n in range(10):
         name = f"at.once{n}"

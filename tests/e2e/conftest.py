@@ -28,6 +28,7 @@ from playwright.sync_api import (
 )
 
 from tests.project import ROOT
+from tests.support import patience
 
 WAIT_MS = 60_000
 """A net under what hangs, not a claim about speed."""
@@ -60,16 +61,10 @@ class Platform:
 
 
 def _tidecast(*arguments: str, **env: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tidecast.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env={**os.environ, **env},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    command = [sys.executable, "-m", "tidecast.cli", *arguments]
+    code, text = patience.run(command, 110, env={**os.environ, **env})
+    assert code == 0, text
+    return text
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,6 +69,25 @@ def wait_ended(process: subprocess.Popen[str], timeout_s: float) -> int:
         except subprocess.TimeoutExpired:
             if patience.over():
                 raise
+
+
+def run(command: Sequence[str], timeout_s: float, **options: Any) -> tuple[int, str]:
+    """Run a command to its end; its exit code, and the text that it wrote. Raises TimeoutExpired.
+
+    ``options``: of `subprocess.Popen`.
+    """
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    patience = Patience(timeout_s)
+    with subprocess.Popen(command, **pipes, **options) as process:
+        while True:
+            try:
+                text, _ = process.communicate(timeout=0.05)
+            except subprocess.TimeoutExpired as problem:
+                if patience.over():
+                    process.kill()
+                    raise subprocess.TimeoutExpired(command, timeout_s, problem.output) from None
+            else:
+                return process.returncode, text
 
 
 def wait_until(condition: Any, timeout_s: float, what: str) -> None:

@@ -31,6 +31,8 @@ Ending = tuple[int, str]
 PING_S, AUTH_S, CLOSE_S = 1.0, 2.0, 2.0
 ROUTE = "WS /api/v1/live"
 TRY_AGAIN, RIGHTS_CHANGED = 1013, 4409
+DATABASE_AWAY: Ending = (TRY_AGAIN, "database_unavailable")
+DATABASE_ERRORS = (SQLAlchemyError, psycopg.Error)
 MESSAGE_BYTES_MAX = 64 * 1024
 APPENDING = ("messages:", "recorder:", "alerts", "audit", "moves")
 
@@ -57,6 +59,11 @@ async def serve(websocket: WebSocket) -> None:
         await websocket.accept()  # only then can a browser read the code
         await websocket.close(4000 + CATALOGUE[problem.problem].status, problem.problem)
         return
+    except DATABASE_ERRORS as problem:
+        log.warning("live feed: a socket is closed: %s", str(problem).splitlines()[0])
+        await websocket.accept()
+        await websocket.close(*DATABASE_AWAY)
+        return
     with opening:
         await websocket.accept()
         await _serve(Viewer(ctx, websocket, actor), websocket)
@@ -71,9 +78,9 @@ async def _serve(viewer: Viewer, websocket: WebSocket) -> None:
             code, reason = task.result()
     except (WebSocketDisconnect, RuntimeError):
         pass  # it is closed
-    except (SQLAlchemyError, psycopg.Error) as problem:
+    except DATABASE_ERRORS as problem:
         log.warning("live feed: a socket is closed: %s", str(problem).splitlines()[0])
-        code, reason = TRY_AGAIN, "database_unavailable"
+        code, reason = DATABASE_AWAY
     except Exception:
         log.exception("live feed: a socket is closed")
         code, reason = 1011, "internal"
