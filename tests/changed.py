@@ -102,6 +102,12 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         "tests/support/hosts/",
     ),
     "tests/control/test_drain_order.py": _LEASES,
+    "tests/control/test_lanes.py": (
+        f"{SERVICE}transports/",
+        f"{ENGINE}node/lanes.py",
+        f"{ENGINE}node/live/",
+        f"{ENGINE}transport/",
+    ),
     "tests/control/test_mirrors_kafka.py": (
         f"{SERVICE}mirrors/",
         f"{ENGINE}mirror/",

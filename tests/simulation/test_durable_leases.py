@@ -72,11 +72,25 @@ class Cluster:
         self.net, self.directory = net, directory
         self.leases = {"directory": str(directory), "lease_s": LEASE_S} | leases
 
-    def node(self, name: str, *topics: TopicConfig) -> SimulatedNode:
-        made = self.net.node(name, topics=list(topics) or [TOPIC], node={"leases": self.leases})
-        store: Any = made.engine.durable.leases._store
+    def node(
+        self,
+        name: str,
+        *topics: TopicConfig,
+        drained: bool = False,
+        transport: dict[str, Any] | None = None,
+    ) -> SimulatedNode:
+        about = {"leases": self.leases, "drained": drained}
+        made = self.net.node(name, list(topics) or [TOPIC], node=about, transport=transport)
+        return self._timed(made)
+
+    def again(self, node: SimulatedNode) -> SimulatedNode:
+        """A node that was killed, or that is killed now, starts again."""
+        return self._timed(self.net.restart(node))
+
+    def _timed(self, node: SimulatedNode) -> SimulatedNode:
+        store: Any = node.engine.durable.leases._store
         store._clock_ns = self.net.clock
-        return made
+        return node
 
     def keeper(self, topic: str = "orders") -> SimulatedNode | None:
         held = [n for n in self.net.nodes if topic in n.engine.durable.topics]
@@ -208,9 +222,7 @@ def test_a_drain_under_load_with_kills_loses_nothing(tmp_path: Path, seed: int) 
                 sent += 1
                 one.net.run(chance.randrange(1, 200_000))
             if turn in (2, 4):  # b takes over, and is killed on the way
-                nodes["b"] = one.net.restart(nodes["b"])
-                store: Any = nodes["b"].engine.durable.leases._store
-                store._clock_ns = one.net.clock
+                nodes["b"] = one.again(nodes["b"])
             other_node = nodes["ba"[turn % 2]]
             one.until_kept(other_node)
             assert nodes[name].engine.durable.leases.holds() == {}

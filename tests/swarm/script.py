@@ -16,6 +16,7 @@ NODES = ("a", "b", "c")
 """Node ``a`` owns the durable topic."""
 STEPS_MIN, STEPS_MAX = 20, 90
 RUN_US_MAX = 400_000
+LANES_MAX = 3
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How far ahead these times are, at most."""
     letters_away: bool = False
     """Another node than that of the durable topic keeps its dead letters."""
+    lanes: tuple[int, int, int] = (1, 1, 1)
+    """Of each node's transport when it starts first."""
+    lanes_change: bool = False
+    """An engine that starts again has other lanes."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -125,6 +130,7 @@ def draw(seed: int) -> Script:
     chosen = chance.choices(kinds, weights, k=chance.randint(STEPS_MIN, STEPS_MAX))
     steps = [_step(chance, kind) for kind in chosen]
     settings = _with_letters(seed, _with_delivery_times(seed, settings))
+    settings = _with_lanes(seed, settings)
     return Script(settings, _with_clock_steps(seed, steps))
 
 
@@ -135,6 +141,15 @@ def _with_letters(seed: int, settings: Settings) -> Settings:
         return settings
     share = chance.choice([0.02, 0.1, 0.3])
     return msgspec.structs.replace(settings, letters_away=True, term_share=share)
+
+
+def _with_lanes(seed: int, settings: Settings) -> Settings:
+    """Drawn apart, as the steps of the clock."""
+    chance = random.Random(f"lanes {seed}")
+    if chance.random() < 0.5:
+        return settings
+    a, b, c = (chance.randint(1, LANES_MAX) for _ in NODES)
+    return msgspec.structs.replace(settings, lanes=(a, b, c), lanes_change=chance.random() < 0.5)
 
 
 def _with_delivery_times(seed: int, settings: Settings) -> Settings:

@@ -16,14 +16,16 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from tests.support.durable import attach_again, rows_in, rows_of
 from tests.support.power import Disk, installed
 from tests.swarm import history
-from tests.swarm.script import NODES, Script, Settings, Step
+from tests.swarm.script import LANES_MAX, NODES, Script, Settings, Step
 from tidecast.api.start import Earliest, Tokens
 from tidecast.client.blocking import Connection
 from tidecast.client.core import connection as connections
-from tidecast.config.topology import TopicConfig, shm_dir
+from tidecast.config.topology import TopicConfig, Topology, shm_dir
 from tidecast.errors import GapError, TidecastError
 from tidecast.events import Gap, MessagesUnsent, RecordsGone
 from tidecast.log.queue_log import QueueLog
@@ -358,8 +360,8 @@ class World:
             TopicConfig(name=DEAD, mode="durable", owner=self.letters_at, fsync="batch", queues=2),
             TopicConfig(name=LIVE, flow=flow, history_bytes=settings.live_history_bytes),
         ]
-        for name in NODES:
-            node = self.net.node(name, topics=topics)
+        for name, lanes in zip(NODES, settings.lanes, strict=True):
+            node = self.net.node(name, topics=topics, transport={"lanes": lanes})
             self.directories.add(node.data_dir)
         self.rounds = {f"s{i}": 0 for i in range(settings.subscriptions)}
         self.members = [
@@ -501,13 +503,22 @@ class World:
 
     def _start(self, node: SimulatedNode) -> None:
         self.net.now_ns += self.net.step_ns  # incarnations are times
-        again = SimulatedNode(self.net, node.topology, node.data_dir, next(self.net._seeds))
+        topology = self._with_other_lanes(node.topology)
+        again = SimulatedNode(self.net, topology, node.data_dir, next(self.net._seeds))
         self.net.nodes.append(again)
         self.lives += 1
         for client in [c for c in self.clients if c.node == node.name]:
             client.find_again(again)
         for publisher in self.publishers:
             publisher.note_session()
+
+    def _with_other_lanes(self, topology: Topology) -> Topology:
+        if not self.settings.lanes_change:
+            return topology
+        [carrier] = topology.transports
+        lanes = 1 + (carrier.lanes + self.lives) % LANES_MAX
+        carrier = msgspec.structs.replace(carrier, lanes=lanes)
+        return msgspec.structs.replace(topology, transports=[carrier])
 
     def do_freeze(self, which: int, us: int, _c: int) -> None:
         """A node does nothing for a while (SIGSTOP)."""
