@@ -21,7 +21,7 @@ _PLAIN_UNIT = """
     kafka_adapter kafka_admin_clients kafka_administration kafka_attached kafka_brokers
     kafka_clients kafka_faststream kafka_groups kafka_guests kafka_keys kafka_limits kafka_offsets
     kafka_storage kafka_takeover kafka_wire layouts patience ports progress requests rpc
-    subscription_ended supported telemetry testing types warmup watch wire_keys
+    subscription_ended supported telemetry testing opening types warmup watch wire_keys
 """
 """Of tests/unit, these run no kernels of their own: what they use is tested by the others.
 

@@ -100,9 +100,17 @@ DURABLE = ("From `publish`", "From the ring to disk", "From disk")
 
 def files_of_walk(page: str, legs: tuple[str, ...]) -> set[str]:
     """Files that legs of the walk name."""
-    walk = page.partition("### The way of a message")[2].partition("\n### ")[0]
-    parts = re.split(r"\n(?=From )", walk)
-    found = [part for part in parts if part.startswith(legs)]
+    return _files_of(page, "### The way of a message", r"\n(?=From )", legs)
+
+
+def files_of_opening(page: str, legs: tuple[str, ...]) -> set[str]:
+    """Files that the steps of an opening name."""
+    return _files_of(page, "### The way to open", r"\n(?=Opening |On the way)", legs)
+
+
+def _files_of(page: str, heading: str, begin: str, legs: tuple[str, ...]) -> set[str]:
+    section = page.partition(heading)[2].partition("\n### ")[0]
+    found = [part for part in re.split(begin, section) if part.startswith(legs)]
     assert len(found) == len(legs)
     return {path for part in found for path, _ in NAMED.findall(part)}
 
@@ -112,6 +120,21 @@ def test_the_walk_of_a_message_is_short() -> None:
     page = PAGE.read_text("utf-8")
     assert 8 < len(files_of_walk(page, LIVE)) < 21
     assert 12 < len(files_of_walk(page, DURABLE)) < 30
+
+
+OPENING = {
+    ("Opening a publication",): 8,
+    ("Opening a publication", "Opening a durable"): 11,
+    ("Opening a subscription",): 10,
+}
+
+
+@pytest.mark.parametrize("legs", OPENING)
+def test_the_page_counts_the_files_of_an_opening(legs: tuple[str, ...]) -> None:
+    page = PAGE.read_text("utf-8")
+    assert len(files_of_opening(page, legs)) == OPENING[legs]
+    section = page.partition("### The way to open")[2]
+    assert "passes 8 files, a durable one 11, a subscription 10" in section
 
 
 def test_the_map_has_a_room_for_plausible_changes() -> None:

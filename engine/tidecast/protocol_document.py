@@ -308,7 +308,7 @@ PUBLISHER_STATES: tuple[Transition, ...] = (
         "[*]",
         "NEW",
         "the ring is made, its session is not begun",
-        "node.durable.publisher_side.PublisherSide.attach",
+        "node.durable.publisher_side.PublisherSide.bind_ring",
     ),
     *made_by(publisher_side.TRANSITIONS),
 )

@@ -303,7 +303,9 @@ def test_a_setup_of_before_a_session_began_changes_nothing_when_it_is_taken_late
     runtime, setup, block, topic = asked[-1]
     assert block.epoch == 0
     [source] = two.a.engine.durable.sources.values()
-    two.a.engine.durable.on_setup(runtime, setup, two.a.engine.durable.topics[topic].config)
+    two.a.engine.durable.owner_side.on_setup(
+        runtime, setup, two.a.engine.durable.topics[topic].config
+    )
     assert list(two.a.engine.durable.sources.values()) == [source], "its image stays"
     net.run(5e6)
     publisher.publish(b"b", ack="durable")

@@ -120,7 +120,7 @@ def _no_room(*_: Any, **__: Any) -> Any:
     raise SharedMemoryError("an engine archives at most 4096 publications")
 
 
-@pytest.mark.parametrize("breaks", ["add_source", "announce"])
+@pytest.mark.parametrize("breaks", ["add_source", "_connect"])
 def test_a_durable_publication_that_cannot_be_opened_leaves_no_open_session(
     breaks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_durable_publication_that_cannot_be_opened_leaves_no_open_session(
     with platform() as one:
         link = one.connect().link
         where: Any = (
-            one.durable.registry.tables if breaks == "add_source" else one.durable.publisher_side
+            one.durable.registry.tables if breaks == "add_source" else one.node._publications
         )
         with monkeypatch.context() as patch:
             patch.setattr(where, breaks, _no_room)

@@ -113,9 +113,14 @@ class Node:
         self._publications = Publications(ctx)
         self._images = Images(ctx, SessionTables(ctx.images_by_id))
         self.durable = Durable(ctx, self._publications, self._images, lease_store, storages)
-        self._publications.serve(self.durable)
+        self._publications.serve(self.durable.publisher_side)
         self.sessions = Sessions(
-            ctx, self._publications, self._images, self.peers, self.durable, self.wire_keys
+            ctx,
+            self._publications,
+            self._images,
+            self.peers,
+            self.durable.owner_side,
+            self.wire_keys,
         )
         self._subscriptions = Subscriptions(
             ctx, self._publications, self._images, self.durable.wanted, self.topic
@@ -404,7 +409,7 @@ class Node:
 
     def begin_publication(self, client_id: int, publication_id: int) -> None:
         """A continued publication's ring holds what the old one held. Raises NotFound, Conflict."""
-        self._publications.begin(client_id, publication_id)
+        self._publications.begin_continued(client_id, publication_id)
 
     def keep_publication(self, client_id: int, publication_id: int) -> None:
         """The engine stops: a client keeps what is not sent. Raises NotFound."""
@@ -449,7 +454,7 @@ class Node:
                 return
             for publication in list(self.context.pubs.values()):  # what their SETUPs say changes
                 if publication.runtime is not None and publication.slot >= 0:
-                    agent_tables.announce(self.context, publication)
+                    agent_tables.update_setup(self.context, publication)
 
     @property
     def bells(self) -> np.ndarray:

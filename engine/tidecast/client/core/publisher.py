@@ -123,7 +123,7 @@ class PublisherCore:
         self.producer_session: producer.ProducerSession | None = None
         """Sequences and acks; None: the topic is live."""
         self._ring = np.empty(0, dtype=np.uint8)
-        self._attach(options)
+        self._open_ring(options)
         self._await_session()
         if self._plain and not self._collects and type(self).__module__.startswith("tidecast."):
             for name, done in self._FAST.items():  # not of a subclass that may replace them
@@ -131,7 +131,7 @@ class PublisherCore:
 
     # --- opening, losing, reopening ---------------------------------------------------------------
 
-    def _attach(self, options: PublicationOptions) -> PublicationGrant:
+    def _open_ring(self, options: PublicationOptions) -> PublicationGrant:
         grant = self._connection.link.open_publication(self.topic, options)
         mapped = MappedFile.open(Path(grant.ring_path))
         ring = mapped.array
@@ -212,7 +212,7 @@ class PublisherCore:
         mapped, ring = self._mapped, self._ring
         ports.finish(self._port)  # its readers here read it to its end, then the next one
         unsent, incarnation = self._unsent_in_ring(), describe(ring).incarnation
-        grant = self._attach(self._continuing())
+        grant = self._open_ring(self._continuing())
         if not grant.continued and self._connection.link.incarnation != incarnation:
             self._report_unsent(unsent)
         mapped.close()
@@ -264,7 +264,7 @@ class PublisherCore:
         """Open the producer's next session; what is not durable moves into its ring."""
         self._moving_to = self.position
         move = producer.Move(self._mapped, self._ring)
-        self._attach(producer.continued(self.options, session, move.durable))
+        self._open_ring(producer.continued(self.options, session, move.durable))
         self._moves.begin(move)
         self._port[ports.P_BUSY] = 1  # nothing goes before it
         self._finish_move()

@@ -308,6 +308,10 @@ class OwnerSide:
 
     # --- events -----------------------------------------------------------------------------------
 
+    def keeps(self, config: TopicConfig) -> bool:
+        """Are the topic's queues kept by this node?"""
+        return self._registry.keeps(config)
+
     def on_setup(self, runtime: TransportRuntime, setup: Setup, config: TopicConfig) -> bool:
         """A producer's session as its node announces it. True: an image of it is there now."""
         topic, name = self._registry.topics.get(config.name), config.name

@@ -1,8 +1,12 @@
-"""Producers of this node whose topic another node keeps, or whose session may not begin yet.
+"""Producers of this node: their sessions, and the rings whose session is not open yet.
 
-The ring of such a publication holds what is not acked, by a consumer entry that ACK packets move,
-and its SETUP carries the producer's session. So the ring is the repeat buffer, and this node needs
-to know nothing about the queues. Called with the node's lock held.
+A session of a topic that this node keeps is open at once, unless older ones have to end first. If
+another node keeps the topic, the ring of the publication holds the messages that are not acked, by
+a consumer entry that ACK packets move, and its SETUP carries the producer's session. So the ring is
+the repeat buffer, and this node needs to know nothing about the queues.
+
+`Publications.open` calls `open_session`, `bind_ring` and, if the session is not open yet,
+`send_when_ready`. Called with the node's lock held.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from tidecast.api.link import PublicationOptions
 from tidecast.buffers.ring_file import consumers, describe
 from tidecast.buffers.writer import close_abandoned
 from tidecast.config.topology import TopicConfig
-from tidecast.errors import ConfigError, TidecastError
+from tidecast.errors import ConfigError, TidecastError, fenced
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -26,14 +30,19 @@ from tidecast.native.mapped import MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.recovery import Recovery
-from tidecast.node.durable.session_order import Held, PendingSessions
+from tidecast.node.durable.session_order import (
+    Grants,
+    Held,
+    PendingSessions,
+    claim_of_options,
+)
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.node.live import agent_tables
 from tidecast.node.live.publications import Publications
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Publication
-from tidecast.protocol.dedup import Producer, Session
+from tidecast.protocol.dedup import Producer, Session, producer_id
 from tidecast.protocol.state_table import StateTable
 
 UNREACHABLE = errno.EHOSTUNREACH
@@ -65,66 +74,95 @@ class PublisherSide:
         self,
         registry: SourceRegistry,
         pending: PendingSessions,
+        grants: Grants,
         recovery: Recovery,
         publications: Publications,
     ) -> None:
         self._registry, self._pending, self._recovery = registry, pending, recovery
+        self._grants = grants
         self._ctx, self._publications = registry.ctx, publications
         self._waiting: dict[str, list[MappedFile]] = {}
         """Rings of dead engines by topic: nobody can read them before the topic is there."""
         self._fenced: set[int] = set()
 
-    def begin(self, options: PublicationOptions, producer: int) -> Session:
-        """A session that the owner has yet to open. ``first_seq`` 0: the owner says."""
-        if options.first_seq is not None and not 0 <= options.first_seq <= wire.MESSAGE_SEQ_MAX:
-            raise ConfigError(f"first_seq: {options.first_seq}: allowed 1..{wire.MESSAGE_SEQ_MAX}")
-        named = options.producer or options.producer_id
-        first_seq = options.first_seq or (0 if named else 1)
-        unknown = Producer(producer, np.zeros(1, dtype=np.int64))
-        return Session(
-            unknown,
-            0,
-            first_seq,
-            max(first_seq - 1, 0),
-            0,
-            known=False,
-            line=options.line,
-            after=options.after,
-        )
+    # --- opening, in the order of `Publications.open` ---------------------------------------------
 
-    def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
-        """Make the ring of a new publication one that waits for acks."""
+    def open_session(
+        self, config: TopicConfig, options: PublicationOptions, session: int
+    ) -> Session:
+        """Open a producer's session, and fence older ones. ``session``: of its ring.
+
+        Its epoch is 0 while the topic's owner has yet to open it. Raises SequenceGap, Conflict,
+        Fenced, ConfigError.
+        """
+        producer = producer_id(options.producer) if options.producer else options.producer_id
+        producer = producer or self._ctx.random_id(61)
+        claim = claim_of_options(config.name, producer, session, options)
+        if not self._registry.keeps(config):
+            return _requested(options, producer)
+        topic = self._registry.topic(config.name)
+        if self._grants.overtaken(topic, claim):
+            raise fenced(config.name, claim.after)
+        if not self._grants.ready(topic, claim, 0.0):
+            return _requested(options, producer)
+        self._grants.fence(topic, producer, options.producer)
+        now_ns, born_ns = self._ctx.wall_ns(), self._ctx.stamp_ns()
+        opened = topic.producers.open(producer, options.first_seq, now_ns, claim.of_line, born_ns)
+        if opened.producer.named:  # others may come back under that name
+            topic.note_grant(opened)
+        return opened
+
+    def drop_session(self, config: TopicConfig, session: Session) -> None:
+        """The publication that was to be opened could not be made."""
+        if session.epoch:
+            topic = self._registry.topics[config.name]
+            topic.producers.close(session.producer, self._ctx.wall_ns())
+
+    def bind_ring(self, publication: Publication, session: Session, doorbell: int) -> None:
+        """Write a session into its new ring, and let the archiver read it if the session is open.
+
+        Else ACKs will move the ring's entry. Call it before the client knows the ring.
+        """
         ring = publication.mapped.array
         entry = archiver_tables.begin_ring(
             ring,
             producer=session.producer.id,
-            epoch=0,
+            epoch=session.epoch,
             first_seq=session.first_seq,
             doorbell=doorbell,
             line=session.line,
             after=session.after,
         )
-        pack_into("<q", ring, lay.ACK_STATE_AT, lay.ACK_OPENING)
-        publication.await_acks(entry)
+        if session.epoch == 0:
+            pack_into("<q", ring, lay.ACK_STATE_AT, lay.ACK_OPENING)
+            publication.await_acks(entry)
+            publication.fix_constant()
+            return
         publication.fix_constant()
+        topic = self._registry.topics[publication.topic.name]
+        source = self._registry.add(topic, publication.mapped, session, entry)
+        publication.archive(source)
+        self._registry.sources[source].belong_to(publication.id)
 
-    # --- events -----------------------------------------------------------------------------------
+    def unbind_ring(self, publication: Publication) -> None:
+        """The publication could not be opened after all: the archiver reads its ring no more."""
+        topic = self._registry.topics[publication.topic.name]
+        self._registry.remove(publication.source, topic, lay.ACK_ENDED)
 
-    def announce(self, publication: Publication, channel: int) -> None:
-        """Let a new publication be sent, once what its producer left on this node is acked.
+    def send_when_ready(self, publication: Publication) -> None:
+        """Send a publication whose session is not open, once older rings of its producer are acked.
 
-        One whose topic is kept here waits until its session may begin.
+        If this node keeps the topic, the publication waits until its session may begin.
 
         Its session fences older ones at the owner, and resumes behind the last sequence known
         there: what an older ring holds and the owner has not got would be left out for good. That
         goes also for a client that repeats it from its old ring: it may die during that.
         """
         now_s = self._ctx.now_s()
-        one = Held(publication, channel, now_s)
-        if publication.remote < 0:  # its session has begun, or its topic is live
-            self._add_to_sender(one)
-        else:
-            self._on(self._event_of(one, now_s), one, PublicationState.NEW)
+        one = Held(publication, publication.about().channel, now_s)
+        self._on(self._event_of(one, now_s), one, PublicationState.NEW)
+
+    # --- events -----------------------------------------------------------------------------------
 
     def begin_held(self, now_s: float) -> None:
         """Begin what need not wait any more, here and at those who asked."""
@@ -193,7 +231,7 @@ class PublisherSide:
             self._recovery.read_on(topic, publication.mapped)
             return
         if publication.slot >= 0:
-            agent_tables.announce(self._ctx, publication)
+            agent_tables.update_setup(self._ctx, publication)
         session = self._recovery.session_of(topic, ring, left=publication.closing)
         if session is not None:
             slot = self._registry.add(topic, publication.mapped, session, entry)
@@ -208,7 +246,7 @@ class PublisherSide:
         topic = self._registry.topics[source.topic]
         publication.await_acks(self._stop_reading(source, topic))
         if publication.runtime is not None:
-            agent_tables.announce(self._ctx, publication, topic.owner)
+            agent_tables.update_setup(self._ctx, publication, topic.owner)
         self._publications.check(publication)
 
     def end_orphan(self, one: Held) -> None:
@@ -242,12 +280,12 @@ class PublisherSide:
                 seq, _, _ = archiver_tables.ack_record(ring, describe(ring))
             agent_tables.add_publication(self._ctx, publication, one.channel, seq)
 
-    def say_left(self, publication: Publication) -> None:
+    def note_gone(self, publication: Publication) -> None:
         """A publisher is gone: if its session has not begun it must not fence one that lives."""
         if publication.remote < 0 or publication.slot < 0:
             return
         if not archiver_tables.ring_session(publication.mapped.array)[1]:
-            agent_tables.announce(self._ctx, publication)
+            agent_tables.update_setup(self._ctx, publication)
 
     def _older(self, publication: Publication) -> bool:
         """Closed rings of its producer are to be sent first; for one in use the owner waits."""
@@ -460,6 +498,25 @@ class PublisherSide:
         self._reap_orphans(self._ctx.now_s())
         self._report_unreachable()
         self._report_fenced()
+
+
+def _requested(options: PublicationOptions, producer: int) -> Session:
+    """A session that the owner has yet to open. ``first_seq`` 0: the owner decides it."""
+    if options.first_seq is not None and not 0 <= options.first_seq <= wire.MESSAGE_SEQ_MAX:
+        raise ConfigError(f"first_seq: {options.first_seq}: allowed 1..{wire.MESSAGE_SEQ_MAX}")
+    named = options.producer or options.producer_id
+    first_seq = options.first_seq or (0 if named else 1)
+    unknown = Producer(producer, np.zeros(1, dtype=np.int64))
+    return Session(
+        unknown,
+        0,
+        first_seq,
+        max(first_seq - 1, 0),
+        0,
+        known=False,
+        line=options.line,
+        after=options.after,
+    )
 
 
 Action = Callable[[PublisherSide, Held], None]

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from tidecast import events
 from tidecast.agents.archiver import state as ast
 from tidecast.agents.archiver.cycle import RETRY_NS
-from tidecast.api.link import PublicationOptions
 from tidecast.config.leases import SHARED
 from tidecast.config.topology import TopicConfig
-from tidecast.errors import StorageError, TidecastError, fenced
+from tidecast.errors import StorageError, TidecastError
 from tidecast.layout import counters as counters_layout
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
@@ -32,17 +31,13 @@ from tidecast.node.durable.leases import Leases
 from tidecast.node.durable.owner_side import OwnerSide
 from tidecast.node.durable.publisher_side import PublisherSide
 from tidecast.node.durable.recovery import Recovery
-from tidecast.node.durable.session_order import Grants, PendingSessions, claim_of_options
+from tidecast.node.durable.session_order import Grants, PendingSessions
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.node.live.images import Images
 from tidecast.node.live.publications import Publications
 from tidecast.node.live.receiver_tables import WantedTopics
-from tidecast.node.live.setup import Setup
-from tidecast.node.live.transports import TransportRuntime
-from tidecast.node.state import Publication
 from tidecast.node.storing.service import Storages, Storing
-from tidecast.protocol.dedup import Session, producer_id
 from tidecast.queues.leases.store import LeaseStore
 
 TICK_S = 0.5
@@ -68,7 +63,9 @@ class Durable:
         pending = PendingSessions()
         self.grants = Grants(self.registry, pending)
         self.recovery = Recovery(self.registry, self.grants)
-        self.publisher_side = PublisherSide(self.registry, pending, self.recovery, publications)
+        self.publisher_side = PublisherSide(
+            self.registry, pending, self.grants, self.recovery, publications
+        )
         self.owner_side = OwnerSide(self.registry, pending, self.grants, images)
         self.leases = Leases(self.registry, self, lease_store)
         self.storing = Storing(self.registry, storages, self.leases.lose)
@@ -367,86 +364,9 @@ class Durable:
         """The topic is there: take the rings that dead engines left for it."""
         self.publisher_side.take_own(name)
 
-    # --- sessions ---------------------------------------------------------------------------------
-
-    def begin(self, config: TopicConfig, options: PublicationOptions, session: int) -> Session:
-        """A producer opens a session; older ones of it are fenced.
-
-        ``session``: of its ring. Raises SequenceGap, Conflict, Fenced.
-        """
-        producer = producer_id(options.producer) if options.producer else options.producer_id
-        producer = producer or self.ctx.random_id(61)
-        claim = claim_of_options(config.name, producer, session, options)
-        if not self.registry.keeps(config):
-            return self.publisher_side.begin(options, producer)
-        topic = self.registry.topic(config.name)
-        if self.grants.overtaken(topic, claim):
-            raise fenced(config.name, claim.after)
-        if not self.grants.ready(topic, claim, 0.0):
-            return self.publisher_side.begin(options, producer)
-        self.grants.fence(topic, producer, options.producer)
-        now_ns, born_ns = self.ctx.wall_ns(), self.ctx.stamp_ns()
-        opened = topic.producers.open(producer, options.first_seq, now_ns, claim.of_line, born_ns)
-        if opened.producer.named:  # others may come back under that name
-            topic.note_grant(opened)
-        return opened
-
-    def abort(self, config: TopicConfig, session: Session) -> None:
-        """The publication that was to be opened could not be made."""
-        if session.epoch:
-            self.topics[config.name].producers.close(session.producer, self.ctx.wall_ns())
-
-    def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
-        """Let the archiver read a new publication. Before its client knows the ring."""
-        if session.epoch == 0:
-            self.publisher_side.attach(publication, session, doorbell)
-            return
-        topic = self.topics[publication.topic.name]
-        ring = publication.mapped.array
-        consumer = archiver_tables.begin_ring(
-            ring,
-            producer=session.producer.id,
-            epoch=session.epoch,
-            first_seq=session.first_seq,
-            doorbell=doorbell,
-        )
-        publication.fix_constant()
-        source = self.registry.add(topic, publication.mapped, session, consumer)
-        publication.archive(source)
-        self.sources[source].belong_to(publication.id)
-
-    def detach(self, publication: Publication) -> None:
-        """A publication could not be opened after all."""
-        topic = self.topics[publication.topic.name]
-        self.registry.remove(publication.source, topic, lay.ACK_ENDED)
-
-    def keeps(self, config: TopicConfig) -> bool:
-        """Are the topic's queues kept by this node?"""
-        return self.registry.keeps(config)
-
     def topic(self, name: str) -> DurableTopic:
         """A topic by name. Raises what kept it from being opened, NotFound."""
         return self.registry.topic(name)
-
-    def announce(self, publication: Publication, channel: int) -> None:
-        """See `PublisherSide.announce`."""
-        self.publisher_side.announce(publication, channel)
-
-    def say_left(self, publication: Publication) -> None:
-        """See `PublisherSide.say_left`."""
-        self.publisher_side.say_left(publication)
-
-    def has_arrived(self, publication: Publication) -> bool:
-        """See `PublisherSide.settled`."""
-        return self.publisher_side.has_arrived(publication)
-
-    def on_setup(self, runtime: TransportRuntime, setup: Setup, config: TopicConfig) -> bool:
-        """See `OwnerSide.on_setup`."""
-        return self.owner_side.on_setup(runtime, setup, config)
-
-    def evicted(self, session: int) -> None:
-        """See `OwnerSide.evicted`."""
-        self.owner_side.evicted(session)
 
     # --- from the archiver ------------------------------------------------------------------------
 

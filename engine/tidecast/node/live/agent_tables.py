@@ -67,7 +67,7 @@ def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tupl
 # --- publications ---------------------------------------------------------------------------------
 
 
-def publication_ring(
+def create_publication_ring(
     ctx: NodeContext,
     publication_id: int,
     config: TopicConfig,
@@ -78,7 +78,7 @@ def publication_ring(
     *,
     own: bool = False,
 ) -> MappedFile:
-    """The ring of a new publication. Raises SharedMemoryError; StorageError: no room to spool.
+    """Create a publication's ring. Raises SharedMemoryError; StorageError: no room to spool.
 
     ``own``: the engine itself publishes, and its name says so to the next engine.
     """
@@ -119,8 +119,8 @@ def publication_ring(
         ) from None
 
 
-def announce(ctx: NodeContext, publication: Publication, owner: int = 0) -> None:
-    """A running publication's acks come from elsewhere now (`Publication.remote`): say so.
+def update_setup(ctx: NodeContext, publication: Publication, owner: int = 0) -> None:
+    """Send a new SETUP of a running publication, for instance when another node acks it now.
 
     ``owner``: epoch of the owner so far; only a newer one may ack.
     """

@@ -1,15 +1,16 @@
 """Publications of this node: from the opening to the end.
 
-*Opening*: `Publications.open` reads top to bottom. A producer of a durable topic gets its session
-first (`ProducerSetups`), for its sequences are written into the ring. A continued publication
-begins once its client has copied the old ring (`begin`).
+*Opening*: `Publications.open` reads from top to bottom. A producer of a durable topic gets its
+session first (`ProducerSetups`), for its sequences are written into the ring. The sender and local
+subscribers get the ring at the end (`_connect`); that of a continued publication once its client
+has copied the old ring into it (`begin_continued`).
 
 *The topic is deleted*: the writer is notified (`PublicationEnded`), closes the ring behind the last
 message that it accepted, and the sender drains that. A writer that does not within
 `ENDING_PATIENCE_S` has its ring closed, and kept until it knows of the end: what it added is
 counted then. What any ring holds unsent when it goes is counted and reported, whatever the reason.
 
-Called with the node's lock held, except `begin` and `close`, which take it.
+Called with the node's lock held, except `begin_continued` and `close`, which take it.
 """
 
 from __future__ import annotations
@@ -42,22 +43,24 @@ ENDING_PATIENCE_S = 2.0
 class ProducerSetups(Protocol):
     """Sessions of durable producers, as publications need them."""
 
-    def begin(self, config: TopicConfig, options: PublicationOptions, session: int) -> Session:
+    def open_session(
+        self, config: TopicConfig, options: PublicationOptions, session: int
+    ) -> Session:
         """Open a producer's session for a ring. Raises SequenceGap, Conflict, Fenced."""
 
-    def abort(self, config: TopicConfig, session: Session) -> None:
+    def drop_session(self, config: TopicConfig, session: Session) -> None:
         """The ring could not be made."""
 
-    def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
-        """The ring is made: let it be archived, or await acks of the topic's owner."""
+    def bind_ring(self, publication: Publication, session: Session, doorbell: int) -> None:
+        """Write a session into its new ring; let it be archived, or await acks of the owner."""
 
-    def detach(self, publication: Publication) -> None:
+    def unbind_ring(self, publication: Publication) -> None:
         """The publication could not be opened after all."""
 
-    def announce(self, publication: Publication, channel: int) -> None:
-        """Let the sender have it, as soon as its session may begin."""
+    def send_when_ready(self, publication: Publication) -> None:
+        """Let the sender have a publication as soon as its session may begin."""
 
-    def say_left(self, publication: Publication) -> None:
+    def note_gone(self, publication: Publication) -> None:
         """Its publisher is gone."""
 
     def has_arrived(self, publication: Publication) -> bool:
@@ -89,16 +92,16 @@ class Publications:
         session = self._new_session(transport) if continued is None else continued.session
         producer = None
         if config.mode == "durable":
-            producer = self._producers.begin(config, options, session)
+            producer = self._producers.open_session(config, options, session)
         publication_id = next(ctx.ids)
         first = 0 if continued is None else continued.head
         try:
-            mapped = agent_tables.publication_ring(
+            mapped = agent_tables.create_publication_ring(
                 ctx, publication_id, config, session, slots, channel, first, own=client.of_engine
             )
         except BaseException:
             if producer is not None:
-                self._producers.abort(config, producer)
+                self._producers.drop_session(config, producer)
             raise
         publication = Publication(
             publication_id, client.id, config, session, mapped,
@@ -116,14 +119,14 @@ class Publications:
         client.publications.add(publication_id)
         try:
             if producer is not None:
-                self._producers.attach(publication, producer, client.doorbell)
+                self._producers.bind_ring(publication, producer, client.doorbell)
             if publication.begun:
-                self._begin(publication)
+                self._connect(publication)
         except BaseException:  # nobody may read its ring, which is unmapped
             if producer is not None and publication.source >= 0:
-                self._producers.detach(publication)
+                self._producers.unbind_ring(publication)
             elif producer is not None:
-                self._producers.abort(config, producer)
+                self._producers.drop_session(config, producer)
             self.forget(publication)
             raise
         ctx.note(rec.LOW, rec.Code.PUBLICATION_ADDED, session, config.wire_id, slots)
@@ -153,9 +156,12 @@ class Publications:
             if not ctx.pubs.of("session", session):
                 return session
 
-    def _begin(self, publication: Publication) -> None:
-        """Let a publication be sent, and read by local subscriptions."""
-        self._producers.announce(publication, publication.about().channel)
+    def _connect(self, publication: Publication) -> None:
+        """Give a ring to its sender and to the subscriptions of this node."""
+        if publication.remote >= 0:
+            self._producers.send_when_ready(publication)
+        elif publication.runtime is not None:
+            agent_tables.add_publication(self._ctx, publication, publication.about().channel)
         for subscription in self._ctx.subscriptions_to(publication.topic.name):
             self.read(publication, subscription)
 
@@ -173,15 +179,18 @@ class Publications:
             )
             self._ctx.notify(publication.client, event)
 
-    def begin(self, client_id: int, publication_id: int) -> None:
-        """A continued publication's ring is filled. Raises NotFound, Conflict."""
+    def begin_continued(self, client_id: int, publication_id: int) -> None:
+        """Connect a continued publication, whose ring its client has filled.
+
+        Raises NotFound, Conflict.
+        """
         with self._ctx.lock:
             publication = self._own(client_id, publication_id)
             if publication.begun:
                 raise Conflict(f"publication {publication_id} has begun already")
             publication.begin()
             continuation.hold(self._ctx, publication)
-            self._begin(publication)
+            self._connect(publication)
 
     def read(self, publication: Publication, subscription: Subscription) -> None:
         """Let a local subscription read a local publication's own ring."""
@@ -257,7 +266,7 @@ class Publications:
             return
         publication.close(self._ctx.now_s())
         close_abandoned(publication.mapped.array, self._ctx.bells, publication.about().slots)
-        self._producers.say_left(publication)
+        self._producers.note_gone(publication)
         topic, session = publication.topic.name, publication.session
         for subscription_id in publication.readers:
             self._ctx.notify_gone(
