@@ -33,6 +33,7 @@ from tidecast.config.topology import (
 from tidecast.errors import NotFound, TidecastError
 from tidecast.layout import packet as wire
 from tidecast.layout.packet import CHANNEL_PORT_OFFSET
+from tidecast.layout.sealed import SEAL_BYTES
 from tidecast.native.crypto.libcrypto import find_libcrypto
 from tidecast.version import VERSION
 
@@ -373,13 +374,16 @@ def _interface_finding(check: str, transport: TransportConfig, found: Interface)
             detail=f"{detail}: has no MULTICAST flag",
             mend=f"ip link set {found.name} multicast on",
         )
-    if transport.packet_bytes + IP_UDP_HEADER_BYTES > found.mtu:
+    sealed = transport.secure != "off"
+    most = (found.mtu - IP_UDP_HEADER_BYTES - (SEAL_BYTES if sealed else 0)) // 8 * 8
+    if transport.packet_bytes > most:
+        longer = f", {SEAL_BYTES} more when sealed," if sealed else ""
         return Finding(
             check=check,
-            status=WARN,
-            detail=f"{detail}: packets of {transport.packet_bytes} bytes "
+            status=FAIL if sealed else WARN,
+            detail=f"{detail}: packets of {transport.packet_bytes} bytes{longer} "
             "are sent in IP fragments: one lost fragment loses the packet",
-            mend=f"set packet_bytes to {(found.mtu - IP_UDP_HEADER_BYTES) // 8 * 8} or less",
+            mend=f"set packet_bytes to {most} or less",
         )
     return Finding(check=check, status=OK, detail=detail)
 

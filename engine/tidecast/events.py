@@ -127,6 +127,27 @@ class PeerHeard(Event, frozen=True):
     address: str
 
 
+class PathNarrow(Event, frozen=True):
+    """IP packets of ``wire_bytes`` to a target are longer than ``mtu``: they become fragments."""
+
+    transport: str
+    address: str
+    wire_bytes: int
+    mtu: int
+    packet_bytes_max: int
+
+
+class SendsRefused(Event, frozen=True):
+    """The kernel refused sends of a transport, the last one to ``address``. At most one in 10 s."""
+
+    transport: str
+    address: str
+    error: str
+    sends: int
+    wire_bytes: int
+    mtu: int
+
+
 class StaleIncarnation(Event, frozen=True):
     """Packets of an incarnation that was replaced were refused."""
 
@@ -762,20 +783,17 @@ def field_of(event: Event, name: str) -> str:
 
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
-    | PeerSilent | PeerHeard
-    | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | ForeignPlatform
-    | SetupNotUnderstood | TopicConflict
-    | WireKeyActive | WireKeyMissing | WireForgery
-    | MessagesDropped | RepliesDropped | RequestRefused | PayloadInvalid
-    | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced
-    | ProducersExpired | RingDrained | RingDropped | RingStranded | SegmentsDeleted
-    | QueuesTaken | QueuesReleased | QueuesLost | ConsumerStandsBy | PublisherRefused
-    | PublisherWaits | ProducerHole
-    | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
-    | SubscriptionDamaged | FileDamaged | DeadLetterNotStored | PositionsNotSaved | DeliveryPaused
-    | SubscriptionMoved | RecordsCancelled
-    | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
-    | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded
-    | AdapterWaits | AdapterOpened | StorageWaits | StorageBack
-    | KafkaClientRefused | KafkaGroupExpired | KafkaOffsetsNotStored | KafkaThrottled
+    | PeerSilent | PeerHeard | PathNarrow | SendsRefused | SubscriberEvicted | StaleIncarnation
+    | NodeConflict | ForeignPackets | ForeignPlatform | SetupNotUnderstood | TopicConflict
+    | WireKeyActive | WireKeyMissing | WireForgery | MessagesDropped | RepliesDropped
+    | RequestRefused | PayloadInvalid | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack
+    | TornTail | ProducerFenced | ProducersExpired | RingDrained | RingDropped | RingStranded
+    | SegmentsDeleted | QueuesTaken | QueuesReleased | QueuesLost | ConsumerStandsBy
+    | PublisherRefused | PublisherWaits | ProducerHole | RecordsGone | QueueUnreadable
+    | MessageDropped | MessageDead | ConsumerExpelled | SubscriptionDamaged | FileDamaged
+    | DeadLetterNotStored | PositionsNotSaved | DeliveryPaused | SubscriptionMoved
+    | RecordsCancelled | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack
+    | ConsumerRejoined | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded
+    | AdapterWaits | AdapterOpened | StorageWaits | StorageBack | KafkaClientRefused
+    | KafkaGroupExpired | KafkaOffsetsNotStored | KafkaThrottled
 )  # fmt: skip

@@ -579,6 +579,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "counters-row": lambda: record(counters.ROW_INFO),
     "counters": lambda: counters_table(counters.Counter),
     "node-counters": lambda: counters_table(counters.NodeCounter),
+    "transport-counters": lambda: counters_table(counters.TransportCounter),
     "queue-counters": lambda: counters_table(counters.QueueCounter),
     "gateway-counters": lambda: counters_table(counters.GatewayCounter),
     "key-counters": lambda: counters_table(counters.KeyCounter),

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import Eventually
+from tests.support.gateways import until_event
 from tests.support.hosts.cluster import PORT, Cluster, Host, Service
 from tests.support.lab import topology
 from tests.support.process import Child
+from tidecast.events import PathNarrow
 
 LAN = {"name": "lan", "kind": "udp-unicast", "interface": "eth0", "port": PORT}
 SEALED = LAN | {"secure": "required"}
@@ -65,3 +67,35 @@ def test_a_way_that_is_cut_is_named_and_what_it_carried_comes_afterwards(
     second.port.hear(first.number, heard=True)
     assert tallies[second.name].line() == f"wrong 0 of {N}"
     eventually(lambda: not silent(second), "the peer that is heard again", timeout_s=30)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_packets_beyond_the_mtu_of_one_path_arrive_in_fragments_and_are_reported(
+    cluster: Callable[[int], Cluster], eventually: Eventually
+) -> None:
+    """A tunnel on the way to one peer: the kernel refuses segments of that size to it."""
+    made = cluster(3)
+    first, second, third = made.hosts
+    first.port.namespace.ip("route", "add", second.port.address, "dev", "eth0", "mtu", "1200")
+    settings = topology(SEALED, topics=[{"name": "live.0", "history_bytes": 16 << 20}])
+    service = made.serve(settings)
+    service.tell("POST", "/transports/lan/keys/rotate?at_once=true")
+    for host in made.hosts:
+        made.join(host, settings)
+    client = first.node.connect()
+    for host in made.hosts:
+        eventually(lambda h=host: not silent(h), f"the peers of {host.name}", timeout_s=60)
+    tallies = [host.role("tally", host.node.url, "live.*", "1", str(N)) for host in (second, third)]
+    stream = first.role("stream", first.node.url, "live.0", "0", str(N))
+    names = {second.name, third.name}
+    eventually(lambda: receivers(first) == names, "both receivers", timeout_s=60)
+    stream.tell("go")
+    for tally in tallies:
+        assert tally.line() == f"wrong 0 of {N}"
+    narrow = until_event(client, PathNarrow)
+    assert narrow.address == f"{second.port.address}:{PORT}"
+    assert (narrow.wire_bytes, narrow.mtu, narrow.packet_bytes_max) == (1_468, 1_200, 1_128)
+    counters = first.node.counters("transport")
+    assert (counters["path_mtu"], counters["targets_cut"]) == (1_200, 1)
+    assert counters.get("sends_too_long", 0) == 0

@@ -75,6 +75,7 @@ def _sample() -> dict[str, Any]:
             "adapter": [about | {"name": "feed", "queues": 2, "records": 7, "lag": 4}],
             "key": [about | {"name": "shop", "denied": 3}, about | {"name": "(others)"}],
             "node": [about | {"name": "n1", "peers_silent": 1}],
+            "transport": [about | {"name": "lan", "path_mtu": 1500, "sends_too_long": 2}],
         },
         "publications": [publication], "images": [], "receivers": [], "subscriptions": {},
         "clients": 0, "queues": [queue], "durable_subscriptions": [subscription],

@@ -300,6 +300,7 @@ def enumerations() -> dict[str, str]:
     kafka = [f"{c.value:>3} {c.name}" for c in counters_lay.KafkaCounter]
     apis = [f"{c.value:>3} {c.name}" for c in counters_lay.KafkaApiCounter]
     adapters = [f"{c.value:>3} {c.name}" for c in counters_lay.AdapterCounter]
+    transports = [f"{c.value:>3} {c.name}" for c in counters_lay.TransportCounter]
     keys = [f"{c.value:>3} {c.name}" for c in counters_lay.KeyCounter]
     codes = [f"{c.value:>3} {c.name}" for c in rec.Code]
     found = {
@@ -310,6 +311,7 @@ def enumerations() -> dict[str, str]:
         "kafka_api_counters": apis,
         "adapter_counters": adapters,
         "key_counters": keys,
+        "transport_counters": transports,
         "recorder_codes": codes,
     }
     return {name: "\n".join(lines) + "\n" for name, lines in found.items()}

@@ -45,20 +45,21 @@ class Hosts:
         self.nodes: list[Node] = []
         self.clients: list[sync.Connection] = []
 
-    def add(self, node_id: int, **settings: Any) -> Node:
-        lan = TransportConfig(
-            name="lan", kind="udp-unicast", port=free_port(), socket_buffer_bytes=1 << 20
-        )
+    def add(
+        self, node_id: int, *, transport: dict[str, Any] | None = None, **settings: Any
+    ) -> Node:
+        about = {"port": free_port(), "socket_buffer_bytes": 1 << 20, **(transport or {})}
+        lan = TransportConfig(name="lan", kind="udp-unicast", **about)
         topic = TopicConfig(
             name="t", receiver_timeout_s=TIMEOUT_S, history_bytes=1 << 16, on_full="error"
         )
-        about = NodeConfig(
+        mine = NodeConfig(
             id=node_id,
             name=f"n{node_id}",
             image_timeout_s=TIMEOUT_S,
             addresses=settings.pop("addresses", []),
         )
-        topology = Topology(node=about, transports=[lan], topics=[topic], **settings)
+        topology = Topology(node=mine, transports=[lan], topics=[topic], **settings)
         made = Node(
             topology_from(topology),
             self.directory / f"{node_id}-{len(self.nodes)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 
@@ -166,6 +167,22 @@ def test_answers_go_to_where_a_packet_came_from(
     assert sent_to(answer.words, rx.names[:16], raw, raw.size) == 1
     assert _readable(send)
     assert packets_in(back) == [packet_builder.status()]
+
+
+def test_a_packet_that_the_kernel_finds_too_long_is_counted_with_its_target(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    send, receive = sockets
+    name = sockaddr(*receive.getsockname())
+    tx = wire_io.send_io(wire_io.KIND_UDP, send.fileno(), [[name] * 3] * 2, 65_528, False)
+    raw = np.zeros(65_528, dtype=np.uint8)
+    raw[wire.LENGTH_AT : wire.LENGTH_AT + 2] = np.frombuffer(
+        (65_520).to_bytes(2, "little"), dtype=np.uint8
+    )
+    assert sent(tx.words, raw, 65_528, 1, False) == -errno.EMSGSIZE
+    assert tx.io[wire_io.IO_TOO_LONG] == tx.io[wire_io.IO_ERRORS] == 2
+    assert tx.io[wire_io.IO_REFUSING] == 1
+    assert tx.io[wire_io.IO_ERRNO] == errno.EMSGSIZE
 
 
 def test_a_closed_socket_is_an_error_that_is_counted(

@@ -52,12 +52,13 @@ def test_a_packet_that_does_not_pass_in_one_piece_is_refused(
     }
     save_wire_keys(WireKeys().with_new("lan", 1), tmp_path / FILE_NAME)
     topology = topology_from({"transports": [wire]})
-    monkeypatch.setattr(sockets, "path_mtu", lambda _: 1500)
+    monkeypatch.setattr(sockets, "path_mtu", lambda *_: 1500)
     with pytest.raises(ConfigError) as raised:
         EmbeddedLink.open(topology=topology, mode="inline", data_dir=tmp_path)
     assert str(raised.value) == (
         "transport lan: packet_bytes: 65000: allowed at most 1432: a sealed packet is 40 bytes "
-        "longer, its IP and UDP headers have 28, and the MTU is 1500"
+        "longer, its IP and UDP headers have 28, and the MTU of the path to 239.77.9.9:23940 is "
+        "1500"
     )
 
 
@@ -76,7 +77,7 @@ def test_the_mtu_of_loopback_is_found(tmp_path: Path) -> None:
     try:
         [runtime] = link.node.runtimes.values()
         assert runtime.sockets is not None
-        assert sockets.path_mtu(runtime.sockets) >= 16_384
+        assert runtime.path_mtu(runtime.target_addresses()[0]) >= 16_384
     finally:
         link.close()
 

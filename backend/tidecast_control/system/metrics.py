@@ -15,6 +15,7 @@ from tidecast.layout.counters import (
     COLUMNS_OF,
     GATEWAY_GAUGES,
     KAFKA_GAUGES,
+    TRANSPORT_GAUGES,
     Counter,
 )
 from tidecast_control.live.channels import Facts
@@ -58,6 +59,7 @@ SERVERS: dict[str, frozenset[IntEnum]] = {
     "kafka_api": frozenset(),
     "adapter": frozenset(ADAPTER_GAUGES),
     "key": frozenset(),
+    "transport": frozenset(TRANSPORT_GAUGES),
     "node": frozenset(),
 }
 """Kinds of rows with columns of their own, and the gauges among these."""

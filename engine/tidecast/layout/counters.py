@@ -39,9 +39,9 @@ ROW_KIND_NAMES = (
     "subscription", "gateway", "kafka", "kafka_api", "adapter", "key",
 )  # fmt: skip
 """Rows of queues have the columns of `QueueCounter`, the gateway's those of `GatewayCounter`, the
-node's those of `NodeCounter`, the Kafka endpoint's those of `KafkaCounter`, its APIs' those of
-`KafkaApiCounter`, adapters' those of `AdapterCounter`, keys' those of `KeyCounter`, rows of
-subscriptions columns of their own."""
+node's those of `NodeCounter`, transports' those of `TransportCounter`, the Kafka endpoint's those
+of `KafkaCounter`, its APIs' those of `KafkaApiCounter`, adapters' those of `AdapterCounter`, keys'
+those of `KeyCounter`, rows of subscriptions columns of their own."""
 
 ROW_INFO = Layout(
     "counter row description",
@@ -425,6 +425,27 @@ class NodeCounter(IntEnum):
 
 
 @unique
+class TransportCounter(IntEnum):
+    """Columns of a UDP transport's row, written by the conductor. All but the gauges only grow."""
+
+    PATH_MTU = 0
+    """Gauge: bytes of the largest IP packet that reaches all targets in one piece; 0: not known."""
+    PACKET_BYTES = 1
+    """Gauge: bytes of the largest IP packet that the transport sends."""
+    TARGETS_CUT = 2
+    """Gauge: targets whose path is narrower than that, so that packets become IP fragments."""
+    SENDS_TOO_LONG = 3
+    """Sends that the kernel refused because they were longer than the path carries (EMSGSIZE)."""
+    SENDS_REFUSED = 4
+    """Sends that the kernel refused for another reason: no route, a firewall; no full buffer."""
+
+
+TRANSPORT_GAUGES = frozenset(
+    {TransportCounter.PATH_MTU, TransportCounter.PACKET_BYTES, TransportCounter.TARGETS_CUT}
+)
+
+
+@unique
 class KafkaCounter(IntEnum):
     """Columns of the Kafka endpoint's row. All but the gauges only grow."""
 
@@ -535,6 +556,7 @@ ADAPTER_GAUGES = frozenset({AdapterCounter.QUEUES, AdapterCounter.WAITING, Adapt
 
 COLUMNS_OF: dict[str, type[IntEnum]] = {
     "node": NodeCounter,
+    "transport": TransportCounter,
     "queue": QueueCounter,
     "gateway": GatewayCounter,
     "kafka": KafkaCounter,

@@ -102,6 +102,8 @@ class Code(IntEnum):
     RING_STRANDED = 49
     PEERS_CHANGED = 50
     PEER_UNHEARD = 51
+    PATH_NARROW = 52
+    SENDS_REFUSED = 53
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -160,6 +162,8 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.WIRE_FORGERY: (ALERT, "packet that is not authentic refused", ("source", "plain")),
     Code.PEERS_CHANGED: (LOW, "discovered peers changed", ("peers", "new", "moved", "left")),
     Code.PEER_UNHEARD: (ALERT, "discovered peer is not heard", ("transport", "silence_ms")),
+    Code.PATH_NARROW: (ALERT, "packets become IP fragments", ("transport", "mtu", "bytes")),
+    Code.SENDS_REFUSED: (ALERT, "kernel refuses sends", ("transport", "errno", "sends", "mtu")),
     Code.WIRE_KEY: (LOW, "packets are sealed under a new epoch", ()),
     Code.PUBLICATION_CUT: (ALERT, "ended with messages unsent", ("packets", "messages", "bytes")),
     Code.SUBSCRIPTION_DAMAGED: (ALERT, "file of a subscription damaged", ()),

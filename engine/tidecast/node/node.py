@@ -56,7 +56,7 @@ from tidecast.node.live.publications import Publications
 from tidecast.node.live.receiver_tables import SessionTables
 from tidecast.node.live.sessions import Sessions
 from tidecast.node.live.subscriptions import Subscriptions
-from tidecast.node.live.targets import Targets
+from tidecast.node.live.targets import Paths, Targets
 from tidecast.node.live.topics import Topics
 from tidecast.node.live.transports import Lane, Memory, TransportRuntime
 from tidecast.node.sealing.key_ring import WireKeyRing
@@ -110,6 +110,7 @@ class Node:
         self.peers = Peers(ctx, self._faults.name_seen)
         self.wire_keys = WireKeyRing(ctx, self.peers)
         self._targets = Targets(ctx, self.peers.report)
+        self._paths = Paths(ctx, self.peers.report)
         self._publications = Publications(ctx)
         self._images = Images(ctx, SessionTables(ctx.images_by_id))
         self.durable = Durable(ctx, self._publications, self._images, lease_store, storages)
@@ -268,6 +269,7 @@ class Node:
         attempt(self.sessions.try_refused, now)
         attempt(self.wire_keys.tick, now)
         attempt(self._targets.tick, now)
+        attempt(self._paths.tick, now)
         attempt(self.durable.tick, now)
         attempt(self._topics.forget_internal)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidecast.errors import ConfigError, Conflict
-from tidecast.layout.packet import CHANNEL_PORT_OFFSET, CHANNELS
+from tidecast.layout.packet import CHANNEL_ORDINARY, CHANNEL_PORT_OFFSET, CHANNELS
 from tidecast.native.system.filters import share_port
 
 _SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
@@ -175,14 +175,15 @@ def open_multicast(
 
 
 _IP_MTU = 14
-_UDP_HEADERS_BYTES = 28
+UDP_HEADERS_BYTES = 28
 
 
-def path_mtu(sockets: TransportSockets) -> int:
-    """Bytes of the largest IP packet to the first target that is not cut up; 0: not known."""
-    if not sockets.targets:
-        return 0
-    send = sockets.send
+def path_mtu(send: socket.socket, address: bytes) -> int:
+    """Bytes of the largest IP packet that reaches an address in one piece; 0: not known.
+
+    ``address``: 16 bytes, of the socket that sends there. The kernel knows the MTU of the route,
+    and what routers on the way have reported.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
         try:
             probe.setsockopt(
@@ -190,13 +191,14 @@ def path_mtu(sockets: TransportSockets) -> int:
                 socket.IP_MULTICAST_IF,
                 send.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4),
             )
-            probe.connect(_host_and_port(sockets.targets[0][0]))
+            probe.connect(host_and_port(address))
             return probe.getsockopt(socket.IPPROTO_IP, _IP_MTU)
         except OSError:
             return 0
 
 
-def _host_and_port(address: bytes) -> tuple[str, int]:
+def host_and_port(address: bytes) -> tuple[str, int]:
+    """The dotted address and the port of a ``sockaddr_in``."""
     return socket.inet_ntoa(address[4:8]), int.from_bytes(address[2:4], "big")
 
 
@@ -205,16 +207,27 @@ def target_at(host: str, port: int) -> list[bytes]:
     return [sockaddr(host, port + CHANNEL_PORT_OFFSET[c]) for c in range(CHANNELS)]
 
 
+def packet_bytes_max(mtu: int, extra: int) -> int:
+    """The largest `packet_bytes` that an MTU carries in one piece.
+
+    ``extra``: bytes by which each packet is longer on the wire, since it is sealed.
+    """
+    return max(mtu - UDP_HEADERS_BYTES - extra, 0) // 8 * 8
+
+
 def check_packet_fits(sockets: TransportSockets, name: str, packet_bytes: int, extra: int) -> None:
     """Raise ConfigError unless a packet that is longer by ``extra`` bytes passes in one piece."""
-    mtu = path_mtu(sockets)
-    most = (mtu - _UDP_HEADERS_BYTES - extra) // 8 * 8
-    if mtu and packet_bytes > most:
-        raise ConfigError(
-            f"transport {name}: packet_bytes: {packet_bytes}: allowed at most {most}: a sealed "
-            f"packet is {extra} bytes longer, its IP and UDP headers have {_UDP_HEADERS_BYTES}, "
-            f"and the MTU is {mtu}"
-        )
+    for target in sockets.targets:
+        address = target[CHANNEL_ORDINARY]
+        mtu = path_mtu(sockets.send, address)
+        most = packet_bytes_max(mtu, extra)
+        if mtu and packet_bytes > most:
+            host, port = host_and_port(address)
+            raise ConfigError(
+                f"transport {name}: packet_bytes: {packet_bytes}: allowed at most {most}: a sealed "
+                f"packet is {extra} bytes longer, its IP and UDP headers have {UDP_HEADERS_BYTES}, "
+                f"and the MTU of the path to {host}:{port} is {mtu}"
+            )
 
 
 def open_unicast(

@@ -34,6 +34,9 @@ KIND_UDP, KIND_MEMORY = 0, 1
 IO_KIND, IO_FD, IO_TARGETS, IO_GSO, IO_SEGMENTS_MAX, IO_ERRNO, IO_SOURCE = 0, 1, 2, 3, 4, 5, 6
 IO_CALLS, IO_SHORT, IO_ERRORS, IO_GSO_REFUSED = 7, 8, 9, 10
 IO_SEALS, IO_SEALED, IO_KEYLESS = 11, 12, 13
+IO_TOO_LONG, IO_REFUSING = 14, 15
+"""Sends that failed because they were longer than the path carries, and the target of the last send
+that failed (-1: an address that is no target)."""
 IO_FIELDS = 16
 MESSAGES_MAX = 64
 _ADDRESS = sys.SOCKADDR_IN_BYTES
@@ -253,8 +256,16 @@ def send_run(tx, target, channel, memory, at, stride, packets, padded, extra):
         io[IO_GSO] = 0  # the device or kernel refuses segmentation: plain sendmmsg from now on
         io[IO_GSO_REFUSED] += 1
         return 0
-    io[IO_ERRORS] += 1
+    _count_error(io, result, target)
     return result
+
+
+@inlined
+def _count_error(io, result, target):
+    io[IO_ERRORS] += 1
+    io[IO_ERRNO], io[IO_REFUSING] = -result, target
+    if result == -sys.EMSGSIZE:
+        io[IO_TOO_LONG] += 1
 
 
 @inlined
@@ -323,7 +334,7 @@ def send_to_address(tx, name, memory, n, node):
     io[IO_CALLS] += 1
     result = sys.sendmmsg(io[IO_FD], address_of(tx.headers), 1, sys.MSG_DONTWAIT)
     if result < 0 and result != -sys.EAGAIN and result != -sys.ECONNREFUSED:
-        io[IO_ERRORS] += 1
+        _count_error(io, result, -1)
     return result
 
 

@@ -2,27 +2,34 @@
 
 A transport with a list of peers of its own keeps to it. Each other one gets all of its list at
 once, by a command in its sender's thread; a list that is not sound changes nothing. Beacons tell a
-node that publishes nothing from one that is not reached. Called with the node's lock held.
+node that publishes nothing from one that is not reached. `Paths` looks after what the network and
+the kernel do not carry. Called with the node's lock held.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tidecast import events
 from tidecast.api.node import PeerAddress
 from tidecast.config.check import shown, unicast_problem
 from tidecast.config.topology import NODE_ID_MAX, PEERS_MAX
+from tidecast.layout import counters as counters_layout
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import NodeCounter
+from tidecast.layout.counters import TransportCounter as C
 from tidecast.node.context import NodeContext
 from tidecast.node.live.transports import TransportRuntime
+from tidecast.transport import wire_io
+from tidecast.transport.sockets import host_and_port, packet_bytes_max
 
 SILENT_S = 10.0
 """Ten beacons: a peer that is not heard for so long is reported."""
 LOOK_S = 1.0
+PATHS_LOOK_S, REFUSED_S = 5.0, 10.0
 
 
 @dataclass(slots=True)
@@ -154,6 +161,99 @@ class Targets:
                     }
                 )
         return found
+
+
+@dataclass(slots=True)
+class _Path:
+    """The counters row of a transport, and what was reported of it."""
+
+    row: int
+    narrow: dict[bytes, int] = field(default_factory=dict)
+    """The MTU of each target whose packets become fragments."""
+    errors: int = 0
+    reported_s: float = -REFUSED_S
+
+
+class Paths:
+    """Which targets of UDP transports are reached by whole packets, and which sends are refused."""
+
+    def __init__(self, ctx: NodeContext, report: Callable[[events.Event], None]) -> None:
+        self._ctx, self._report = ctx, report
+        self._of: dict[str, _Path] = {}
+        self._next_look_s = 0.0
+
+    def tick(self, now_s: float) -> None:
+        """Look at all transports."""
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + PATHS_LOOK_S
+        for name in self._ctx.runtimes:
+            lanes = self._ctx.runtimes.of(name)
+            if not lanes or lanes[0].sockets is None:
+                continue
+            path = self._of.get(name)
+            if path is None:
+                about = name, f"{name} {lanes[0].config.kind}"
+                path = _Path(self._ctx.counters.allocate(counters_layout.ROW_TRANSPORT, *about))
+                self._of[name] = path
+            self._look(lanes, path)
+            self._count(lanes, path, now_s)
+
+    def _look(self, lanes: list[TransportRuntime], path: _Path) -> None:
+        runtime, values = lanes[0], self._ctx.counters.values[path.row]
+        wire_bytes = runtime.wire_bytes
+        mtus = {each: runtime.path_mtu(each) for each in runtime.target_addresses()}
+        narrow = {each: mtu for each, mtu in mtus.items() if 0 < mtu < wire_bytes}
+        for each, mtu in narrow.items():
+            if path.narrow.get(each) == mtu:
+                continue
+            name = runtime.config.name
+            self._ctx.note(rec.ALERT, rec.Code.PATH_NARROW, 0, runtime.index, mtu, wire_bytes)
+            self._report(
+                events.PathNarrow(
+                    transport=name,
+                    address=_where(each),
+                    wire_bytes=wire_bytes,
+                    mtu=mtu,
+                    packet_bytes_max=packet_bytes_max(mtu, runtime.seal_bytes),
+                )
+            )
+        path.narrow = narrow
+        values[C.PATH_MTU] = min((mtu for mtu in mtus.values() if mtu), default=0)
+        values[C.PACKET_BYTES], values[C.TARGETS_CUT] = wire_bytes, len(narrow)
+
+    def _count(self, lanes: list[TransportRuntime], path: _Path, now_s: float) -> None:
+        ios = [state.tx.io for runtime in lanes for state in (runtime.tx_state, runtime.rx_state)]
+        errors = sum(int(io[wire_io.IO_ERRORS]) for io in ios)
+        too_long = sum(int(io[wire_io.IO_TOO_LONG]) for io in ios)
+        values = self._ctx.counters.values[path.row]
+        values[C.SENDS_TOO_LONG], values[C.SENDS_REFUSED] = too_long, errors - too_long
+        if errors == path.errors or now_s - path.reported_s < REFUSED_S:
+            return
+        sends, path.errors, path.reported_s = errors - path.errors, errors, now_s
+        runtime = lanes[0]
+        # A send that succeeded meanwhile leaves these as they are.
+        io = max(ios, key=lambda each: int(each[wire_io.IO_ERRORS]))
+        number, target = int(io[wire_io.IO_ERRNO]), int(io[wire_io.IO_REFUSING])
+        addresses = runtime.target_addresses()
+        address = addresses[target] if 0 <= target < len(addresses) else b""
+        mtu = runtime.path_mtu(address) if address else 0
+        self._ctx.note(rec.ALERT, rec.Code.SENDS_REFUSED, 0, runtime.index, number, sends, mtu)
+        self._report(
+            events.SendsRefused(
+                transport=runtime.config.name,
+                address=_where(address) if address else "",
+                error=os.strerror(number),
+                sends=sends,
+                wire_bytes=runtime.wire_bytes,
+                mtu=mtu,
+            )
+        )
+
+
+def _where(address: bytes) -> str:
+    host, port = host_and_port(address)
+    return f"{host}:{port}"
 
 
 def _heard_ns(lanes: list[TransportRuntime], node_id: int) -> int:

@@ -42,7 +42,7 @@ from tidecast.buffers.counters import CountersFile
 from tidecast.config.topology import TransportConfig
 from tidecast.errors import ConfigError
 from tidecast.layout import counters as counters_layout
-from tidecast.layout.packet import CHANNELS, SOURCE_AT
+from tidecast.layout.packet import CHANNEL_ORDINARY, CHANNELS, SOURCE_AT
 from tidecast.layout.sealed import SEAL_BYTES
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
@@ -52,12 +52,14 @@ from tidecast.node.sealing.transport_keys import SealedTransport
 from tidecast.protocol.sealing.receiver import LEARNED
 from tidecast.transport import wire_io
 from tidecast.transport.sockets import (
+    UDP_HEADERS_BYTES,
     TransportSockets,
     check_packet_fits,
     interface_address,
     no_filters,
     open_multicast,
     open_unicast,
+    path_mtu,
     target_at,
 )
 
@@ -248,8 +250,8 @@ class TransportRuntime:
                 beside=self.lane.beside,
             )
         self._filter(self.sockets)
-        if c.secure != "off":
-            check_packet_fits(self.sockets, c.name, c.packet_bytes, SEAL_BYTES)
+        if self.seal_bytes:
+            check_packet_fits(self.sockets, c.name, c.packet_bytes, self.seal_bytes)
         fds = [s.fileno() for s in self.sockets.receive]
         targets = [list(t) for t in self.sockets.targets]
         return self.sockets.send.fileno(), fds, targets, wire_io.KIND_UDP
@@ -349,6 +351,28 @@ class TransportRuntime:
         assert self.sockets is not None
         host, _ = self.sockets.send.getsockname()
         return str(host), self.config.port
+
+    @property
+    def seal_bytes(self) -> int:
+        """By so much a packet is longer since it is sealed."""
+        return 0 if self.config.secure == "off" else SEAL_BYTES
+
+    @property
+    def wire_bytes(self) -> int:
+        """The largest IP packet that is sent."""
+        return self.config.packet_bytes + self.seal_bytes + UDP_HEADERS_BYTES
+
+    def target_addresses(self) -> list[bytes]:
+        """The address of each target, 16 bytes, in their order: of the transport's own port."""
+        tx = self.tx_state.tx
+        size = 16 * CHANNELS
+        raw = tx.addresses[: int(tx.io[wire_io.IO_TARGETS]) * size].tobytes()
+        first = 16 * CHANNEL_ORDINARY
+        return [raw[at : at + 16] for at in range(first, len(raw), size)]
+
+    def path_mtu(self, address: bytes) -> int:
+        """Bytes of the largest IP packet that reaches an address in one piece; 0: not known."""
+        return 0 if self.sockets is None else path_mtu(self.sockets.send, address)
 
     def heard_ns(self, node_id: int) -> int:
         """When a packet of a node came last, by the agents' clock; 0: never."""
