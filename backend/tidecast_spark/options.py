@@ -211,6 +211,10 @@ SINK_OPTIONS: dict[str, str] = {
     "topic": "where rows without a `topic` column go",
     "stagingDir": "directory that all tasks and the driver share; default: in the checkpoint",
     "reservedHeaders": "refuse or drop headers whose names the engine reserves; default refuse",
+    "commit": "driver (default): the driver publishes a batch as a whole; partitions: each task "
+    "publishes its rows when it has all of them",
+    "otherRows": "commit=partitions, for a repeated task with other values: refuse (default), or "
+    "keep the rows of the first attempt",
     "writeId": "batch only: a name that makes a repeated write to the same topic one write",
     "rate": "rows a second to publish at most; 0 (default): as fast as it goes",
     "token": "key or token that the gateway asks for, or an engine that was started with one",
@@ -324,6 +328,8 @@ class SinkOptions:
     token: str
     servers: str = ""
     drop_reserved: bool = False
+    by_partitions: bool = False
+    keep_rows: bool = False
 
     @property
     def url(self) -> str:
@@ -345,10 +351,23 @@ def _rate(value: str) -> int:
     return 0 if value.strip() == "0" else _number("rate", value, ROWS_MAX)
 
 
-def _reserved(value: str) -> bool:
-    if value not in ("refuse", "drop"):
-        raise _problem("reservedHeaders", value, "allowed: refuse, drop")
-    return value == "drop"
+def _commit(found: Mapping[str, tuple[str, str]]) -> dict[str, bool]:
+    """The options of the publisher: the driver, or its tasks. Raises ConfigError."""
+
+    def get(name: str, allowed: Mapping[str, bool]) -> bool:
+        given = found.get(name.lower())
+        return False if given is None else bool(_choice(name, given[1], allowed))
+
+    by_partitions = get("commit", {"driver": False, "partitions": True})
+    if "otherrows" in found and not by_partitions:
+        raise ConfigError("option otherRows: it is for commit=partitions")
+    if by_partitions and _rate(found.get("rate", ("", "0"))[1]):
+        raise ConfigError(
+            "option rate: it is for commit=driver: with commit=partitions tasks publish side by "
+            "side. Limit the topic (tidecast topic edit --rate-bytes-per-s)"
+        )
+    keep = get("otherRows", {"refuse": False, "keep": True})
+    return {"by_partitions": by_partitions, "keep_rows": keep}
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -374,5 +393,10 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         rate=_rate(found.get("rate", ("", "0"))[1]),
         token=found.get("token", ("", ""))[1],
         servers=servers,
-        drop_reserved=_reserved(found.get("reservedheaders", ("", "refuse"))[1]),
+        drop_reserved=_choice(
+            "reservedHeaders",
+            found.get("reservedheaders", ("", "refuse"))[1],
+            {"refuse": False, "drop": True},
+        ),
+        **_commit(found),
     )

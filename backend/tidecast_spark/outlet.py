@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from tidecast.errors import (
     AuthError,
     ConfigError,
     EngineNotRunning,
+    Fenced,
     PayloadTooLarge,
     TidecastError,
     Timeout,
@@ -29,12 +30,20 @@ _RETRY_S = 0.5
 _STEP_ROWS = 4096
 _STALL_S = 60.0
 _SLICE_S = 0.05
+_POLL_S = 0.1
 
 
-def publish_batch(options: SinkOptions, area: StagingArea, batch: int, manifest: Manifest) -> None:
+def publish_batch(
+    options: SinkOptions,
+    area: StagingArea,
+    batch: int,
+    manifest: Manifest,
+    over: Callable[[], bool] = lambda: False,
+) -> None:
     """Publish a batch, topic by topic, and wait until it is durable. Raises TidecastError.
 
-    An engine that goes away meanwhile is tried again for half a minute.
+    An engine that goes away meanwhile is tried again for half a minute. ``over``: another attempt
+    has published it. Such an attempt fences this one, and gets a minute to do it.
     """
     for topic in manifest.rows:
         for attempt in range(1, TRIES_MAX + 1):
@@ -42,9 +51,44 @@ def publish_batch(options: SinkOptions, area: StagingArea, batch: int, manifest:
                 _publish_topic(options, area, batch, manifest, topic)
                 break
             except TidecastError as problem:
-                if not problem.retryable or attempt == TRIES_MAX:
+                fenced = isinstance(problem, Fenced) and bool(manifest.lane)
+                if not (problem.retryable or fenced) or attempt == TRIES_MAX:
                     raise
-                _pause(_RETRY_S * 2 ** (attempt - 1))
+                wait_s = _STALL_S if fenced else _RETRY_S * 2 ** (attempt - 1)
+                if _over_within(over, wait_s if manifest.lane else 0.0):
+                    return
+                if not manifest.lane:
+                    _pause(wait_s)
+
+
+def _over_within(over: Callable[[], bool], wait_s: float) -> bool:
+    end_s = _now_s() + wait_s
+    while _now_s() < end_s:
+        if over():
+            return True
+        _pause(min(_POLL_S, wait_s))
+    return over()
+
+
+def next_seq(options: SinkOptions, area: StagingArea, lane: str, topic: str) -> int:
+    """The sequence that a producer of the query continues with, as the log knows it.
+
+    Raises TidecastError.
+    """
+    import tidecast.sync
+
+    with (
+        tidecast.sync.connect(options.url, **_token(options)) as client,
+        client.publisher(topic, producer=_producer(area, lane)) as publisher,
+    ):
+        return publisher.position + 1
+
+
+def digest_of(table: Any) -> int:
+    """A number for the rows of a record batch, in whatever order they come."""
+    from tidecast_spark.putting import digest_rows
+
+    return int(digest_rows(table.num_rows, *row_columns(table)))
 
 
 def check_engine(options: SinkOptions) -> None:
@@ -107,6 +151,14 @@ def rows_of(area: StagingArea, batch: int, manifest: Manifest, topic: str) -> It
                 yield table
 
 
+def _token(options: SinkOptions) -> dict[str, Any]:
+    return {"token": options.token} if options.token else {}
+
+
+def _producer(area: StagingArea, lane: str) -> str:
+    return f"spark-{area.directory.name}{lane}"
+
+
 def _publish_topic(
     options: SinkOptions, area: StagingArea, batch: int, manifest: Manifest, topic: str
 ) -> None:
@@ -116,10 +168,9 @@ def _publish_topic(
     """
     import tidecast.sync
 
-    token: dict[str, Any] = {"token": options.token} if options.token else {}
-    producer = f"spark-{area.directory.name}"
+    producer = _producer(area, manifest.lane)
     with (
-        tidecast.sync.connect(options.url, **token) as client,
+        tidecast.sync.connect(options.url, **_token(options)) as client,
         client.publisher(
             topic, producer=producer, first_seq=manifest.first_seq[topic], on_full="block"
         ) as publisher,

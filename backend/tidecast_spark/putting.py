@@ -8,8 +8,18 @@ from tidecast.client.kernels.ports import bells_of, ring_of
 from tidecast.layout import packet as wire
 from tidecast.log.batch import seal_batch
 from tidecast.native.jit import held_kernel, inlined
-from tidecast.native.memory import address_of, bytes_at, copy, load_u8, store_i64, store_u16
+from tidecast.native.memory import (
+    address_of,
+    bytes_at,
+    copy,
+    load_i64,
+    load_u8,
+    store_i64,
+    store_u16,
+)
 
+_MIX_A, _MIX_B = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+_LOW_35, _LOW_32 = (1 << 35) - 1, (1 << 32) - 1
 META_BYTES_MAX = 8 + 2 * (2 + 65_535)
 FIELD_BYTES_MAX = 65_535
 """A key and headers may be this long at most; the caller has checked it."""
@@ -82,3 +92,53 @@ def first_reserved(header_at, headers, header_bits, n):
 def reseal(batch, n, token, time_ns):
     """Give a sealed batch ``batch[:n]`` another first token; the token behind it."""
     return seal_batch(batch, 0, n, token, time_ns)
+
+
+@inlined
+def _mixed(mix, word):
+    """One round of splitmix64 over a word more."""
+    mix = (mix ^ word) * _MIX_A
+    mix ^= (mix >> 29) & _LOW_35
+    mix *= _MIX_B
+    return mix ^ ((mix >> 32) & _LOW_32)
+
+
+@inlined
+def _mixed_field(mix, data, first, n):
+    at, end = first, first + n
+    mix = _mixed(mix, n + 1)
+    while at + 8 <= end:
+        mix = _mixed(mix, load_i64(data, at))
+        at += 8
+    word = 0
+    while at < end:
+        word = (word << 8) | load_u8(data, at)
+        at += 1
+    return _mixed(mix, word)
+
+
+@held_kernel
+def digest_rows(
+    n,
+    times,
+    time_bits,
+    key_at,
+    keys,
+    key_bits,
+    header_at,
+    headers,
+    header_bits,
+    value_at,
+    values,
+):
+    """The sum of a hash of each row: the same in whatever order the rows come."""
+    total = 0
+    for i in range(n):
+        mix = _mixed(0, times[i] if _valid(time_bits, i) else -1)
+        if _valid(key_bits, i):
+            mix = _mixed_field(mix, keys, key_at[i], key_at[i + 1] - key_at[i])
+        mix = _mixed(mix, 1)
+        if _valid(header_bits, i):
+            mix = _mixed_field(mix, headers, header_at[i], header_at[i + 1] - header_at[i])
+        total += _mixed_field(mix, values, value_at[i], value_at[i + 1] - value_at[i])
+    return total

@@ -1,7 +1,8 @@
 """``format("tidecast")`` as a sink, of batches and of streams, with exactly-once effect.
 
 Tasks stage their rows, the driver's commit publishes them in one producer session a query: see
-`tidecast_spark.staging`. A batch appears as a whole: nothing of one that failed is published.
+`tidecast_spark.staging`. A batch appears as a whole: nothing of one that failed is published. With
+``commit=partitions`` each task publishes its rows: see `tidecast_spark.claims`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -29,8 +31,9 @@ from pyspark.sql.types import StructType
 from tidecast.client.core.metadata import check_due_ns
 from tidecast.errors import ConfigError
 from tidecast.layout.header_names import DELIVER_AT, RESERVED, is_reserved
+from tidecast_spark.claims import ONCE, BatchOver, Claims, check_cut, claimed, finish, recut, sweep
 from tidecast_spark.options import SinkOptions, sink_options
-from tidecast_spark.outlet import first_reserved_row, publish_batch
+from tidecast_spark.outlet import digest_of, first_reserved_row, next_seq, publish_batch
 from tidecast_spark.staging import STAGED_SCHEMA, Staged, StagingArea
 
 _MAPS = ("map<string,binary>", "map<string,string>")
@@ -175,9 +178,45 @@ class _Writer:
     def _stage(self, query: str, batch: int, tables: Iterator[Any]) -> Message:
         task = TaskContext.get()
         partition, attempt = (0, 0) if task is None else (task.partitionId(), task.taskAttemptId())
-        given = self._options
+        given, area = self._options, self._area(query)
         rows = (normalised(one, given.topic, drop_reserved=given.drop_reserved) for one in tables)
-        return Message(self._area(query).stage(batch, partition, attempt, rows))
+        if area.manifest(batch) is None and (given.by_partitions or claimed(area, batch)):
+            return Message(self._publish(area, batch, partition, attempt, rows))
+        return Message(area.stage(batch, partition, attempt, rows))
+
+    def _publish(
+        self, area: StagingArea, batch: int, partition: int, attempt: int, rows: Iterator[Any]
+    ) -> Staged:
+        """Stage a partition, and publish what the first attempt staged. Raises TidecastError."""
+        staged = area.stage(batch, partition, attempt, rows, digest_of)
+        claims, given = Claims(area, partition), self._options
+
+        def due(topic: str) -> int:
+            # A query that is new has sent nothing; else the log knows, though the area was lost.
+            return next_seq(given, area, f"#{partition}", topic) if batch else 1
+
+        try:
+            claim = claims.take(batch, staged, due)
+            if claim.name != staged.name:
+                area.batch_dir(batch).joinpath(staged.name).unlink(missing_ok=True)
+                same = (claim.digest, claim.rows) == (staged.digest, staged.rows)
+                if not same and not given.keep_rows:
+                    raise recut(
+                        area,
+                        batch,
+                        f"partition {partition} had {sum(claim.rows.values())} rows in the attempt "
+                        f"that counts, and has other rows now ({sum(staged.rows.values())})",
+                    )
+            if not claims.durable(batch):
+                over = partial(claims.durable, batch)
+                publish_batch(given, area, batch, claim.manifest(partition), over)
+                claims.note_durable(batch)
+        except BatchOver:
+            area.forget(batch)
+        except FileNotFoundError:  # the file that the claim names: removed when the batch was over
+            if not claims.durable(batch):
+                raise
+        return replace(staged, published=True)
 
     def _commit(self, messages: list[Any], batch: int) -> None:
         staged = [one.staged for one in messages if one is not None]
@@ -187,12 +226,19 @@ class _Writer:
         if area.state().batch >= batch:  # committed before, and Spark did not come to note it
             area.forget(batch)
             return
+        published = {one.partition for one in staged if one.published}
+        if published:
+            check_cut(area, batch, {one.partition for one in staged})
+            if len(published) < len(staged):
+                raise recut(area, batch, "some of its tasks were started without commit=partitions")
+            finish(area, batch)
+            return
         manifest = area.commit(batch, staged)
         publish_batch(self._options, area, batch, manifest)
         area.done(batch, manifest)
 
     def _abort(self, messages: list[Any]) -> None:
-        staged = [one.staged for one in messages if one is not None]
+        staged = [one.staged for one in messages if one is not None and not one.staged.published]
         if staged:
             self._area(staged[0].query).drop(staged)
 
@@ -223,7 +269,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         name = f"{options.write_id}@{options.topic}" if options.write_id else ""
-        self._write = name or f"once-{uuid.uuid4().hex}"
+        self._write = name or f"{ONCE}{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage one task's rows. Raises ConfigError."""
@@ -232,7 +278,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def commit(self, messages: list[Any]) -> None:
         """Publish all rows; nothing if a write of this ``writeId`` was published before."""
         self._commit(messages, 0)
-        if not self._options.write_id:
+        if self._options.write_id:
+            return
+        if self._options.by_partitions:
+            sweep(self._options.staging_dir, time.time())  # an attempt given up may still come
+        else:
             self._area(self._write).remove()
 
     def abort(self, messages: list[Any]) -> None:

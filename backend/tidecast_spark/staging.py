@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ STAGED_SCHEMA = pa.schema(
 )
 
 
+_DIGEST_MASK = (1 << 63) - 1
+
+
 @dataclass(frozen=True)
 class Staged:
     """One file of one attempt of a task."""
@@ -46,15 +49,23 @@ class Staged:
     name: str
     rows: dict[str, int]
     """Rows by topic."""
+    digest: int = 0
+    """Of all rows, in whatever order; 0: none was asked for."""
+    published: bool = False
+    """The task has published its partition; see `tidecast_spark.claims`."""
 
 
 @dataclass
 class Manifest:
-    """The files of a batch, and each topic's sequence of its first row."""
+    """The files of a batch, and each topic's sequence of its first row.
+
+    ``lane``: of the query's producers, empty for the driver's.
+    """
 
     files: list[str]
     rows: dict[str, int]
     first_seq: dict[str, int]
+    lane: str = ""
 
 
 @dataclass
@@ -87,22 +98,30 @@ class StagingArea:
         return self.directory / f"{batch:012d}"
 
     def stage(
-        self, batch: int, partition: int, attempt: int, tables: Iterator[pa.RecordBatch]
+        self,
+        batch: int,
+        partition: int,
+        attempt: int,
+        tables: Iterator[pa.RecordBatch],
+        digest_of: Callable[[pa.RecordBatch], int] | None = None,
     ) -> Staged:
         """Write the rows of a task's attempt, in `STAGED_SCHEMA`, and wait for the device."""
         directory = self.batch_dir(batch)
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{partition:06d}-{attempt:010d}.arrow"
         rows: dict[str, int] = {}
+        digest = 0
         with path.open("wb") as file:
             with pa.ipc.new_stream(file, STAGED_SCHEMA) as writer:
                 for table in tables:
                     for one in table.column(0).value_counts().to_pylist():
                         rows[one["values"]] = rows.get(one["values"], 0) + one["counts"]
                     writer.write_batch(table)
+                    if digest_of is not None:
+                        digest = (digest + digest_of(table)) & _DIGEST_MASK
             file.flush()
             os.fsync(file.fileno())
-        return Staged(self.directory.name, batch, partition, path.name, rows)
+        return Staged(self.directory.name, batch, partition, path.name, rows, digest)
 
     def read(self, batch: int, name: str) -> Iterator[pa.RecordBatch]:
         """The rows of a staged file."""

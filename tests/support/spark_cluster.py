@@ -1,5 +1,7 @@
 """A stand-alone Spark cluster: a master and two workers, each a process of its own, on loopback.
 
+Each worker has an address of its own: Spark repeats a slow task only on another host.
+
 `python -m tests.support.spark_cluster MASTER DATA_DIR STAGING_DIR` is a driver of it: it copies
 topic `in` to topic `out`, once, however often it runs.
 """
@@ -10,7 +12,9 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyspark
 
@@ -50,20 +54,20 @@ class SparkCluster:
     def _worker(self, number: int) -> Process:
         work = self._directory / f"worker-{number}"
         size = ("--cores", "1", "--memory", "600m", "--work-dir", str(work))
-        return self._spawn("worker.Worker", *size, self.url)
+        return self._spawn("worker.Worker", *size, self.url, address=f"127.0.0.{1 + number}")
 
-    def _spawn(self, kind: str, *arguments: str) -> Process:
+    def _spawn(self, kind: str, *arguments: str, address: str = "127.0.0.1") -> Process:
         home, java = Path(pyspark.__file__).parent, find_java().home
         [core] = (home / "jars").glob("spark-core_*.jar")  # of the wheel, which is no distribution
         environment = {
             **os.environ,
             "JAVA_HOME": str(java),
             "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": address,
             "SPARK_SCALA_VERSION": core.name.removeprefix("spark-core_").partition("-")[0],
             "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
         }
-        where = ("--host", "127.0.0.1", "--webui-port", "0")
+        where = ("--host", address, "--webui-port", "0")
         command = [str(java / "bin" / "java"), *_JVM, "-cp", str(home / "jars" / "*")]
         return self._lab._process(
             [*command, f"{_DEPLOY}.{kind}", *where, *arguments],
@@ -75,21 +79,36 @@ class SparkCluster:
         """kill -9 of a worker and its executors: a host of the cluster is gone."""
         os.killpg(self.workers[number].pid, signal.SIGKILL)
 
+    def kill_executor(self, number: int) -> bool:
+        """kill -9 of a worker's executor, which the worker starts again. False: it has none."""
+        pids = Path(f"/proc/{self.workers[number].pid}/task").glob("*/children")
+        children = [int(pid) for one in pids for pid in one.read_text().split()]
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        return bool(children)
 
-def main(master: str, data_dir: str, staging: str) -> None:
-    """See module."""
+
+def cluster_session(name: str, master: str, config: Mapping[str, str]) -> Any:
+    """A session of a driver on this host."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = session(
-        "cluster",
+    return session(
+        name,
         master=master,
         config={
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
+            "spark.python.authenticate.socketTimeout": "120s",  # of a machine that is busy
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+            **config,
         },
     )
+
+
+def main(master: str, data_dir: str, staging: str) -> None:
+    """See module."""
+    spark = cluster_session("cluster", master, {})
     say("ready")
     told = {"dataDir": data_dir}
     frame = spark.read.format("tidecast").options(**told, topic="in").load()
