@@ -16,6 +16,7 @@ from tidecast.kafka.answers import cache as module
 from tidecast.kafka.answers import sending
 from tidecast.kafka.answers.cache import OVER_BYTES, READ_BYTES, TAIL_BYTES, Block, BlockCache
 from tidecast.kafka.answers.sending import Sending
+from tidecast.kafka.producing.fencing import whole_batches
 
 LOG: Any = "a log"
 NO_LIMIT = 1 << 62
@@ -198,6 +199,31 @@ def test_what_a_producer_sent_is_fetched_without_a_read_or_else_from_the_log_onc
     monkeypatch.undo()
     assert len(fetched()) < len(tail)  # short batches of the log share a record batch
     assert counters.of("blocks_read") == 1
+    bare.close()
+
+
+@pytest.mark.parametrize("value_n", [5, 90, 3000])
+def test_answers_of_a_client_that_reads_on_are_whole_blocks(
+    served: Served, monkeypatch: pytest.MonkeyPatch, value_n: int
+) -> None:
+    """Blocks that ended elsewhere were cut in two, and most of an answer was copied."""
+    bare, counters = served.bare(), served.endpoint.counters
+    n = 60_000 // (value_n + 7)
+    raw = batch_of(*[bytes(value_n)] * n)
+    count = n * (3_500_000 // len(raw))
+    for _ in range(count // n):
+        bare.produce("t", 0, raw)
+    monkeypatch.setattr(module, "IDLE_S", 0.0)
+    served.endpoint.cache.trim()
+    monkeypatch.undo()
+    offset, sizes = 0, []
+    while offset < count:
+        batches = whole_batches(bare.fetch("t", 0, offset, bytes_max=1 << 20)["records"])
+        head, _ = batches[-1]
+        offset = head.base_offset + head.last_offset_delta + 1
+        sizes.append(sum(each.batch_length + 12 for each, _ in batches))
+    assert counters.of("blocks_read") == len(sizes)
+    assert min(sizes[:-1]) >= (1 << 20) * 7 // 8
     bare.close()
 
 

@@ -369,7 +369,7 @@ class Connection:
                 return None
             pieces = _frame(api, version, correlation, answer)
             n = sum(len(each) for each in pieces)
-            if api.key == tables.FETCH or n <= FREE_BYTES or self.hold_more(n):
+            if n - self._held <= FREE_BYTES or self.hold_more(n):
                 break
             if api.key not in MADE_AGAIN:
                 self.endpoint.answers.force(n - self._held)

@@ -13,8 +13,9 @@ from tidecast.kafka.answers.cache import READ_BYTES, Block, BlockCache, Piece
 from tidecast.kafka.records import NoRoom, block_of_thread, encoder, room_of_thread
 from tidecast.log.queue_log import LogReader, QueueLog
 
-LOG_BYTES = 1 << 20
-"""Read from a log for one block."""
+LOG_BYTES, BLOCK_BYTES = 1 << 20, 1 << 20
+"""Read from a log at once; a block gets batches until it has so many bytes. So many ask the clients
+for, of a queue: an answer then takes whole blocks, and the next one begins where a block does."""
 KEPT_BYTES_MIN = 64 << 10
 """A shorter block is not kept: it is the end of a queue, and the next one is another."""
 READERS_MAX = 64
@@ -122,17 +123,29 @@ class Loads:
         source, n = read_batches(reader, token, LOG_BYTES)
         small = n < LOG_BYTES // 2
         room = room_of_thread(READ_BYTES) if small else self._cache.room(READ_BYTES)
-        try:
-            part = encoder().encode(source, n, room, limit=limit, bytes_max=READ_BYTES, epoch=epoch)
-        except NoRoom as problem:
-            room = np.empty(problem.need, dtype=np.uint8)
-            part = encoder().encode(source, n, room, limit=limit, bytes_max=1, epoch=epoch)
-        if part.used < n:
-            reader.give_back(n - part.used, part.behind if part.used else token)
-        data = room[: part.n_bytes].copy() if small else room
-        return Block(
-            log, epoch, token, data, used=part.n_bytes, end=max(part.behind, token), pins=1
-        )
+        size, behind = 0, token
+        while n:
+            try:
+                part = encoder().encode(
+                    source, n, room[size:], limit=limit, bytes_max=BLOCK_BYTES - size, epoch=epoch
+                )
+            except NoRoom as problem:
+                if size:
+                    reader.give_back(n, behind)
+                    break
+                room = np.empty(problem.need, dtype=np.uint8)
+                part = encoder().encode(source, n, room, limit=limit, bytes_max=1, epoch=epoch)
+            if part.n_bytes:
+                size, behind = size + part.n_bytes, part.behind
+            if part.used < n:
+                reader.give_back(n - part.used, behind)
+                break
+            missing = BLOCK_BYTES - size
+            if small or behind >= limit or missing < BLOCK_BYTES >> 3:
+                break
+            source, n = read_batches(reader, behind, missing * part.used // part.n_bytes)
+        data = room[:size].copy() if small else room
+        return Block(log, epoch, token, data, used=size, end=behind, pins=1)
 
     def _reader(self, log: QueueLog, token: int) -> LogReader:
         """A reader that nobody uses, best the one that has read up to ``token``."""
