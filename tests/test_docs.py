@@ -245,7 +245,7 @@ CODE_WORDS = re.compile(
 )
 """Words of `WORDS` that no comment and no docstring of these folders has.
 
-Schemas are left out: their docstrings are texts of the API. So are kernels: an edit compiles them.
+Kernels are left out: an edit compiles them.
 """
 CODE_FOLDERS = (
     *(f"engine/tidecast/{name}/" for name in ("app", "cli", "client", "control_link", "engine")),
@@ -276,6 +276,62 @@ def comments_are_plain(path: str, text: str) -> list[str]:
     ]
 
 
+TEXT_WORDS = re.compile(
+    "|".join(
+        rf"\b(?:{each})\b" for each in (*WORDS, "nonsense", "wants|as wanted", "for everybody")
+    ),
+    re.IGNORECASE,
+)
+"""Words that no text has which users read on the page, in the REST API, or in an error."""
+_OF_PAGE = re.compile(
+    r"/\*.*?\*/|(?<!:)//[^\n]*|>([^<>{}=;]*[a-z] [a-z][^<>{}=;]*)(?=[<{])"
+    r"|\"([^\"\n]*)\"|'([^'\n]*)'|`([^`]*)`",
+    re.DOTALL,
+)
+
+
+def page_texts(text: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of each text of several words in a source of the dashboard."""
+    for found in _OF_PAGE.finditer(text):
+        said = next((each for each in found.groups() if each), "")
+        if " " in said.strip():
+            yield text.count("\n", 0, found.start()) + 1, said
+
+
+def messages(text: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of each text of several words in a module: errors, descriptions of fields."""
+    tree = ast.parse(text)
+    quoted = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        said = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(said, str) and id(node) not in quoted and said.count(" ") > 1:
+            yield node.lineno, said
+
+
+def api_docstrings(text: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of what /api/v1/openapi.json shows of a module of routes or schemas."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            said = ast.get_docstring(node)
+            if said and not node.name.startswith("_"):
+                yield node.lineno, said
+
+
+def texts_are_plain(path: str, text: str) -> list[str]:
+    """No text that users read has a word of TEXT_WORDS. Layouts are left out, as kernels are."""
+    if path.endswith((".ts", ".tsx")):
+        said = [*page_texts(text)]
+    else:
+        said = [*messages(text)]
+        if path.endswith(("/routes.py", "/schemas.py")):
+            said += api_docstrings(text)
+    return [
+        f"{line}: {match[0]!r} in {' '.join(each.split())[:60]!r}: see WORDS for a better one"
+        for line, each in said
+        for match in TEXT_WORDS.finditer(re.sub(r"`[^`\n]*`", "0", each))
+    ]
+
+
 DOCS = [(path, text) for path, text in select(".md") if path != "CHANGELOG.md"]
 PAGE = re.compile(r"(?:docs/\w+|README|CONTRIBUTING)\.md")
 """Pages that users read."""
@@ -288,13 +344,20 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "tidecast verbs": (verbs_exist, DOCS),
     "the dashboard's commands": (page_commands_run, list(select(".tsx", under=("frontend/src",)))),
     "plain words": (words_are_plain, [each for each in DOCS if PAGE.fullmatch(each[0])]),
+    "plain texts": (
+        texts_are_plain,
+        [
+            *select(".ts", ".tsx", under=("frontend/src",)),
+            *(
+                each
+                for each in select(".py", under=("engine/", "backend/"))
+                if "/layout/" not in each[0]
+            ),
+        ],
+    ),
     "plain comments": (
         comments_are_plain,
-        [
-            each
-            for each in select(".py", under=CODE_FOLDERS)
-            if not each[0].endswith("/schemas.py") and "/kernels/" not in each[0]
-        ],
+        [each for each in select(".py", under=CODE_FOLDERS) if "/kernels/" not in each[0]],
     ),
 }
 
@@ -341,6 +404,30 @@ HARMLESS: list[tuple[str, str]] = [
 def test_allowed_words_are_used() -> None:
     for page, word in WORDS_ALLOWED:
         assert re.search(rf"\b{word}\b", prose(files()[page]), re.IGNORECASE), (page, word)
+
+
+PLANTED_TEXTS = [
+    ("page.tsx", "<p>\n  Publishing goes on.\n</p>\n"),
+    ("page.ts", 'hint: "nobody reads it",\n'),
+    ("errors.py", 'raise Bad(f"{x}: the engine tells them")\n'),
+    ("a/schemas.py", 'class A:\n    """A topic as wanted."""\n'),
+]
+
+
+@pytest.mark.parametrize(("path", "text"), PLANTED_TEXTS)
+def test_the_rule_of_texts_bites(path: str, text: str) -> None:
+    assert texts_are_plain(path, text)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("page.tsx", "// nobody reads it\n<p className='x y'>A topic, `settle` and {told}.</p>\n"),
+        ("errors.py", '"""Nobody reads it."""\nmend = x(told="a b")  # anew\n'),
+    ],
+)
+def test_the_rule_of_texts_leaves_code_alone(path: str, text: str) -> None:
+    assert not texts_are_plain(path, text)
 
 
 @pytest.mark.parametrize(("name", "text"), HARMLESS)

@@ -62,7 +62,7 @@ def run(settings: Settings, *, local_token: bool) -> None:
     if not server.started:
         raise Conflict(
             f"the control service could not start on {settings.host}:{settings.port}: choose "
-            "another port with --port, or end who has it (ss -ltnp shows it)"
+            "another port with --port, or end the process that has it (ss -ltnp shows it)"
         )
 
 

@@ -153,7 +153,7 @@ def check_forward(start: Positions, end: Positions) -> None:
                 raise GapError(
                     f"{topic}/{queue} {what}, the read stands at token {token}: it was deleted, "
                     "replaced or cut. Begin again with another checkpoint, or set "
-                    "failOnDataLoss=false to continue with what is there",
+                    "failOnDataLoss=false to continue with the records that are there",
                     (max(stop, 0), token),
                 )
 

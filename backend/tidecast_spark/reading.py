@@ -246,7 +246,7 @@ def read_gateway(
             n = selector.select(block, block.size, -1)
             if n < 0 or selector.w[W_AT] != block.size:
                 raise CorruptLog(
-                    f"{part.topic}/{part.queue}: what {settings.servers} sent arrived damaged: "
+                    f"{part.topic}/{part.queue}: the data of {settings.servers} arrived damaged: "
                     f"{CAUSES.get(n, 'its tokens are out of order')}"
                 )
             yield from decoder.batches(block, n)

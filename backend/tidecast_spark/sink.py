@@ -323,7 +323,7 @@ def writer_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool
         else:
             raise ConfigError(
                 "option stagingDir: needed, since option checkpointLocation names no directory: "
-                "give one that the driver and all tasks share"
+                "give a directory that the driver and all tasks share"
             )
         options = replace(options, staging_dir=staging)
     try:

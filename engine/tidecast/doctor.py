@@ -250,7 +250,7 @@ def check_shared_memory(place: Place) -> Iterator[Finding]:
         yield Finding(
             check="shared memory",
             status=WARN,
-            detail=f"no /dev/shm: rings lie in {directory}, on a disk perhaps",
+            detail=f"no /dev/shm: rings are in {directory}, on a disk perhaps",
             mend="mount -t tmpfs tmpfs /dev/shm",
         )
         return
@@ -325,7 +325,7 @@ def check_socket_buffers(place: Place) -> Iterator[Finding]:
             yield Finding(
                 check=kind,
                 status=WARN,
-                detail=f"{have} bytes, but the topology wants {want}: "
+                detail=f"{have} bytes, but the topology needs {want}: "
                 "bursts beyond it are lost (and repaired), unless the engine is root",
                 mend=f"sysctl -w net.core.{kind}={want}",
             )
@@ -408,7 +408,7 @@ def check_peers(place: Place) -> Iterator[Finding]:
                 check=check,
                 status=FAIL,
                 detail=f"{', '.join(unknown)}: no such host is known",
-                mend="mend peers in the topology, or DNS, or /etc/hosts",
+                mend="fix peers in the topology, or DNS, or /etc/hosts",
             )
         else:
             yield Finding(check=check, status=OK, detail=", ".join(transport.peers))
@@ -424,7 +424,7 @@ def _discovered_peers(place: Place, name: str, port: int) -> Finding:
         return Finding(
             check=check,
             status=WARN,
-            detail="none: it sends to nobody, and only receives",
+            detail="none: it only receives",
             mend="connect the engines to one control service, or set peers in the topology: "
             f"[other-host:{port}]",
         )

@@ -206,6 +206,6 @@ def fenced(topic: str, epoch: int) -> Fenced:
     """The error for a session that a newer one has taken over."""
     return Fenced(
         f"topic {topic}: a newer session of the same producer has begun (this one has epoch "
-        f"{epoch}): two publishers use one producer name; end this one, what it was not told to be "
-        "durable is not stored; if both are meant to run, give each a name of its own"
+        f"{epoch}): two publishers use one producer name; end this one: its messages "
+        "without an ack are not stored; if both are meant to run, give each a name of its own"
     )

@@ -252,7 +252,7 @@ IMAGE_STATES: tuple[Transition, ...] = (
         "incarnation is older than a known one",
         "node.live.peers.Peers.accept",
     ),
-    ("Pending", "Ignored", "nobody here subscribes", "node.live.sessions.Sessions._on_setup"),
+    ("Pending", "Ignored", "no subscription here", "node.live.sessions.Sessions._on_setup"),
     ("Ignored", "Unknown", "subscriptions changed", "node.live.receiver_tables.KnownSessions"),
     ("Pending", "Active", "image made, STATUS sent", "node.live.sessions.Sessions._make_image"),
     ("Active", "Closed", "END known and all is here", "agents.live.receiving.finish_if_complete"),

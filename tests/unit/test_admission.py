@@ -489,7 +489,7 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
     served = Served(tmp_path, token="secret")
     try:
         for wrong in (None, "guess"):
-            with pytest.raises(AuthError, match="wants a token"):
+            with pytest.raises(AuthError, match="needs its token"):
                 SocketLink.connect(tmp_path, "x", wrong)
         SocketLink.connect(tmp_path, "x", "secret").close()
     finally:

@@ -40,7 +40,7 @@ Metric = Literal[
 ]
 Webhook = Annotated[str, Field(max_length=2000), AfterValidator(checked_address)]
 WebhookSecret = Annotated[str, Field(max_length=200), AfterValidator(checked_secret)]
-WRITE_ONLY = "Write-only: it is shown masked; the masked value means the one that is stored"
+WRITE_ONLY = "Write-only: it is shown masked; the masked value keeps the stored secret"
 
 
 class AlertRuleSpec(Model):
@@ -66,7 +66,7 @@ class AlertRuleSpec(Model):
 
 
 class AlertRuleStatus(Status):
-    """How a rule does."""
+    """The state of a rule."""
 
     firing: Count = 0
     evaluated_at: datetime | None = None
@@ -78,7 +78,7 @@ class AlertRule(Resource[AlertRuleSpec, AlertRuleStatus]):
 
 
 class AlertRuleInput(ResourceInput[AlertRuleSpec]):
-    """An alert rule as wanted."""
+    """The desired state of an alert rule."""
 
 
 class SilenceSpec(Model):
@@ -101,7 +101,7 @@ class Silence(Resource[SilenceSpec, SilenceStatus]):
 
 
 class SilenceInput(ResourceInput[SilenceSpec]):
-    """A silence as wanted."""
+    """The desired state of a silence."""
 
 
 class Alert(View):
@@ -117,8 +117,8 @@ class Alert(View):
     state: Literal["firing", "resolved"]
     silenced: bool
     no_data: bool = Field(
-        False, description="A node it is about is not heard: the state is the last that is known"
+        False, description="A node of the alert is not heard: the state is the last known one"
     )
     started_at: datetime
     resolved_at: datetime | None = None
-    delivery: str = Field("", description="What the webhook answered last")
+    delivery: str = Field("", description="The last answer of the webhook")

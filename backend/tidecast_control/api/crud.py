@@ -186,8 +186,8 @@ def _write_routes(kind: Kind, router: APIRouter) -> None:
         typed(
             f"put_{kind.name}",
             put,
-            f"Make a {label} what the body says: created (201) or changed (200). A repeat "
-            "changes nothing.",
+            f"Create (201) or change (200) the {label} so that it is as the body describes. "
+            "A repeat changes nothing.",
             body=kind.input,
             response=Response,
             **common,
@@ -205,7 +205,7 @@ def _write_routes(kind: Kind, router: APIRouter) -> None:
         typed(
             f"patch_{kind.name}",
             patch,
-            f"Change some fields of a {label} (merge patch, RFC 7396).",
+            f"Change some fields of the {label} (merge patch, RFC 7396).",
             body=MergePatch,
             response=Response,
             **common,
@@ -294,7 +294,7 @@ def _delete_route(kind: Kind, router: APIRouter) -> None:
         typed(
             f"delete_{kind.name}",
             delete,
-            f"Delete a {label}; the plan of what was done.",
+            f"Delete a {label}; the answer is the plan.",
             if_unused=unused,
             **_common(kind),
         ),

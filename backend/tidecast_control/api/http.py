@@ -135,7 +135,7 @@ def checked(actor: Actor) -> Actor:
 
 AnyActor = Annotated[Actor, Depends(anyone, scope="function")]
 Who = Annotated[Actor, Depends(settled, scope="function")]
-DryRun = Annotated[bool, Query(description="Only say what would change; answers with a Plan")]
+DryRun = Annotated[bool, Query(description="Report the changes without making them: a Plan")]
 
 
 def needs(right: str) -> Any:

@@ -23,7 +23,7 @@ IdempotencyKey = Annotated[
         max_length=200,
         pattern=r"^[\x21-\x7e]+$",
         alias="Idempotency-Key",
-        description="A repeat with the same key and body is answered as the first time",
+        description="A repeat with the same key and body gets the first answer",
     ),
 ]
 ModelT = TypeVar("ModelT", bound=BaseModel)

@@ -40,14 +40,14 @@ async def apply(
     dry_run: DryRun = False,
     managed_by: Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")] = "",
     prune: Annotated[
-        bool, Query(description="Delete what has this managed_by and is left out")
+        bool, Query(description="Delete resources of this managed_by that are left out")
     ] = False,
     label: Annotated[
         list[Annotated[str, Query(max_length=320, pattern=r"^[^\x00=]+=[^\x00]*$")]],
-        Query(max_length=20, description="Prune only what has these labels"),
+        Query(max_length=20, description="Prune only resources with these labels"),
     ] = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
-    """Many documents, YAML or JSON: all of it or nothing."""
+    """Apply many documents, YAML or JSON: all of them or none."""
     raw = await request.body()
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media in YAML_TYPES:

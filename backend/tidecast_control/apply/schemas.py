@@ -12,7 +12,7 @@ DOCUMENTS_MAX = 20_000
 
 
 class Document(Model):
-    """One document: what the YAML between two `---` says."""
+    """One document: the YAML between two `---`."""
 
     kind: str = Field(min_length=1, max_length=50)
     metadata: dict[str, Any]

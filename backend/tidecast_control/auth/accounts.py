@@ -130,7 +130,7 @@ def delete_user(session: Session, name: str, actor: Actor, *, dry_run: bool = Fa
     if row is None:
         raise not_found("user", name)
     if actor.kind == "user" and actor.name == name:
-        raise ProblemError("conflict", "nobody deletes the user they are logged in as")
+        raise ProblemError("conflict", "a user cannot delete the account of this session")
     if row.role == "admin":
         _keep_an_admin(session, row)
     plan = resources.plan_of("user", name, _public(row), None, dry_run=dry_run)

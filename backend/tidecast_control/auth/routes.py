@@ -96,7 +96,7 @@ def me(actor: AnyActor) -> Identity:
 async def change_password(
     response: Response, session: Db, ctx: Ctx, actor: AnyActor, body: PasswordChange
 ) -> Identity:
-    """Change one's own password: all sessions of the user end, this one is replaced."""
+    """Change the password of this user: their sessions end, and this session is replaced."""
     change = partial(accounts.change_password, session, ctx.throttle, actor, body)
     token, renewed = await ctx.passwords.run(change)
     left_s = (renewed.expires_at - utc_now()).total_seconds() if renewed.expires_at else 0.0

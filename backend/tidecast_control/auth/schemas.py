@@ -33,14 +33,14 @@ class Identity(View):
 
 
 class PasswordChange(Model):
-    """One's own password."""
+    """The user's own password."""
 
     old: Annotated[str, Field(max_length=256)]
     new: Password
 
 
 class UserInput(Model):
-    """A user as wanted. ``password`` may be left out when the user exists."""
+    """The desired state of a user. ``password`` may be left out when the user exists."""
 
     role: Role = "viewer"
     password: Password | None = None

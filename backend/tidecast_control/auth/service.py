@@ -134,7 +134,7 @@ async def actor_of_session(
     if found is None or found.expires_at < now or found.disabled:
         raise ProblemError("unauthenticated", "the session ended: log in again")
     if now - found.used_at > idle:
-        raise ProblemError("unauthenticated", "nobody used the session for long: log in again")
+        raise ProblemError("unauthenticated", "the session was unused for long: log in again")
     if now - found.used_at > USED_NOTED_EVERY:
         await repository.note_session(statements, found.id, now)
     return _actor(found, address, request_id)

@@ -34,4 +34,4 @@ class Fault(Resource[FaultSpec, FaultStatus]):
 
 
 class FaultInput(ResourceInput[FaultSpec]):
-    """Injected faults as wanted."""
+    """The desired state of injected faults."""

@@ -26,7 +26,7 @@ class HistorySeries(View):
 
 
 class NoHistory(View):
-    """Why there is nothing to see, and what to do."""
+    """Why a chart is empty, and how to fix that."""
 
     code: Literal["no_rollup", "nothing_measured"]
     detail: str

@@ -23,7 +23,8 @@ router = APIRouter(tags=["kafka"])
 NO_ZERO = r"^[^\x00]*$"
 GroupName = Annotated[str, Path(min_length=1, max_length=255, pattern=NO_ZERO)]
 Node = Annotated[
-    str, Query(max_length=200, pattern=NO_ZERO, description='The engine; "" = whichever has it')
+    str,
+    Query(max_length=200, pattern=NO_ZERO, description='Engine; "" = any that has it'),
 ]
 ANSWERS = problem_responses(404, 409, 501, 502, 503, 504)
 
@@ -77,7 +78,7 @@ async def reset_kafka_offsets(
     key: IdempotencyKey = None,
     dry_run: DryRun = False,
 ) -> Operation:
-    """Move the offsets of a group without members; `dry_run` says from where to where."""
+    """Move the offsets of a group without members; `dry_run` reports the change."""
     request: dict[str, Any] = body.model_dump(mode="json", exclude_none=True)
     for field in ("offset", "time_ns"):
         if field in request:

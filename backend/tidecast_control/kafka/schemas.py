@@ -102,7 +102,7 @@ class KafkaClientPage(Page[KafkaClient]):
 
 
 class ResetRequest(Model):
-    """Where the offsets of a group go: `to`, or `shift` by so many records."""
+    """Move the offsets of a group to `to`, or by `shift` records."""
 
     to: Literal["earliest", "latest", "offset", "time"] | None = None
     topic: Short = Field("", description='"" = each topic that it has offsets of')

@@ -25,7 +25,7 @@ CATALOGUE: dict[str, ProblemEntry] = {
         "See `errors`: each names the place, the value and what is allowed."),
     "bad_request": ProblemEntry(
         400, "The request cannot be read", "The body is not JSON or YAML, or a header is wrong.",
-        "Mend the syntax; see `detail`."),
+        "Fix the syntax; see `detail`."),
     "unauthenticated": ProblemEntry(
         401, "Not logged in", "There is no session and no API key, or it is wrong or expired.",
         "Log in, or send `Authorization: Bearer KEY`."),
@@ -63,8 +63,8 @@ CATALOGUE: dict[str, ProblemEntry] = {
         421, "Not a name of this service", "The Host header names something else.",
         "Use an address, or add the name to TIDECAST_CONTROL_ALLOWED_HOSTS."),
     "unsupported_media_type": ProblemEntry(
-        415, "Unsupported media type", "The Content-Type is not one that the path takes.",
-        "Use what /api/v1/openapi.json says."),
+        415, "Unsupported media type", "The path does not accept this Content-Type.",
+        "Use a type that /api/v1/openapi.json lists."),
     "throttled": ProblemEntry(
         429, "Too many attempts", "There were too many failed logins or requests.",
         "Wait for Retry-After seconds.", True),
@@ -73,12 +73,12 @@ CATALOGUE: dict[str, ProblemEntry] = {
         "Upgrade the engines, or see the changelog."),
     "node_failed": ProblemEntry(
         502, "An engine refused", "The engine answered with an error; `detail` has it.",
-        "Mend what the engine says."),
+        "Fix the cause that the engine names."),
     "no_node": ProblemEntry(
         503, "No engine is connected", "The request needs an engine and none is there.",
         "Start one: tidecast engine --control URL.", True),
     "database_unavailable": ProblemEntry(
-        503, "Postgres is away", "The service cannot reach its database. Engines run on.",
+        503, "Postgres does not answer", "The service cannot reach its database. Engines run on.",
         "Try again; see /health/ready.", True),
     "node_timeout": ProblemEntry(
         504, "An engine did not answer in time", "The engine is connected, but was silent.",

@@ -142,7 +142,7 @@ class ResourceInput(Model, Generic[SpecT]):
 
 
 class MergePatch(BaseModel):
-    """The body of PATCH, RFC 7396: what is named changes, null resets to the default."""
+    """The body of PATCH, RFC 7396: named fields change, null resets to the default."""
 
     model_config = ConfigDict(extra="forbid")
     metadata: dict[str, Any] = {}

@@ -77,7 +77,7 @@ class Heard(View):
 
 
 class Slow(View):
-    """Something slow, and why."""
+    """A slow part of the platform, and why."""
 
     kind: Literal["topic", "publication", "receiver", "subscription", "node", "agent"]
     name: str
@@ -118,12 +118,12 @@ class StorageLive(View):
 
     storage: str = Field(description="As in the topic's settings")
     state: Literal["open", "waiting"] = Field(
-        description="`waiting`: it takes nothing, and publishers get no acks"
+        description="`waiting`: it stores nothing, and publishers get no acks"
     )
     detail: str = Field("", description="Why it waits")
     since: datetime | None = Field(None, description="Since when it waits")
     waiting_records: Int64 = Field(0, description="Records in the log that it does not have yet")
-    records: Int64 = Field(0, description="Records that it has taken")
+    records: Int64 = Field(0, description="Records that it has stored")
     failures: Int64 = Field(0, description="Failures to store records; tried again")
 
 
@@ -345,7 +345,7 @@ class QueueLive(View):
     adapter: str = Field("", description="Of which adapter it is; empty: the engine's own log")
     node: str
     state: Literal["open", "paused", "full"]
-    reason: str = Field("", description="Why its storage takes nothing: then it is full")
+    reason: str = Field("", description="Why its storage stores nothing: then it is full")
     owner_epoch: Int64
     owner_since: datetime | None = Field(None, description="Kept by a lease since then")
     earliest: Int64
@@ -436,7 +436,7 @@ class NodeLive(View):
     duty_cycle_ms_max: float = 0
     version: str = ""
     level: Count = Field(0, description="The level that its engine writes")
-    drained: bool = Field(False, description="It hands its leased topics over, and takes none")
+    drained: bool = Field(False, description="It transfers its leased topics, and takes none")
     keeps: Count | None = Field(None, description="Leased topics that it has; null: not `heard`")
     peers: Count = Field(0, description="Discovered peers of its unicast transports")
     peers_silent: list[str] = Field(

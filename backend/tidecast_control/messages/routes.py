@@ -43,7 +43,7 @@ async def browse_messages(
     wait_ms: Annotated[int, Query(ge=0, le=5000)] = 500,
     q: Annotated[str, Query(max_length=200, description="Bytes that key or payload contain")] = "",
     node: Annotated[
-        str, Query(max_length=200, pattern=r"^[^\x00]*$", description="Look there alone")
+        str, Query(max_length=200, pattern=r"^[^\x00]*$", description="Search this node alone")
     ] = "",
     cursor: Annotated[
         str | None,
@@ -56,7 +56,7 @@ async def browse_messages(
 ) -> BrowsePage:
     """Messages of a topic, of all its queues on all engines, merged by time; none is consumed.
 
-    Payloads are withheld without the right. What could not be looked at is in `missing`.
+    Payloads are withheld without the right. `missing`: queues and nodes not searched.
     """
     wanted = service.Browse(name, start, queue, token, time_ns, limit, wait_ms, q, node, cursor)
     return await service.browse(ctx.db, ctx.hub, wanted, actor)
@@ -68,7 +68,12 @@ async def list_scheduled(
     name: TopicName,
     actor: Annotated[Actor, needs("topics:read")],
     subscription: Annotated[
-        str, Query(max_length=200, pattern=NO_ZERO, description="That wait for it")
+        str,
+        Query(
+            max_length=200,
+            pattern=NO_ZERO,
+            description="Only messages that wait for it",
+        ),
     ] = "",
     key: Annotated[str, Query(max_length=200, pattern=NO_ZERO)] = "",
     where: Annotated[

@@ -56,11 +56,11 @@ class BrowsePage(View):
     topic: str
     messages: list[MessageView]
     scanned: Count
-    complete: bool = Field(description="All was looked at, and there is no more in this direction")
-    next_cursor: str | None = Field(None, description="As `cursor`: what is newer")
-    previous_cursor: str | None = Field(None, description="As `cursor`: what is older; null: none")
-    next_token: str | None = Field(None, description="When one queue was read: where to go on")
-    missing: list[NotSearched] = Field([], description="What could not be looked at, and why")
+    complete: bool = Field(description="No message follows in this direction")
+    next_cursor: str | None = Field(None, description="`cursor` of newer messages")
+    previous_cursor: str | None = Field(None, description="`cursor` of older messages; null: none")
+    next_token: str | None = Field(None, description="Of one queue: the token to continue at")
+    missing: list[NotSearched] = Field([], description="Queues and nodes not searched, and why")
     withheld: bool = False
 
 
@@ -69,7 +69,7 @@ class ScheduledMessage(MessageView):
 
     deliver_at: datetime
     deliver_at_ns: Int64
-    subscriptions: list[str] = Field(description="Those that wait for it")
+    subscriptions: list[str] = Field(description="Subscriptions that wait for it")
 
 
 class ScheduledPage(View):
@@ -77,9 +77,9 @@ class ScheduledPage(View):
 
     topic: str
     messages: list[ScheduledMessage]
-    complete: bool = Field(description="All was looked at, and no page follows")
-    next_cursor: str | None = Field(None, description="As `cursor`: the next page; null: none")
-    missing: list[NotSearched] = Field([], description="What could not be looked at, and why")
+    complete: bool = Field(description="No page follows")
+    next_cursor: str | None = Field(None, description="`cursor` of the next page; null: none")
+    missing: list[NotSearched] = Field([], description="Queues and nodes not searched, and why")
     withheld: bool = False
 
 
@@ -99,7 +99,7 @@ class CancelRequest(Model):
         None, description='A filter: `headers["kind"] == "reminder" and size < 1000`'
     )
     everything: bool = False
-    subscription: Short = Field("", description='For this one alone; "" = for all of the topic')
+    subscription: Short = Field("", description='For this subscription alone; "" = for all')
 
     @model_validator(mode="after")
     def _some(self) -> CancelRequest:
@@ -131,7 +131,7 @@ class PublishInput(Model):
 
 
 class Published(View):
-    """Where it went."""
+    """The place of a published message."""
 
     topic: str
     node: str

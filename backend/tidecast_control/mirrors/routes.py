@@ -44,7 +44,7 @@ def resume_mirror(
     after: BackgroundTasks,
     dry_run: DryRun = False,
 ) -> Operation:
-    """Continue where it was; a mirror that waits after an error tries again now."""
+    """Resume at its position; a mirror that waits after an error tries again now."""
     done = service.pause(session, name, actor, paused=False, dry_run=dry_run)
     if not dry_run:
         after.add_task(ctx.mirrors.retry, name)

@@ -95,7 +95,7 @@ class MirrorEvent(View):
 
 
 class MirrorStatus(Status):
-    """How a mirror does. Counts are since it was created."""
+    """The state of a mirror. Counts are since it was created."""
 
     state: MirrorState = "starting"
     error: str = Field("", description="Why it does not copy, or why it was started again last")
@@ -103,7 +103,7 @@ class MirrorStatus(Status):
     retry_at: datetime | None = None
     started_at: datetime | None = None
     updated_at: datetime | None = None
-    failures: Count = Field(0, description="Ends that nobody asked for; it was started again")
+    failures: Count = Field(0, description="Unexpected ends of its process; it was started again")
     records: Int64 = 0
     bytes: Int64 = 0
     repeated: Int64 = Field(0, description="Records that the topic had already")
@@ -122,7 +122,7 @@ class Mirror(Resource[MirrorSpec, MirrorStatus]):
 
 
 class MirrorInput(ResourceInput[MirrorSpec]):
-    """A mirror as wanted."""
+    """The desired state of a mirror."""
 
 
 class MirrorProgress(View):

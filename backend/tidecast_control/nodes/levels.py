@@ -62,7 +62,11 @@ def check(session: Session, node: str, hello: Hello) -> known.Range:
         raise Unreadable(node, str(problem)) from None
     level = level_of(session)
     if level not in reads:
-        cure = f">= {LEVELS[level].since}" if level in LEVELS else f"one that reads level {level}"
+        cure = (
+            f">= {LEVELS[level].since}"
+            if level in LEVELS
+            else f"a version that reads level {level}"
+        )
         raise Unreadable(
             node,
             f"engine {version} reads {reads}, the cluster is at level {level}: install "

@@ -21,12 +21,12 @@ from tidecast_control.kit.schemas import (
 
 
 class NodeSpec(Model):
-    """The wanted state of a node. It is made when an engine registers."""
+    """The desired state of a node. It is created when an engine registers."""
 
     quarantined: bool = Field(False, description="Other nodes refuse its packets")
     site: Short = ""
     drained: bool = Field(
-        False, description="It hands its leased topics over to other nodes, and takes none"
+        False, description="It transfers its leased topics to other nodes, and takes none"
     )
 
 
@@ -53,7 +53,7 @@ class Node(Resource[NodeSpec, NodeStatus]):
 
 
 class NodeInput(ResourceInput[NodeSpec]):
-    """A node as wanted."""
+    """The desired state of a node."""
 
 
 class EnrolmentInput(Model):
@@ -65,7 +65,7 @@ class EnrolmentInput(Model):
     node: Name | Literal[""] = Field("", description='The node that it is for; "" = any new one')
     replace: bool = Field(
         False,
-        description="The node may have registered before: its engine of then is let in no longer",
+        description="The node may have registered before: the credential of that engine ends",
     )
 
 
@@ -129,7 +129,7 @@ class ClusterEngine(View):
     seen_at: datetime | None = None
     refused: str = Field(description="Why its link was refused last; empty: it was not")
     blocks: bool = Field(description="It holds the next level back")
-    drained: bool = Field(description="It hands its leased topics over, and takes none")
+    drained: bool = Field(description="It transfers its leased topics, and takes none")
     addresses: dict[str, str] = Field(
         {}, description="Where other nodes reach it, by unicast transport: host:port"
     )
@@ -194,10 +194,10 @@ class NodeDrain(View):
 
     node: str
     wanted: bool = Field(description="The node is to be drained")
-    drained: bool = Field(description="Its engine obeys")
+    drained: bool = Field(description="Its engine drains")
     empty: bool = Field(description="It is drained, and has no leased topic any more")
     keeps: list[str] = Field(description="Leased topics that it has")
-    moving: list[str] = Field(description="Those of `keeps` that it hands over")
+    moving: list[str] = Field(description="Topics of `keeps` that it transfers")
     stays: list[DrainStay] = Field(description="At most 1,000 of the things that stay")
     stays_total: Count
     moves: list[DrainMove] = Field(description="At most 256 moves of leased topics, newest last")

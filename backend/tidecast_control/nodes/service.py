@@ -138,7 +138,7 @@ def enrol(
     if repository.enrolment_by_name(session, body.name) is not None:
         raise ProblemError("conflict", f"an enrolment {body.name!r} exists already")
     if body.replace and not body.node:
-        raise invalid("/replace", "true: which node is replaced has to be said", "with `node`")
+        raise invalid("/replace", "true: name the node to replace", "with `node`")
     if dry_run:
         return resources.plan_of("enrolment", body.name, None, body.model_dump(), dry_run=True)
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)

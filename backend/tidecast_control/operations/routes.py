@@ -98,7 +98,7 @@ async def seek_subscription(
     key: IdempotencyKey = None,
     dry_run: DryRun = False,
 ) -> Operation:
-    """Move a subscription's position; `dry_run` says how many messages come again or are left."""
+    """Move a subscription's position; `dry_run` counts messages delivered again or skipped."""
     request = body.model_dump(mode="json", exclude_none=True)
     wanted = service.Wanted("seek", "subscription", name, request, dry_run)
     return await _run(ctx, wanted, actor, key)
@@ -113,7 +113,7 @@ async def redrive_subscription(
     key: IdempotencyKey = None,
     dry_run: DryRun = False,
 ) -> Operation:
-    """Publish a subscription's dead letters again; `dry_run` says how many."""
+    """Publish a subscription's dead letters again; `dry_run` counts them."""
     request = body.model_dump(mode="json", exclude_none=True)
     wanted = service.Wanted("redrive", "subscription", name, request, dry_run)
     return await _run(ctx, wanted, actor, key)
@@ -130,8 +130,8 @@ async def cancel_scheduled(
 ) -> Operation:
     """Cancel messages before their delivery time: no consumer gets them.
 
-    The answer says for each subscription how many it has `cancelled`, and how many are `too_late`
-    because their time has come. Repeat the request while `next` is not null.
+    For each subscription the answer has the number of messages that are `cancelled`, and of
+    those that are `too_late`: their time has come. Repeat the request while `next` is not null.
     """
     request = body.model_dump(mode="json", exclude_none=True)
     wanted = service.Wanted("cancel_scheduled", "topic", name, request, dry_run)
@@ -147,7 +147,7 @@ def _pause_route(kind: str, path: str, action: Literal["pause", "resume"], name_
     endpoint = typed(
         f"{action}_{kind}",
         route,
-        f"{what} a {kind}; what was fetched is kept.",
+        f"{what} a {kind}; fetched messages are kept.",
         ctx=Ctx,
         name=name_type,
         actor=Annotated[Actor, needs("operations:write")],

@@ -21,7 +21,7 @@ class NodeResult(View):
 
 
 class Operation(View):
-    """One operation. With `dry_run=true` the engines only say what would happen."""
+    """One operation. With `dry_run=true` the engines only report the effect."""
 
     id: str
     action: Literal[

@@ -61,7 +61,7 @@ def stop_pipeline(
     after: BackgroundTasks,
     dry_run: DryRun = False,
 ) -> PipelineRun | Plan:
-    """End the run of a pipeline. What it had done by then stays."""
+    """End the run of a pipeline. The results so far are kept."""
     with resources.trial(session, dry_run=dry_run):
         run = service.stop(session, name, actor)
     if dry_run:
@@ -85,7 +85,7 @@ def list_pipeline_runs(
 def get_pipeline_log(
     ctx: Ctx, session: Db, name: PipelineName, run_id: RunId, actor: Reader
 ) -> PipelineLog:
-    """The end of what a run wrote, also while it runs."""
+    """The end of a run's output, also while it runs."""
     found = service.log_of(session, name, run_id, actor)
     return ctx.runner.log_of(run_id) or found
 
@@ -106,7 +106,7 @@ def apply_capacity(
     actor: Annotated[Actor, needs("topics:write")],
     dry_run: DryRun = False,
 ) -> Any:
-    """Give a topic what the report recommends; `dry_run` says what would change."""
+    """Apply a recommendation of the report to its topic; `dry_run` reports the changes."""
     outcome = service.apply_advice(session, name, actor, dry_run=dry_run)
     if outcome.resource is None:
         return outcome.plan

@@ -39,7 +39,7 @@ Directory = Annotated[
         min_length=1,
         max_length=100,
         pattern=r"^[A-Za-z0-9_-]+$",
-        description="A name: the directory lies with the pipelines' files of the service",
+        description="The name of a directory beside the pipelines' files of the service",
     ),
 ]
 Time = Annotated[str, Field(max_length=40, pattern=TIME, description="ISO 8601, UTC")]
@@ -49,10 +49,10 @@ class PipelineSpec(Model):
     """A job and when it runs. Fields of other jobs are left at their defaults."""
 
     job: Job
-    enabled: bool = Field(False, description="Runs by its schedule; by hand it always can")
+    enabled: bool = Field(False, description="Runs by its schedule; it can always run by hand")
     schedule: When = Field("", description=f'{ALLOWED}; "" = only by hand')
     topic: Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9_.*>-]*$")] = Field(
-        "", description="archive: topic or pattern; replay: where to; rollup: telemetry's topic"
+        "", description="archive: topic or pattern; replay: target topic; rollup: telemetry's topic"
     )
     source: Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9_.-]*$")] = Field(
         "", description="replay: the topic that was archived"
@@ -84,11 +84,11 @@ class PipelineRun(View):
     error: str = ""
     exit_code: Signed | None = None
     cli: str = Field("", description="The same from the shell")
-    report: Any = Field(None, description="What the job says that it did")
+    report: Any = Field(None, description="The job's report of its work")
 
 
 class PipelineStatus(Status):
-    """How a pipeline does."""
+    """The state of a pipeline."""
 
     state: Literal["idle", "queued", "running"] = "idle"
     next_run_at: datetime | None = None
@@ -100,7 +100,7 @@ class Pipeline(Resource[PipelineSpec, PipelineStatus]):
 
 
 class PipelineInput(ResourceInput[PipelineSpec]):
-    """A pipeline as wanted."""
+    """The desired state of a pipeline."""
 
 
 class PipelineLog(View):
@@ -127,4 +127,4 @@ class Capacity(View):
     run: str | None = None
     made_at: datetime | None = None
     items: list[CapacityAdvice] = []
-    mend: Short = Field("", description="What to do when there is none")
+    mend: Short = Field("", description="What fixes a missing recommendation")

@@ -27,7 +27,7 @@ class RateLimitSpec(Model):
 
     pattern: Pattern
     priority: int = Field(0, ge=-1000, le=1000)
-    rate_packets_per_s: Count | None = Field(None, description="null = says nothing; 0 = none")
+    rate_packets_per_s: Count | None = Field(None, description="null = not set here; 0 = no limit")
     rate_bytes_per_s: Count | None = None
     publisher: Short = Field("", description='Node name; "" = publishers of all nodes')
 
@@ -54,7 +54,7 @@ class EffectiveRates(View):
 
 
 class RateLimitStatus(Status):
-    """Where a policy matters."""
+    """The topics that a policy limits."""
 
     topics_matched: Count = 0
     topics_effective: Count = Field(0, description="Topics where it wins")
@@ -65,4 +65,4 @@ class RateLimit(Resource[RateLimitSpec, RateLimitStatus]):
 
 
 class RateLimitInput(ResourceInput[RateLimitSpec]):
-    """A rate limit policy as wanted."""
+    """The desired state of a rate limit policy."""

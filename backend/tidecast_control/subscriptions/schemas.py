@@ -36,7 +36,7 @@ class SubscriptionSpec(Model):
     start: StartAt = StartAt()
     filter: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = Field(
         "",
-        description='What records must hold, as in `key.startswith("eu.") and size < 1000`; '
+        description='A filter of records, as in `key.startswith("eu.") and size < 1000`; '
         '"" = all; fixed once the subscription exists',
     )
     ack: Literal["explicit"] = Field(
@@ -50,7 +50,7 @@ class SubscriptionSpec(Model):
 
 
 class QueueCursor(View):
-    """Positions in one queue. All below ``acked`` is settled; ``delivered`` is next to go out."""
+    """Positions in one queue. All below ``acked`` is acked; ``delivered`` is next to be sent."""
 
     queue: str = Field(description="TOPIC:NUMBER")
     earliest: Int64 = 0
@@ -58,14 +58,14 @@ class QueueCursor(View):
     delivered: Int64 = 0
     latest: Int64 = 0
     lag_messages: Int64 = 0
-    lag_s: float | None = Field(None, description="Age of the oldest message not settled")
+    lag_s: float | None = Field(None, description="Age of the oldest message not acked")
     outstanding: Int64 = 0
     scheduled: Int64 = Field(0, description="Messages that wait for their delivery time")
     pressure: str = Field("", description="Why it waits; empty = it does not")
 
 
 class SubscriptionStatus(Status):
-    """Where a subscription is. Null: the engines here cannot say yet."""
+    """Where a subscription is. Null: not known yet."""
 
     state: Literal["active", "idle", "paused", "behind", "unwired", "unknown"] = "unknown"
     members: Count = 0
@@ -87,11 +87,11 @@ class Subscription(Resource[SubscriptionSpec, SubscriptionStatus]):
 
 
 class SubscriptionInput(ResourceInput[SubscriptionSpec]):
-    """A durable subscription as wanted."""
+    """The desired state of a durable subscription."""
 
 
 class SeekRequest(Model):
-    """Move the position: `at` says where to, or `shift` by how many messages."""
+    """Move the position to `at`, or by `shift` messages."""
 
     at: Literal["earliest", "latest", "token", "time"] | None = None
     queue: int | None = Field(None, ge=0, le=1023)
@@ -115,9 +115,9 @@ class RedriveRequest(Model):
     to: Short = Field("", description='"" = where they came from')
     count_max: int = Field(1000, ge=1, le=1_000_000)
     key: Short | None = None
-    reason: Short | None = Field(None, description="Those whose reason holds this text")
+    reason: Short | None = Field(None, description="Only letters whose reason contains this text")
     where: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = Field(
         "",
-        description="Those for which this filter holds, as they lie in the dead-letter topic: "
+        description="Only letters that match this filter, as they are in their topic: "
         '`headers["dead-attempts"] > 3 and size < 1000`',
     )

@@ -116,7 +116,7 @@ MIRROR_COUNTS = {
     "records": "Records that a mirror has copied.",
     "bytes": "Bytes of these.",
     "gone": "Offsets that were deleted before a mirror copied them.",
-    "failures": "Ends of a mirror's process that nobody asked for.",
+    "failures": "Unexpected ends of a mirror's process.",
 }
 
 

@@ -33,7 +33,7 @@ async def system_info(ctx: Ctx, actor: Annotated[Actor, needs("system:read")]) -
 
 @api.get("/problems")
 def list_problems() -> Page[ProblemKind]:
-    """The catalogue of problems: every code, what it means, what to do. For everybody."""
+    """The catalogue of problems: every code with its meaning and its remedy. Needs no login."""
     return Page(items=[_kind(code) for code in sorted(CATALOGUE)])
 
 
@@ -51,13 +51,13 @@ def _kind(code: str) -> ProblemKind:
 
 @router.get("/health/live")
 async def health_live() -> Health:
-    """The process answers. For everybody."""
+    """The process answers. Needs no login."""
     return Health(ok=True, checks={"process": "ok"})
 
 
 @router.get("/health/ready", responses={503: {"model": Health}})
 def health_ready(ctx: Ctx, response: Response) -> Health:
-    """The service can serve: Postgres answers, its background tasks work. For everybody."""
+    """The service can serve: Postgres answers, its background tasks work. Needs no login."""
     health = service.ready(ctx)
     response.status_code = 200 if health.ok else 503
     return health

@@ -21,7 +21,7 @@ RingBytes = Annotated[int, Field(ge=16 * 1024, le=64 << 30)]
 
 
 class TopicSpec(Model):
-    """The wanted state of a topic. Live: rates and linger; the rest makes the topic anew."""
+    """The desired state of a topic. Rates and linger change live, the rest recreates it."""
 
     mode: Literal["live", "durable"] = "live"
     transport: Short = Field("", description='"" = the first transport')
@@ -55,7 +55,7 @@ class TopicSpec(Model):
     segment_bytes: int = Field(128 * MIB, ge=64 * 1024, le=1 << 40)
     retention_bytes: Count = Field(0, description="A queue; 0 = no limit")
     retention_s: float = Field(0.0, ge=0, le=1e10, description="0 = for ever")
-    retention_past_unacked: bool = Field(False, description="Delete what is not acked, too")
+    retention_past_unacked: bool = Field(False, description="Delete unacked messages, too")
     cache_bytes: int = Field(16 * MIB, ge=64 * 1024, le=1 << 40, description="A queue")
     spool: bool = Field(False, description="Publishers' rings survive their crash, on disk")
     producer_ttl_s: float = Field(604_800.0, ge=1, le=1e10)
@@ -95,4 +95,4 @@ class Topic(Resource[TopicSpec, TopicStatus]):
 
 
 class TopicInput(ResourceInput[TopicSpec]):
-    """A topic as wanted."""
+    """The desired state of a topic."""

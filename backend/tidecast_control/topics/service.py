@@ -82,7 +82,7 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
         found.append(
             ProblemItem(
                 pointer="/spec/owner",
-                detail=f"{spec.owner!r}: a live topic is kept by nobody",
+                detail=f"{spec.owner!r}: a live topic has no owner",
                 allowed='""',
             )
         )
@@ -137,7 +137,7 @@ def _warn(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None)
     if row is not None and row.spec.get("mode") == "durable" and spec.mode == "live":
         found.append("the topic's queues and all messages in them are deleted")
     if spec.owner not in ("", "*") and repository.find(session, "node", spec.owner) is None:
-        found.append(f"no node {spec.owner!r} has registered: nobody keeps the queues yet")
+        found.append(f"no node {spec.owner!r} has registered: the queues have no owner yet")
     return found
 
 

@@ -31,4 +31,4 @@ class Traffic(Resource[TrafficSpec, TrafficStatus]):
 
 
 class TrafficInput(ResourceInput[TrafficSpec]):
-    """A traffic generator as wanted."""
+    """The desired state of a traffic generator."""

@@ -46,4 +46,4 @@ class Transport(Resource[TransportSpec, TransportStatus]):
 
 
 class TransportInput(ResourceInput[TransportSpec]):
-    """A transport as wanted."""
+    """The desired state of a transport."""

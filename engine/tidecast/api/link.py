@@ -229,7 +229,7 @@ class Link(Protocol):
 
         Raises NotFound.
         """
-        raise NotFound(f"publication {publication_id}: nobody keeps it for the next engine")
+        raise NotFound(f"publication {publication_id}: this link keeps none for the next engine")
 
     def close_publication(self, publication_id: int) -> None:
         """Give the publication up; the node sends what is left, then removes it."""

@@ -40,7 +40,7 @@ def result_of(reply: Reply, kind: Any, peer: str) -> Any:
     try:
         return msgspec.msgpack.decode(reply.result, type=kind)
     except msgspec.MsgspecError as problem:
-        raise ConnectionLost(f"{peer} answered nonsense: {problem}") from None
+        raise ConnectionLost(f"{peer} sent an answer that cannot be read: {problem}") from None
 
 
 class Calls:

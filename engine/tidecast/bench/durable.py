@@ -225,7 +225,7 @@ def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
         result.metrics["queue_bytes"] = topic.logs[0].bytes
         newest = topic.logs[0].segments[-1].bytes
         topic.close()
-        note("another engine takes the queue over, as from one that died")
+        note("another engine takes the queue over, as from an engine that died")
         shared = msgspec.structs.replace(config, owner=SHARED)
         began = time.perf_counter()
         taken = DurableTopic.open(shared, Path(folder), time.time_ns(), 1, "next")

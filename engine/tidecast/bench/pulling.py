@@ -298,7 +298,7 @@ def slow_consumer(note: Note, *, records: int = 400_000, healthy: int = 30) -> R
             runs = [_healthy(stand, healthy, with_stuck) for with_stuck in (first, not first)]
             run, alone = runs if first else reversed(runs)
             turns.append((alone[2], run[2]))
-        note("the stuck one goes on")
+        note("the stuck subscription continues")
         puller, stuck, _ = run
         assert stuck is not None
         late, _ = drain(puller, [stuck[0]], [stuck[1]], stand.records)

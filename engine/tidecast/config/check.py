@@ -260,7 +260,7 @@ def owner_problems(at: str, topic: Any, only_here: bool, node: str) -> list[str]
         return []
     given = f"{at}.owner: {shown(topic.owner)}"
     if topic.mode != "durable":
-        return [f"{given}: topic {topic.name} is live, nobody keeps it: leave it out"]
+        return [f"{given}: topic {topic.name} is live and has no owner: leave it out"]
     if topic.owner == "*":
         return []
     if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", topic.owner) is None:

@@ -251,7 +251,7 @@ class _Connection:
         if guard is not None and not matches:
             self.name, self.access = printable(hello.name), guard.admit(given, hello.name)
         elif wanted is not None and not matches:
-            raise AuthError("the engine wants a token, and this is not it: give token=...")
+            raise AuthError("the engine needs its token, and got another one: give token=...")
         reads = levels.range_of("socket", hello.protocol, hello.levels)
         level = levels.agreed("client", printable(hello.version), reads, "engine")
         self._hears_news = hello.working

@@ -129,7 +129,7 @@ class Link:
         deadline = time.monotonic() + CONNECT_S
         self._await("INFO", deadline)
         if tls is None and self.info.get("tls_required"):
-            raise ConfigError(f"server {self.address}: it wants TLS: set tls and ca")
+            raise ConfigError(f"server {self.address}: it needs TLS: set tls and ca")
         if tls is not None:
             if not self.info.get("tls_required") and not self.info.get("tls_available"):
                 raise ConfigError(f"server {self.address}: tls: true: the server offers no TLS")

@@ -191,7 +191,7 @@ class Streams:
             self._link = None
             raise
         if found.status == 503:
-            raise ConnectionLost(f"{what}: nobody answers {subject}: is JetStream enabled?")
+            raise ConnectionLost(f"{what}: no answer to {subject}: is JetStream enabled?")
         try:
             answer = json.loads(found.body)
         except ValueError:

@@ -174,7 +174,10 @@ class Producing:
                 taken = await loop.run_in_executor(self._pool, decode, records, now_ns, most)
         ours = is_placed(taken.producer) and not is_mirror(taken.producer)
         if taken.producer >= 0 and not ours:
-            raise Refused(Code.UNKNOWN_PRODUCER_ID, f"producer {taken.producer} is not ours")
+            raise Refused(
+                Code.UNKNOWN_PRODUCER_ID,
+                f"producer {taken.producer}: its id is not from this engine",
+            )
         if taken.producer >= 0 and (taken.epoch < 0 or taken.sequence < 0):
             raise Refused(Code.INVALID_RECORD, "a producer without epoch or sequence")
         return taken

@@ -153,7 +153,7 @@ def _check_run(buffer: Bytes, got: Received, token: int) -> None:
         at, behind = at + length, base + count
     if behind != got.next_token:
         raise StorageError(
-            f"the adapter: it received up to token {behind} and says {got.next_token} is next"
+            f"the adapter: it received up to token {behind} and names {got.next_token} as the next"
         )
 
 

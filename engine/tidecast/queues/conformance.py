@@ -95,7 +95,7 @@ def _receive(receiver: Receiver, token: int, room: int = ROOM) -> tuple[Run, int
         buffer = np.zeros(got.need, dtype=np.uint8)
         got = receiver.receive(token, buffer, TIMEOUT_S)
         assert got.bytes == buffer.size, "the batch should fill a buffer of just the bytes needed"
-    assert got.next_token > token or not got.bytes, "next_token must go on"
+    assert got.next_token > token or not got.bytes, "next_token must increase"
     assert got.next_token >= token, "next_token goes back"
     return buffer[: got.bytes], got.next_token
 
@@ -132,7 +132,7 @@ def empty_queue(_: Subject, adapter: Adapter) -> None:
     receiver = adapter.receiver(0)
     token, began = receiver.latest(), time.monotonic()
     got = receiver.receive(token, np.zeros(ROOM, dtype=np.uint8), 0.01)
-    assert time.monotonic() - began < LATE_S, "it waited for longer than it was told to"
+    assert time.monotonic() - began < LATE_S, "it waited for longer than its time-out"
     assert (got.bytes, got.next_token, got.need) == (0, token, 0)
     assert receiver.earliest() == receiver.latest() == receiver.at_time(0)
 

@@ -163,7 +163,7 @@ def open_multicast(
             except OSError as problem:
                 raise ConfigError(
                     f"transport {name}: cannot join {group} on interface {interface} "
-                    f"({problem.strerror}): `tidecast doctor` shows how to mend it "
+                    f"({problem.strerror}): `tidecast doctor` shows how to fix it "
                     f"(often: ip route add {group}/32 dev {interface})"
                 ) from problem
     except BaseException:

@@ -360,7 +360,7 @@ def orphans(remove: bool, yes: bool, data_dir: Path, as_json: bool) -> None:
         if not yes:
             click.confirm(
                 f"Remove {len(found)} rings with {lost} unacked messages: those that no log has "
-                "are lost. Go on?",
+                "are lost. Continue?",
                 abort=True,
                 err=True,
             )

@@ -94,7 +94,7 @@ def _all_chunks(column: Column, field: str, fill: Any) -> Cells:
         if bad != SOUND:
             wrong(
                 field,
-                f"item {at + bad} of the Arrow array ({column.type.format}) lies outside of its "
+                f"item {at + bad} of the Arrow array ({column.type.format}) is outside of its "
                 "buffers, or is beyond 64 bits",
             )
         if not alone:

@@ -539,7 +539,7 @@ class RemoteLink(Link):
             )
         if not done:
             raise Timeout(
-                f"topic {out.topic}: the gateway did not confirm what was published last within "
+                f"topic {out.topic}: the gateway did not confirm the newest messages within "
                 f"{CLOSE_TIMEOUT_S:g} s ({left} messages, and what was in the ring): it is not "
                 "reached, or the topic is full"
             )

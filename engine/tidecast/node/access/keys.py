@@ -42,8 +42,8 @@ class KeyRing:
             pass
         except (OSError, msgspec.MsgspecError) as problem:
             raise ConfigError(
-                f"{path}: no list of keys: {problem}: remove it, and the control service tells "
-                "them again"
+                f"{path}: no list of keys: {problem}: remove it, and the control service sends "
+                "the keys again"
             ) from None
         self._use(received)
 

@@ -149,7 +149,7 @@ class Guard:
         if access is None:
             self._row[GatewayCounter.REFUSED] += 1
             self._denials.refused(client)
-            raise AuthError("the engine wants a key of its topology, and this is none: token=...")
+            raise AuthError("the engine needs a key of its topology, and got none: token=...")
         self._row[GatewayCounter.CONNECTIONS] += 1
         return access
 

@@ -189,7 +189,7 @@ def check_new(state: ConsumersState, pattern: str, options: ConsumerOptions) -> 
         check_target(state, letters)
         if matches(pattern, letters):
             raise ConfigError(
-                f"dead_letter: {letters!r}: {pattern} covers it: what is refused would come again "
+                f"dead_letter: {letters!r}: {pattern} covers it: refused messages would come again "
                 "for ever: take a topic that it does not cover"
             )
     covered = [here for name, here in state.topics.items() if matches(pattern, name)]

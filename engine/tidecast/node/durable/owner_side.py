@@ -64,7 +64,7 @@ class SessionEvent(Enum):
 
     ASKED = "a SETUP without an epoch comes"
     OVERTAKEN = "a newer session of its producer has begun"
-    GAP = "its first sequence is not the one that is due"
+    GAP = "its first sequence is not the next one"
     GRANTED = "no older session has to end first: its epoch is on disk"
     SILENT = "no SETUP came for 3 s, or the topic is gone"
     UNUSED = "it was not begun for 60 s"
@@ -501,7 +501,7 @@ class OwnerSide:
                     topic=setup.topic,
                     node=setup.node,
                     detail=f"its history begins at packet {setup.oldest}, it is acked up to "
-                    f"{block.packet}: what lies between is not durable",
+                    f"{block.packet}: the packets between are not durable",
                 )
             )
         return sound

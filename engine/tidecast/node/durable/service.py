@@ -273,7 +273,7 @@ class Durable:
         def grow() -> None:
             record = self.registry.runtime.state.topics[topic.slot]
             if record["held"] or record["suspect"]:
-                raise StorageError(f"topic {name}: the disk refuses what is there already")
+                raise StorageError(f"topic {name}: the disk refuses the data that is there already")
             topic.grow(queues, self.ctx.wall_ns())
             self.registry.tables.set_queues(topic, self._make_rows(topic, before))
             for slot, source in self.sources.items():

@@ -143,7 +143,7 @@ class SourceRegistry:
         if config is not None and config.mode == "durable" and not self.keeps(config):
             owner = config.owner
             if owner == SHARED:
-                owner = self.owners.get(name, "that has the lease (nobody yet)")
+                owner = self.owners.get(name, "that has the lease (none yet)")
             raise NotFound(
                 f"topic {name}: its queues are kept by node {owner}, and this is {self.ctx.name}: "
                 "connect to the engine there to consume or inspect"

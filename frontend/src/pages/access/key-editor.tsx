@@ -40,8 +40,8 @@ const FIELDS: readonly FormField[] = [
     codec: codecs.text,
     as: "choice",
     options: [
-      { value: "viewer", label: "Viewer", hint: "Reads, changes nothing" },
-      { value: "operator", label: "Operator", hint: "Runs topics and subscriptions" },
+      { value: "viewer", label: "Viewer", hint: "Reads only" },
+      { value: "operator", label: "Operator", hint: "Manages topics and subscriptions" },
       { value: "admin", label: "Admin", hint: "Everything" },
     ],
   },

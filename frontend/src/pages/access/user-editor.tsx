@@ -26,9 +26,9 @@ const COMMON: readonly FormField[] = [
     codec: codecs.text,
     as: "choice",
     options: [
-      { value: "viewer", label: "Viewer", hint: "Sees everything but payloads" },
-      { value: "operator", label: "Operator", hint: "Runs topics and subscriptions" },
-      { value: "admin", label: "Admin", hint: "Everything, users too" },
+      { value: "viewer", label: "Viewer", hint: "Reads everything but payloads" },
+      { value: "operator", label: "Operator", hint: "Manages topics and subscriptions" },
+      { value: "admin", label: "Admin", hint: "Manages everything, users too" },
     ],
   },
   { at: "display_name", label: "Full name", codec: codecs.text, wide: true },

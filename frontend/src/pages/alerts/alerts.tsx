@@ -46,7 +46,7 @@ export function AlertsPage() {
   return (
     <Page
       title="Alerts"
-      lead="Rules over live figures. Webhooks are called when an alert fires and when it resolves."
+      lead="Rules over live figures. An alert calls its webhooks when it fires and when it resolves."
       actions={
         <>
           {may("silences:write") && (
@@ -380,7 +380,7 @@ function Silences({ silences }: { silences: Silence[] }) {
                     http.DELETE("/api/v1/silences/{name}", {
                       params: { path: { name: row.metadata.name } },
                     }),
-                  "The silence is ended",
+                  "The silence has ended",
                 )
               }
             >
@@ -402,7 +402,7 @@ function Silences({ silences }: { silences: Silence[] }) {
         rows={silences}
         rowKey={(row) => row.metadata.name}
         empty={
-          <Empty icon={BellOff} title="Nothing is silenced">
+          <Empty icon={BellOff} title="No silence">
             A silence suspends webhooks for a while; alerts are still listed here.
           </Empty>
         }

@@ -73,7 +73,7 @@ const FIELDS: readonly FormField[] = [
   {
     at: "spec.webhook_secret",
     label: "Webhook secret",
-    hint: "Signs the calls: whsec_...; a stored one is shown masked",
+    hint: "Signs the calls: whsec_...; a stored secret is shown masked",
     codec: codecs.text,
     mono: true,
     advanced: true,

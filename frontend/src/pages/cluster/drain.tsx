@@ -16,7 +16,7 @@ function useDrained(node: string, drained: boolean, onClose: () => void) {
   const { busy, act, error } = useAct("here");
   const tidecast = useTidecast();
   const body = wanted<Schemas["MergePatch"]>({ spec: { drained } });
-  const words = drained ? "hands its leased topics over" : "takes its share of the leased topics";
+  const words = drained ? "transfers its leased topics" : "takes its share of the leased topics";
   return {
     busy,
     error,
@@ -48,7 +48,7 @@ export function DrainDialog({ node, onClose }: { node: string; onClose: () => vo
       open
       onOpenChange={(open) => !open && onClose()}
       title={`Drain ${node}?`}
-      lead="It hands its leased topics over to other engines, and takes none until it is undrained, also after a restart. Publishers and consumers continue."
+      lead="It transfers its leased topics to other engines, and takes none until it is undrained, also after a restart. Publishers and consumers continue."
       footer={
         <>
           <span className="mr-auto">
@@ -118,7 +118,7 @@ export function UndrainDialog({ node, onClose }: { node: string; onClose: () => 
       open
       onOpenChange={(open) => !open && onClose()}
       title={`Undrain ${node}?`}
-      lead="It takes its share of the leased topics again: other engines hand them over."
+      lead="Other engines transfer its share of the leased topics to it again."
       footer={
         <>
           <span className="mr-auto">

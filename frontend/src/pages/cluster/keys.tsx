@@ -49,7 +49,7 @@ const COLUMNS: Column<Transport>[] = [
       row.spec.secure === "required" ? (
         <StateBadge state="good">required</StateBadge>
       ) : row.spec.secure === "optional" ? (
-        <StateBadge state="info">optional: plain packets are taken too</StateBadge>
+        <StateBadge state="info">optional: receivers accept plain packets too</StateBadge>
       ) : (
         <StateBadge state="plain">off: packets are plain</StateBadge>
       ),
@@ -90,7 +90,7 @@ function Rotate({ name }: { name: string }) {
         lead={
           atOnce
             ? "Every other epoch ends now. Engines that do not have the new one yet lose packets until they get it."
-            : "Engines get the new epoch before they use it, and take packets of the one before for a while: no message is lost."
+            : "Engines get the new epoch before they use it, and accept packets of the previous epoch for a while: no message is lost."
         }
         verb={atOnce ? "Revoke and rotate" : "Rotate"}
         action={{ method: "POST", path: atOnce ? `${path}?at_once=true` : path }}
@@ -121,7 +121,7 @@ function Epochs({ transport }: { transport: Transport }) {
   const epochs = query.data?.epochs ?? [];
   if (query.data && epochs.length === 0)
     return sealed ? (
-      <StateBadge state="warn">none of this service</StateBadge>
+      <StateBadge state="warn">no keys of this service</StateBadge>
     ) : (
       <span className="text-faint">–</span>
     );

@@ -33,7 +33,7 @@ export function MovesCard() {
   return (
     <Card
       title="Moves"
-      hint="leased topics that went from an engine to another, in the last 30 days"
+      hint="leased topics that moved from one engine to another in the last 30 days"
       flush
       className="mt-3"
       actions={

@@ -54,7 +54,7 @@ export function LimitsPage() {
         <div className="grid grid-cols-1 gap-3 xl:grid-cols-3">
           <Card
             title="Policies"
-            hint="the highest priority wins, then the most exact pattern; a topic's own setting wins over all"
+            hint="the highest priority wins, then the most exact pattern; a topic's own setting overrides all policies"
             flush
             className="xl:col-span-2"
           >

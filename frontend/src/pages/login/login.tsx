@@ -69,7 +69,7 @@ function SignIn({ done }: { done: (mustChange: boolean, password: string) => voi
   return (
     <Frame
       title="Sign in to Tidecast"
-      lead="On the first run the user is admin; its password was printed once where the service started."
+      lead="On the first run the user is admin; the service printed its password once when it started."
     >
       <form onSubmit={submit} className="flex flex-col gap-3.5">
         <TextField

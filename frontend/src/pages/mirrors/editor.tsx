@@ -26,7 +26,7 @@ const FRESH: Partial<Spec> = {
 const choices = (...pairs: [string, string][]) => pairs.map(([value, label]) => ({ value, label }));
 const inward = (draft: Draft) => draft["spec.direction"] === "from_kafka";
 const hasUser = (draft: Draft) => draft["spec.user"] !== "";
-const MASKED = "Masked: leave it as it is to keep the stored one";
+const MASKED = "Masked: leave it unchanged to keep the stored secret";
 
 const FIELDS: readonly FormField[] = [
   {
@@ -93,7 +93,7 @@ const FIELDS: readonly FormField[] = [
   {
     at: "spec.ca",
     label: "Authorities",
-    hint: "PEM; empty: those of the system",
+    hint: "PEM; empty: the system's certificates",
     codec: codecs.prose,
     as: "text",
     wide: true,
@@ -115,15 +115,15 @@ const FIELDS: readonly FormField[] = [
     as: "choice",
     advanced: true,
     options: choices(
-      ["auto", "The same queue, if the counts agree"],
+      ["auto", "The same queue, if both have as many queues"],
       ["queue", "The same queue"],
-      ["key", "The queue of their key"],
+      ["key", "The queue that the key selects"],
     ),
     when: inward,
   },
   {
     at: "spec.on_gap",
-    label: "When records are deleted before",
+    label: "If records are deleted before they are copied",
     codec: codecs.text,
     as: "choice",
     advanced: true,
@@ -160,10 +160,10 @@ export function MirrorEditor({ name, onClose, onSaved }: Props) {
       kind="mirror"
       name={name}
       title={name ? `Edit ${name}` : "Create a mirror"}
-      lead="Copies each record once, and continues where it was after any failure."
+      lead="It copies each record once, and resumes after any failure."
       fields={FIELDS}
       fresh={FRESH}
-      deleting="It copies no more. Its position stays: a mirror of this name continues."
+      deleting="It stops copying. Its position is kept: a new mirror of this name resumes there."
       onClose={onClose}
       {...(onSaved ? { onSaved } : {})}
     />

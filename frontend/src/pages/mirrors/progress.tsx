@@ -86,7 +86,7 @@ function Plot({ name }: { name: string }) {
   if (!found?.at_s.length)
     return (
       <Empty icon={ChartLine} title="No rate yet">
-        It is plotted while it copies.
+        The chart shows the rate while the mirror copies.
       </Empty>
     );
   return (

@@ -60,7 +60,7 @@ export function Enrol({ onClose }: { onClose: () => void }) {
           <TextField label="Name of the token" autoFocus value={name} onChange={setName} />
           <TextField
             label="Node"
-            hint="The one node that may use it. Empty: any new node"
+            hint="The only node that may use the token. Empty: any new node"
             mono
             value={node}
             onChange={setNode}

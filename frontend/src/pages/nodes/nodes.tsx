@@ -75,7 +75,7 @@ export function NodesPage() {
           columns={TRANSPORTS}
           rows={transports as Transport[]}
           rowKey={(row) => row.metadata.name}
-          empty={<p className="px-3.5 pb-4 text-muted">None yet.</p>}
+          empty={<p className="px-3.5 pb-4 text-muted">No transport yet.</p>}
         />
       </Card>
       {chosen && <NodeDialog node={chosen as Node} onClose={() => setOpen(null)} />}

@@ -68,7 +68,7 @@ export function CapacityList() {
         rowKey={(row) => row.topic}
         empty={
           <Empty icon={Lightbulb} title="No recommendation yet" className="py-6">
-            <Said text={capacity?.mend || "the last report has no recommendation"} />
+            <Said text={capacity?.mend || "the newest report has no recommendation"} />
           </Empty>
         }
       />

@@ -135,7 +135,7 @@ export function PipelineEditor({ name, onClose }: { name?: string; onClose: () =
       lead="A job on Spark, run by its schedule or by hand."
       fields={FIELDS}
       fresh={FRESH}
-      deleting="It no longer runs. The archives and rollups that it wrote stay."
+      deleting="It no longer runs. Its archives and rollups are kept."
       onClose={onClose}
     />
   );

@@ -59,7 +59,7 @@ export function Runs({ pipeline }: { pipeline: Pipeline }) {
           rowKey={(row) => row.id}
           empty={
             <Empty icon={ScrollText} title="No run yet" className="py-6">
-              Start it by hand, or enable its schedule.
+              Run it by hand, or enable its schedule.
             </Empty>
           }
         />
@@ -84,7 +84,7 @@ function Log({ run, onClose }: { run: PipelineRun; onClose: () => void }) {
         {query.isError ? (
           <Failed error={query.error} />
         ) : (
-          <Code label="Log" text={query.data?.text || "Nothing yet."} />
+          <Code label="Log" text={query.data?.text || "No output yet."} />
         )}
         {run.report != null && <Code label="Report" text={JSON.stringify(run.report, null, 2)} />}
       </div>

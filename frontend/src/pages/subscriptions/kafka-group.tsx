@@ -156,7 +156,7 @@ function DeleteGroup({
       open
       onOpenChange={(next) => !next && onClose()}
       title={`Delete group ${name}?`}
-      lead="Its offsets are lost. Consumers that join later begin as auto.offset.reset says."
+      lead="Its offsets are lost. auto.offset.reset decides where later consumers begin."
       word={name}
       verb="Delete group"
       action={{

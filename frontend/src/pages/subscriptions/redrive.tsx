@@ -23,7 +23,7 @@ const sayRedrive =
   (value, dry) => {
     const moved = plural(countOf(value.records), "message");
     const where = to === "" ? "their original topics" : to;
-    const more = value.next ? " More are left." : "";
+    const more = value.next ? " More dead letters are left." : "";
     return `${moved} ${dry ? "will be" : "were"} published to ${where}; ${exact(countOf(value.scanned))} checked.${more}`;
   };
 
@@ -82,8 +82,8 @@ export function Redrive({
     return (
       <Dialog open onOpenChange={(open) => !open && onClose()} title="Dead letters">
         <Empty icon={Skull} title="No dead-letter topic" className="py-6">
-          Set one in Edit: a message that exceeds its deliveries then goes there, with its attempt
-          count and the reason.
+          Set a dead-letter topic in Edit: it gets each message that exceeds its deliveries, with
+          its attempt count and the reason.
         </Empty>
       </Dialog>
     );

@@ -63,7 +63,7 @@ export function AdaptersCard({ live }: { live: TopicLive | null | undefined }) {
     { id: "reconnects", head: "Reconnects", right: true, cell: (row) => exact(row.reconnects) },
   ];
   return (
-    <Card title="Adapters" hint="they keep the queues; the engine reads them" flush>
+    <Card title="Adapters" hint="adapters keep the queues; the engine reads them" flush>
       <Table
         label="Adapters"
         columns={columns}

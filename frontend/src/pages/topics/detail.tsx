@@ -134,7 +134,7 @@ function AttachedPage({ name, live }: { name: string; live: TopicDetail | undefi
   return (
     <Page
       title={name}
-      lead="Its queues are those of an adapter: consumed here, not published to."
+      lead="An adapter keeps its queues: applications consume them here, and publish elsewhere."
       badges={<AdapterBadges live={live?.topic} />}
     >
       <div className="flex flex-col gap-3">
@@ -201,13 +201,13 @@ function QueuesCard({ queues }: { queues: QueueLive[] }) {
     { id: "lag", head: "Lag (messages)", right: true, cell: (row) => exact(row.lag_messages) },
   ];
   return (
-    <Card title="Queues" hint="each on the engine that owns it now" flush>
+    <Card title="Queues" hint="each queue on the engine that owns it now" flush>
       <Table
         label="Queues"
         columns={columns}
         rows={queues.sort((a, b) => a.number - b.number)}
         rowKey={(row) => row.name}
-        empty={<p className="px-3.5 pb-4 text-muted">No engine owns them now.</p>}
+        empty={<p className="px-3.5 pb-4 text-muted">No engine owns the queues now.</p>}
       />
     </Card>
   );
