@@ -575,7 +575,7 @@ def test_local_clients_show_keys_where_the_topology_says_so(short_dir: Path) -> 
     engine.start()
     try:
         for token in (None, "wrong"):
-            with pytest.raises(AuthError, match="wants a key"):
+            with pytest.raises(AuthError, match="needs a key"):
                 tidecast.sync.connect(f"tidecast://{short_dir}", token=token)
         with tidecast.sync.connect(f"tidecast://{short_dir}", token=SECRET, name="near") as client:
             client.publish("orders.eu", b"1")

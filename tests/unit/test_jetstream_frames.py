@@ -288,7 +288,7 @@ SOURCE = JetStreamSource(servers="127.0.0.1:1", streams="S")
         ((b"INFO {oops}\r\n",), StorageError, "no JSON object"),
         ((b"INFO []\r\n",), StorageError, "no JSON object"),
         ((b"INFO {}\r\n",), ConfigError, "NATS 2.9 or newer"),
-        ((b'INFO {"headers":true,"tls_required":true}\r\n',), ConfigError, "wants TLS"),
+        ((b'INFO {"headers":true,"tls_required":true}\r\n',), ConfigError, "needs TLS"),
         ((INFO, b"-ERR 'Authorization Violation'\r\n"), AuthError, "no login: set user"),
         ((INFO, b"-ERR 'maximum connections exceeded'\r\n"), ConnectionLost, "maximum"),
         ((INFO, b"MSG s 1 9999999999999\r\n"), StorageError, "a message of 9999999999999"),
