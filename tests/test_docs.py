@@ -303,9 +303,10 @@ def messages(text: str) -> Iterator[tuple[int, str]]:
     tree = ast.parse(text)
     quoted = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        said = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(said, str) and id(node) not in quoted and said.count(" ") > 1:
-            yield node.lineno, said
+        if not isinstance(node, ast.Constant) or id(node) in quoted:
+            continue
+        if isinstance(node.value, str) and node.value.count(" ") > 1:
+            yield node.lineno, node.value
 
 
 def api_docstrings(text: str) -> Iterator[tuple[int, str]]:
