@@ -18,16 +18,40 @@ ROOT = Path(__file__).parent
 TABLE = (ROOT / "README.md").read_text()
 FINDINGS = (ROOT / "FINDINGS.md").read_text()
 PARTS = {
-    "FC": 16, "AR": 17, "AE": 16, "PY": 10, "F": 9, "BM": 3, "A": 8, "C": 8, "R": 5, "D": 10,
-    "G": 9, "L": 12, "Q": 7, "P": 5,
-}  # fmt: skip
+    "FC": 16,
+    "AR": 17,
+    "AE": 16,
+    "PY": 10,
+    "F": 9,
+    "BM": 3,
+    "A": 8,
+    "C": 8,
+    "R": 5,
+    "D": 10,
+    "G": 9,
+    "L": 12,
+    "Q": 7,
+    "P": 5,
+}
 """How many ids each list of promises has. C: of streams and of the control service."""
 BENCHES = {*HELP, "spark"}
 REVIEWS = {
-    "kill-": 7, "host-D": 8, "host-F": 13, "user-B": 9, "control-F": 7, "control-S": 18,
-    "rest-H": 10, "rest-M": 9, "rest-L": 13, "page-H": 10, "page-M": 11, "page-L": 9,
-    "engine-": 13, "tests-4.": 12, "tests-6.": 4,
-}  # fmt: skip
+    "kill-": 7,
+    "host-D": 8,
+    "host-F": 13,
+    "user-B": 9,
+    "control-F": 7,
+    "control-S": 18,
+    "rest-H": 10,
+    "rest-M": 9,
+    "rest-L": 13,
+    "page-H": 10,
+    "page-M": 11,
+    "page-L": 9,
+    "engine-": 13,
+    "tests-4.": 12,
+    "tests-6.": 4,
+}
 """How many findings each part of a review has."""
 KEYS = {
     "power-A", "power-B", "power-C", "power-D", "user-B0", "control-low", "page-generated",

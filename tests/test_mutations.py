@@ -19,18 +19,30 @@ from tests.project import ROOT
 AT_LEAST = 60
 SHARDS = 12
 CRITICAL = (
-    "engine/tidecast/native/system/files.py", "engine/tidecast/log/repair/recovery.py",
-    "engine/tidecast/log/queue_log.py", "engine/tidecast/log/takeover.py",
-    "engine/tidecast/agents/archiver/", "engine/tidecast/protocol/dedup.py",
-    "engine/tidecast/queues/leases/", "engine/tidecast/queues/cache/",
-    "engine/tidecast/agents/puller/", "engine/tidecast/buffers/writer.py",
-    "engine/tidecast/buffers/reader.py", "engine/tidecast/protocol/loss.py",
-    "engine/tidecast/protocol/flow_control.py", "engine/tidecast/protocol/check.py",
-    "engine/tidecast/native/crypto/", "engine/tidecast/protocol/sealing/",
-    "engine/tidecast/agents/live/", "engine/tidecast/access.py", "engine/tidecast/gateway/",
-    "backend/tidecast_control/kit/rights.py", "backend/tidecast_control/api/resources.py",
-    "backend/tidecast_control/apply/", "backend/tidecast_control/auth/",
-)  # fmt: skip
+    "engine/tidecast/native/system/files.py",
+    "engine/tidecast/log/repair/recovery.py",
+    "engine/tidecast/log/queue_log.py",
+    "engine/tidecast/log/takeover.py",
+    "engine/tidecast/agents/archiver/",
+    "engine/tidecast/protocol/dedup.py",
+    "engine/tidecast/queues/leases/",
+    "engine/tidecast/queues/cache/",
+    "engine/tidecast/agents/puller/",
+    "engine/tidecast/buffers/writer.py",
+    "engine/tidecast/buffers/reader.py",
+    "engine/tidecast/protocol/loss.py",
+    "engine/tidecast/protocol/flow_control.py",
+    "engine/tidecast/protocol/check.py",
+    "engine/tidecast/native/crypto/",
+    "engine/tidecast/protocol/sealing/",
+    "engine/tidecast/agents/live/",
+    "engine/tidecast/access.py",
+    "engine/tidecast/gateway/",
+    "backend/tidecast_control/kit/rights.py",
+    "backend/tidecast_control/api/resources.py",
+    "backend/tidecast_control/apply/",
+    "backend/tidecast_control/auth/",
+)
 ONE = MUTATIONS[0]
 
 

@@ -301,9 +301,21 @@ def test_redirects_are_not_followed(service: Service, hook: Hook) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "::1",
-     "fe80::1%2", "fd00::1", "::ffff:127.0.0.1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::"],
-)  # fmt: skip
+    [
+        "127.0.0.1",
+        "10.0.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::1",
+        "fe80::1%2",
+        "fd00::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::a9fe:a9fe",
+        "2002:7f00:1::",
+    ],
+)
 def test_addresses_that_are_not_public_are_refused(
     service: Service, hook: Hook, address: str
 ) -> None:

@@ -160,12 +160,23 @@ def test_another_host_is_refused(service: Service, path: str) -> None:
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [
-        ("localhost", True), ("localhost:7480", True), ("127.0.0.1:80", True), ("[::1]:80", True),
-        ("[::1]", True), ("10.1.2.3", True), ("LOCALHOST.", True), ("control.example", True),
-        ("a.apps.example:443", True), ("apps.example", False), ("", False), ("x", False),
-        ("localhost.evil.example", False), ("127.0.0.1.evil.example", False), ("*", False),
+        ("localhost", True),
+        ("localhost:7480", True),
+        ("127.0.0.1:80", True),
+        ("[::1]:80", True),
+        ("[::1]", True),
+        ("10.1.2.3", True),
+        ("LOCALHOST.", True),
+        ("control.example", True),
+        ("a.apps.example:443", True),
+        ("apps.example", False),
+        ("", False),
+        ("x", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("*", False),
     ],
-)  # fmt: skip
+)
 def test_hosts(host: str, allowed: bool) -> None:
     settings = load_settings(allowed_hosts="control.example, *.apps.example")
     assert shell.allows_host(settings, host) is allowed

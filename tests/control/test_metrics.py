@@ -63,12 +63,17 @@ def _sample() -> dict[str, Any]:
         "readers": [],
     }
     return {
-        "mono_ns": 1, "host": {
-            "started_ns": 5 * 10**9, "disk_free_bytes": 10, "disk_bytes": 20,
-            "shm_free_bytes": 3, "shm_bytes": 4,
+        "mono_ns": 1,
+        "host": {
+            "started_ns": 5 * 10**9,
+            "disk_free_bytes": 10,
+            "disk_bytes": 20,
+            "shm_free_bytes": 3,
+            "shm_bytes": 4,
         },
         "counters": {
-            "sender": [about | row], "publication": [about | row],
+            "sender": [about | row],
+            "publication": [about | row],
             "gateway": [about | {"name": "gateway", "sessions": 2}],
             "kafka": [about | {"name": "kafka", "open": 3, "bytes_in": 50}],
             "kafka_api": [about | {"name": "Fetch", "requests": 9, "errors": 1}],
@@ -77,9 +82,14 @@ def _sample() -> dict[str, Any]:
             "node": [about | {"name": "n1", "peers_silent": 1}],
             "transport": [about | {"name": "lan", "path_mtu": 1500, "sends_too_long": 2}],
         },
-        "publications": [publication], "images": [], "receivers": [], "subscriptions": {},
-        "clients": 0, "queues": [queue], "durable_subscriptions": [subscription],
-    }  # fmt: skip
+        "publications": [publication],
+        "images": [],
+        "receivers": [],
+        "subscriptions": {},
+        "clients": 0,
+        "queues": [queue],
+        "durable_subscriptions": [subscription],
+    }
 
 
 def _text() -> str:

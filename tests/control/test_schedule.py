@@ -36,9 +36,20 @@ def test_the_next_time(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "every 0m", "every 5s", "every 99999d", "* * * *", "60 * * * *", "0 0 31 2 *",
-     "5-1 * * * *", "*/0 * * * *", "x * * * *", "@yearly"],
-)  # fmt: skip
+    [
+        "",
+        "every 0m",
+        "every 5s",
+        "every 99999d",
+        "* * * *",
+        "60 * * * *",
+        "0 0 31 2 *",
+        "5-1 * * * *",
+        "*/0 * * * *",
+        "x * * * *",
+        "@yearly",
+    ],
+)
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"allowed|more than|no such"):
         parse(text)

@@ -132,8 +132,20 @@ def test_ack_durable_is_refused_before_anything_is_sent(shell: Shell) -> None:
 def test_time_stamps_and_headers(shell: Shell) -> None:
     shell.durable("stamped")
     for stamp in ("2026-01-31T12:00Z", "@1700000000.5", "-1h", "now"):
-        shell.run("pub", "stamped", "--message", stamp, "--timestamp", stamp, "--header", "a=b",
-                  "--header", "c=d", "--ack", "durable")  # fmt: skip
+        shell.run(
+            "pub",
+            "stamped",
+            "--message",
+            stamp,
+            "--timestamp",
+            stamp,
+            "--header",
+            "a=b",
+            "--header",
+            "c=d",
+            "--ack",
+            "durable",
+        )
     rows = [
         line.split()
         for line in shell.lines(
@@ -361,8 +373,19 @@ def test_live_messages_in_columns_until_a_time(shell: Shell, eventually: Eventua
 def test_a_terminal_shows_no_control_characters(shell: Shell) -> None:
     shell.durable("escapes", "k:\x1b[2Jgone")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "tidecast.cli", "sub", "escapes", "--from", "0", "--count",
-               "1", "--data-dir", str(shell.platform.directory)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "tidecast.cli",
+        "sub",
+        "escapes",
+        "--from",
+        "0",
+        "--count",
+        "1",
+        "--data-dir",
+        str(shell.platform.directory),
+    ]
     subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=60, check=True)
     assert os.read(ours, 65536) == b"\\x1b[2Jgone\r\n"
 
@@ -415,8 +438,20 @@ def test_topics_are_managed_from_afar(shell: Shell) -> None:
     def afar(*arguments: str, code: int = 0) -> Text:
         return shell.run(*arguments, remote=True, code=code)
 
-    made = json.loads(afar("topic", "create", "far.eu", "--mode", "durable", "--queues", "2",
-                           "--label", "team=a", "--json").stdout)  # fmt: skip
+    made = json.loads(
+        afar(
+            "topic",
+            "create",
+            "far.eu",
+            "--mode",
+            "durable",
+            "--queues",
+            "2",
+            "--label",
+            "team=a",
+            "--json",
+        ).stdout
+    )
     assert (made["queues"], made["labels"]) == (2, {"team": "a"})
     assert f"at {shell.server}" in afar("topic", "edit", "far.eu", "--retention-s", "1d").stdout
     here = json.loads(shell.run("topic", "show", "far.eu", "--json").stdout)

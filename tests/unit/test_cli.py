@@ -266,8 +266,20 @@ def test_topics_in_the_file(tmp_path: Path) -> None:
 
 
 def test_a_shown_topic_can_be_made_again_by_its_line(tmp_path: Path) -> None:
-    run(tmp_path, "topic", "create", "a", "--flow", "rate", "--rate-bytes-per-s", "1MB",
-        "--description", "it's", "--label", "x=y z")  # fmt: skip
+    run(
+        tmp_path,
+        "topic",
+        "create",
+        "a",
+        "--flow",
+        "rate",
+        "--rate-bytes-per-s",
+        "1MB",
+        "--description",
+        "it's",
+        "--label",
+        "x=y z",
+    )
     last = run(tmp_path, "topic", "show", "a").output.splitlines()[-1]
     before = load_topology(tmp_path / "topology.yaml")
     run(tmp_path, "topic", "delete", "a", "--yes")

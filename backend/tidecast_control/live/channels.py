@@ -413,10 +413,17 @@ def _edge(
     row = edges.get(identity)
     if row is None:
         row = edges[identity] = {
-            "id": identity, "source": source, "target": target, "packets_per_s": 0.0,
-            "bytes_per_s": 0.0, "loss_per_s": 0.0, "resent_per_s": 0.0, "throttle": "none",
-            "pressure": 0.0, "lag_packets": "0",
-        }  # fmt: skip
+            "id": identity,
+            "source": source,
+            "target": target,
+            "packets_per_s": 0.0,
+            "bytes_per_s": 0.0,
+            "loss_per_s": 0.0,
+            "resent_per_s": 0.0,
+            "throttle": "none",
+            "pressure": 0.0,
+            "lag_packets": "0",
+        }
     row["packets_per_s"] = round(row["packets_per_s"] + made["packets_out"] + made["packets_in"], 1)
     row["bytes_per_s"] = round(row["bytes_per_s"] + made["bytes_out"] + made["bytes_in"], 1)
     row["loss_per_s"] = round(row["loss_per_s"] + made["losses"], 1)

@@ -221,10 +221,21 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
 
 INT64 = frozenset(
     (
-        "owner_epoch", "earliest", "latest", "durable", "bytes", "cache_bytes", "cache_max",
-        "lag_messages", "cursor", "acked", "delivered", "outstanding", "scheduled",
+        "owner_epoch",
+        "earliest",
+        "latest",
+        "durable",
+        "bytes",
+        "cache_bytes",
+        "cache_max",
+        "lag_messages",
+        "cursor",
+        "acked",
+        "delivered",
+        "outstanding",
+        "scheduled",
     )
-)  # fmt: skip
+)
 
 
 def _texts(row: Json) -> Json:

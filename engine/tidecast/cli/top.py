@@ -501,8 +501,20 @@ def _gateway(found: list[dict[str, Any]]) -> RenderableType:
 
 
 def _kafka(found: list[dict[str, Any]]) -> RenderableType:
-    columns = ["listens", "open", "groups", "members", "records/s", "in/s", "out/s", "throttled",
-               "refused", "denied", "silent", "bad requests"]  # fmt: skip
+    columns = [
+        "listens",
+        "open",
+        "groups",
+        "members",
+        "records/s",
+        "in/s",
+        "out/s",
+        "throttled",
+        "refused",
+        "denied",
+        "silent",
+        "bad requests",
+    ]
     counts = ("throttled", "connections_refused", "denied", "connections_silent", "bad_requests")
     rows = [
         [

@@ -25,10 +25,21 @@ PROBLEMS_MAX = 500
 VALUE_SHOWN_MAX = 60
 
 _UNITS = {
-    "": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 1000**2, "mb": 1000**2,
-    "mib": 1 << 20, "g": 1000**3, "gb": 1000**3, "gib": 1 << 30, "t": 1000**4, "tb": 1000**4,
+    "": 1,
+    "b": 1,
+    "k": 1000,
+    "kb": 1000,
+    "kib": 1 << 10,
+    "m": 1000**2,
+    "mb": 1000**2,
+    "mib": 1 << 20,
+    "g": 1000**3,
+    "gb": 1000**3,
+    "gib": 1 << 30,
+    "t": 1000**4,
+    "tb": 1000**4,
     "tib": 1 << 40,
-}  # fmt: skip
+}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*$")
 _LIKE = re.compile(r"([-+]?\d*\.?\d+(e\d+)?|true|false|null)$", re.IGNORECASE)
 """Text that looks like a value of another type, unless it is quoted."""

@@ -183,12 +183,23 @@ class Node:
             self._client_lines -= number > 0
             bell = 2 * index if number == 0 else self._client_lines
             runtime = TransportRuntime(
-                config, index, (ctx.id, ctx.name), ctx.incarnation, names=ctx.names,
-                bells=ctx.bells, counters=ctx.counters, recorder=ctx.recorder, inline=ctx.inline,
-                on_events=self._from_agent, on_fault=self.conductor.agent_failed,
-                memory=self._memory, seed=ctx.seed, sealed=sealed[number] if sealed else None,
-                clock_ns=ctx.clock_ns, lane=Lane(number, bell, at_work, beside),
-            )  # fmt: skip
+                config,
+                index,
+                (ctx.id, ctx.name),
+                ctx.incarnation,
+                names=ctx.names,
+                bells=ctx.bells,
+                counters=ctx.counters,
+                recorder=ctx.recorder,
+                inline=ctx.inline,
+                on_events=self._from_agent,
+                on_fault=self.conductor.agent_failed,
+                memory=self._memory,
+                seed=ctx.seed,
+                sealed=sealed[number] if sealed else None,
+                clock_ns=ctx.clock_ns,
+                lane=Lane(number, bell, at_work, beside),
+            )
             self.runtimes.add(runtime)
             if number == 0 and runtime.sockets is not None:
                 beside = runtime.sockets.send.getsockname()[1]

@@ -386,9 +386,21 @@ def _raises(kind: type[Exception], call: Callable[[], object]) -> None:
 CHECKS: dict[str, Callable[[Subject, Adapter], None]] = {
     check.__name__: check
     for check in (
-        empty_queue, in_order, any_token, holes, queues_are_apart, by_time, wakes_up, closes, acks,
-        survives_reopening, appends, keeps_producers, fences, refuses_what_is_broken,
+        empty_queue,
+        in_order,
+        any_token,
+        holes,
+        queues_are_apart,
+        by_time,
+        wakes_up,
+        closes,
+        acks,
+        survives_reopening,
+        appends,
+        keeps_producers,
+        fences,
+        refuses_what_is_broken,
         large_and_small,
     )
-}  # fmt: skip
+}
 """All checks by name."""

@@ -49,19 +49,24 @@ def instructions(map_fd: int) -> bytes:
     parts: list[bytes | str | tuple[bytes, str]] = [
         _i(0xBF, 6, 1),  # r6 = packet
         _i(0x62, 10, off=-4),  # key 0
-        _i(0xBF, 2, 10), _i(0x07, 2, imm=-4),
+        _i(0xBF, 2, 10),
+        _i(0x07, 2, imm=-4),
         _i(0x18, 1, 1, imm=map_fd) + _i(0),
         _i(0x85, imm=_LOOKUP_ELEM),
         _jump(0x15, 0, 0, 0, "next"),
         _i(0xBF, 7, 0),  # r7 = state
         _i(0x85, imm=_RANDOM),
-        _i(0x67, 0, imm=32), _i(0x77, 0, imm=32),  # 32 bits of r0
+        _i(0x67, 0, imm=32),
+        _i(0x77, 0, imm=32),  # 32 bits of r0
         _i(0x79, 1, 7, _LOSS_AT),
         _jump(0xAD, 0, 1, 0, "drop"),  # r0 < r1
         _i(0x61, 2, 6, _PROTOCOL_AT),
         _jump(0x55, 2, 0, 0x0008, "pass"),  # not IPv4
-        _i(0xBF, 1, 6), _i(0xB7, 2, imm=_LAST_OF_SOURCE_AT),
-        _i(0xBF, 3, 10), _i(0x07, 3, imm=-8), _i(0xB7, 4, imm=1),
+        _i(0xBF, 1, 6),
+        _i(0xB7, 2, imm=_LAST_OF_SOURCE_AT),
+        _i(0xBF, 3, 10),
+        _i(0x07, 3, imm=-8),
+        _i(0xB7, 4, imm=1),
         _i(0x85, imm=_LOAD_BYTES),
         _jump(0x55, 0, 0, 0, "pass"),
         _i(0x71, 1, 10, -8),
@@ -70,10 +75,16 @@ def instructions(map_fd: int) -> bytes:
         _i(0x7F, 2, 1),  # r2 >>= r1
         _i(0x57, 2, imm=1),
         _jump(0x55, 2, 0, 0, "drop"),
-        "pass", _count(_PASSED_AT),
-        "next", _i(0xB7, 0, imm=_NEXT), _i(0x95),
-        "drop", _count(_DROPPED_AT), _i(0xB7, 0, imm=_DROP), _i(0x95),
-    ]  # fmt: skip
+        "pass",
+        _count(_PASSED_AT),
+        "next",
+        _i(0xB7, 0, imm=_NEXT),
+        _i(0x95),
+        "drop",
+        _count(_DROPPED_AT),
+        _i(0xB7, 0, imm=_DROP),
+        _i(0x95),
+    ]
     return _linked(parts)
 
 

@@ -128,9 +128,14 @@ class Puller(BlockMemory):
         self._scratch = np.zeros(512, dtype=np.uint8)
         self._idle = BACKOFF
         self._agent = AgentRunner(
-            "puller", self._turn, self.state.attention, lambda: None, self._wake,
-            on_fault or _raise, timeout_s=COMMAND_TIMEOUT_S,
-        )  # fmt: skip
+            "puller",
+            self._turn,
+            self.state.attention,
+            lambda: None,
+            self._wake,
+            on_fault or _raise,
+            timeout_s=COMMAND_TIMEOUT_S,
+        )
         self._make_blocks()
         self._generation = (time.time_ns() >> 20) & 0x3FFFFFFF
 
@@ -295,9 +300,14 @@ class Puller(BlockMemory):
     # --- members ----------------------------------------------------------------------------------
 
     def add_member(
-        self, make: Callable[[int], MemberFile], sub: int, *, in_flight_max: int = 500,
-        in_flight_bytes_max: int = 1 << 40, ack_wait_ns: int = 30_000_000_000,
-    ) -> int:  # fmt: skip
+        self,
+        make: Callable[[int], MemberFile],
+        sub: int,
+        *,
+        in_flight_max: int = 500,
+        in_flight_bytes_max: int = 1 << 40,
+        ack_wait_ns: int = 30_000_000_000,
+    ) -> int:
         """A member of subscription ``sub``; ``make(number)`` makes its file. Its number."""
         S = self.state
         free = np.flatnonzero(S.members["active"] == 0)
@@ -309,12 +319,18 @@ class Puller(BlockMemory):
         S.members[member] = np.zeros((), dtype=puller_tables.MEMBER)
         record = S.members[member]
         values = {
-            "sub": sub, "ring_address": address(file.array), "ring_bytes": file.array.size,
-            "deliveries_bytes": file.deliveries_bytes, "acks_bytes": file.acks_bytes,
-            "bell": file.bell, "in_flight_max": in_flight_max,
-            "in_flight_bytes_max": in_flight_bytes_max, "fragment_cursor": -1,
-            "sample_ns": max(1_000_000, ack_wait_ns // 16), "taken_ns": self.clock_ns(),
-        }  # fmt: skip
+            "sub": sub,
+            "ring_address": address(file.array),
+            "ring_bytes": file.array.size,
+            "deliveries_bytes": file.deliveries_bytes,
+            "acks_bytes": file.acks_bytes,
+            "bell": file.bell,
+            "in_flight_max": in_flight_max,
+            "in_flight_bytes_max": in_flight_bytes_max,
+            "fragment_cursor": -1,
+            "sample_ns": max(1_000_000, ack_wait_ns // 16),
+            "taken_ns": self.clock_ns(),
+        }
         for field, value in values.items():
             record[field] = value
         record["active"] = 1

@@ -331,8 +331,19 @@ def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) 
         return
     from rich.table import Table
 
-    table = Table("topic", "id", "mode", "transport", "reliability", "flow", "history", "receive",
-                  "limit", box=None, pad_edge=False)  # fmt: skip
+    table = Table(
+        "topic",
+        "id",
+        "mode",
+        "transport",
+        "reliability",
+        "flow",
+        "history",
+        "receive",
+        "limit",
+        box=None,
+        pad_edge=False,
+    )
     for each in topics:
         table.add_row(
             each.name,

@@ -371,10 +371,22 @@ class EventsReported(Frame, frozen=True, kw_only=True, tag="Told"):
 
 
 FromClient = (
-    Hello | OpenPublication | ClosePublication | OpenSubscription | CloseSubscription | Credit
-    | NodeIdOf | Stats | Administer | Bye | Publish
-    | OpenConsumer | ResumeConsumer | CloseConsumer | Acks
-)  # fmt: skip
+    Hello
+    | OpenPublication
+    | ClosePublication
+    | OpenSubscription
+    | CloseSubscription
+    | Credit
+    | NodeIdOf
+    | Stats
+    | Administer
+    | Bye
+    | Publish
+    | OpenConsumer
+    | ResumeConsumer
+    | CloseConsumer
+    | Acks
+)
 FromGateway = (
     Welcome | Reply | Accepted | ImageOpened | ImageEnded | GapReported | Deliver | Ended
     | EventsReported | Goodbye | Durable | Delivered | TakenBack | Sent | Working

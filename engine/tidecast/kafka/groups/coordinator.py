@@ -149,9 +149,15 @@ class Coordinator:
         rebalance_s = max(body.get("rebalance_timeout_ms", 0) / 1000, session_s)
         protocols = {each["name"]: bytes(each["metadata"]) for each in body["protocols"]}
         member = Member(
-            body["member_id"], body.get("group_instance_id"), client, host, session_s,
-            min(rebalance_s, REBALANCE_S_MAX), protocols, now_s,
-        )  # fmt: skip
+            body["member_id"],
+            body.get("group_instance_id"),
+            client,
+            host,
+            session_s,
+            min(rebalance_s, REBALANCE_S_MAX),
+            protocols,
+            now_s,
+        )
         self._bytes += member.n_bytes + len(client)
         if group.members and (
             body["protocol_type"] != group.kind or not self._agrees(group, member)
@@ -334,10 +340,15 @@ class Coordinator:
             for each in group.members.values()
         ]
         answer(
-            {"error_code": Code.NONE, "generation_id": group.generation,
-             "protocol_name": group.protocol, "leader": leader or group.leader,
-             "member_id": member.id, "members": rows if leads else []}
-        )  # fmt: skip
+            {
+                "error_code": Code.NONE,
+                "generation_id": group.generation,
+                "protocol_name": group.protocol,
+                "leader": leader or group.leader,
+                "member_id": member.id,
+                "members": rows if leads else [],
+            }
+        )
 
     def sync(self, body: Struct, now_s: float, answer: Answer) -> None:
         """A member asks for its assignment; the leader sends the assignments of all members."""

@@ -195,10 +195,22 @@ class Openings:
     ) -> None:
         """Answer a SETUP that gets no image."""
         answer = np.array(
-            [setup.channel, setup.session, setup.topic_id, block.id, epoch, first_seq,
-             block.packet, block.offset, block.count, state, topic.owner, setup.source],
+            [
+                setup.channel,
+                setup.session,
+                setup.topic_id,
+                block.id,
+                epoch,
+                first_seq,
+                block.packet,
+                block.offset,
+                block.count,
+                state,
+                topic.owner,
+                setup.source,
+            ],
             dtype=np.int64,
-        )  # fmt: skip
+        )
         a, b = setup.address_words
         words = runtime.inline_arguments[1]
         runtime.on_receiver(lambda: answer_setup(words, answer, a, b))

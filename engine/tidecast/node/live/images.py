@@ -170,10 +170,21 @@ class Images:
             )
             undo.callback(ctx.counters.free, row)
             image = Image(
-                image_id, setup.session, mode, topic, setup.source, setup.node, setup.incarnation,
-                mapped, runtime, -1, row, live_seq=setup.next_seq, history_slots=setup.slots,
+                image_id,
+                setup.session,
+                mode,
+                topic,
+                setup.source,
+                setup.node,
+                setup.incarnation,
+                mapped,
+                runtime,
+                -1,
+                row,
+                live_seq=setup.next_seq,
+                history_slots=setup.slots,
                 began_ns=ctx.clock_ns() - setup.age_ns,
-            )  # fmt: skip
+            )
             agent_tables.add_image(
                 ctx,
                 image,

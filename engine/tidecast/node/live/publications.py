@@ -104,9 +104,14 @@ class Publications:
                 self._producers.drop_session(config, producer)
             raise
         publication = Publication(
-            publication_id, client.id, config, session, mapped,
-            ctx.runtimes.of_session(transport.name, session), began_ns=ctx.clock_ns(),
-        )  # fmt: skip
+            publication_id,
+            client.id,
+            config,
+            session,
+            mapped,
+            ctx.runtimes.of_session(transport.name, session),
+            began_ns=ctx.clock_ns(),
+        )
         if continued is not None:
             continuation.prepare(publication, continued)
         agent_tables.set_live(
@@ -415,10 +420,15 @@ def _with_session(
 ) -> PublicationGrant:
     """A grant with a producer's session; without an epoch the topic's owner has yet to open it."""
     return msgspec.structs.replace(
-        grant, durable=True, producer_id=session.producer.id, epoch=session.epoch,
-        first_seq=session.first_seq, acked_seq=session.acked_seq, last_seq=session.last_seq,
+        grant,
+        durable=True,
+        producer_id=session.producer.id,
+        epoch=session.epoch,
+        first_seq=session.first_seq,
+        acked_seq=session.acked_seq,
+        last_seq=session.last_seq,
         owner="" if session.epoch else config.owner or name,
-    )  # fmt: skip
+    )
 
 
 def _or(chosen: int | None, default: int) -> int:

@@ -148,9 +148,21 @@ def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> by
     tag = bytes.fromhex(publication.runtime.config.platform) if publication.runtime else b""
     length = wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block) + len(area) + len(tag)
     pack_into(
-        "<BBBBIHHHHqq", body, 0, wire.VERSION, wire.SETUP, flags, channel, publication.session,
-        about.topic, length, wire.RECEIVER_ALL, ctx.id, 0, 0,
-    )  # fmt: skip
+        "<BBBBIHHHHqq",
+        body,
+        0,
+        wire.VERSION,
+        wire.SETUP,
+        flags,
+        channel,
+        publication.session,
+        about.topic,
+        length,
+        wire.RECEIVER_ALL,
+        ctx.id,
+        0,
+        0,
+    )
     pack_into("<q", body, wire.SETUP_INCARNATION_AT, ctx.incarnation)
     pack_into("<IHH", body, wire.SETUP_SLOTS_AT, about.slots, about.slot_bytes, 0)
     pack_into(
