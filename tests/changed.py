@@ -161,6 +161,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/simulation/test_power.py": _DURABLE,
     "tests/simulation/test_scale.py": _LIVE,
     "tests/simulation/test_swarm_faults.py": ("tests/swarm/",),
+    "tests/spark/test_archive_objects.py": _SPARK,
     "tests/spark/test_cluster.py": _SPARK,
     "tests/spark/test_cluster_partitions.py": _SPARK,
     "tests/spark/test_end_to_end.py": _SPARK,

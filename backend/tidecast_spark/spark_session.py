@@ -63,6 +63,7 @@ DEFAULTS: dict[str, str] = {
 }
 """Settings of every session; what the caller gives goes before them."""
 
+_LOCAL_FILES = "spark.hadoop.fs.file.impl"
 LOCAL_DEFAULTS: dict[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -73,7 +74,7 @@ LOCAL_DEFAULTS: dict[str, str] = {
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"
     ),
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    _LOCAL_FILES: "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 """And of those with a local master."""
 
@@ -205,6 +206,8 @@ def settings(master: str, java: Java, given: Mapping[str, str]) -> dict[str, str
     merged = dict(DEFAULTS)
     if master.startswith("local"):
         merged |= LOCAL_DEFAULTS
+        if any(key.startswith("spark.jars") for key in given):
+            del merged[_LOCAL_FILES]  # connectors buffer in files of Hadoop's own class
     merged["spark.driver.extraJavaOptions"] = jvm_options(java)
     return merged | dict(given)
 

@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from tidecast.cli import main
 from tidecast.cli.pipelines import run as pipeline_run
+from tidecast.cli.pipelines.run import settings_of
 from tidecast.errors import ConfigError, Conflict, NotFound, StorageError
 from tidecast_spark.failures import platform_error
+from tidecast_spark.jobs.archive import archive
 from tidecast_spark.jobs.archive_log import ArchiveLog, Commit
+from tidecast_spark.jobs.archive_store import is_url, store_of
 from tidecast_spark.jobs.capacity import Minute, advise, page
 from tidecast_spark.jobs.rollup import RollupReport
 from tidecast_spark.package import write_package
@@ -223,3 +227,21 @@ def test_commits_are_plain_json(tmp_path: Path) -> None:
         "rows": 5,
         "bytes": 70,
     }
+
+
+def test_keys_of_connectors_are_refused_on_a_command_line() -> None:
+    for name in ("s3a.secret.key", "s3a.bucket.b.access.key", "azure.account.key.x"):
+        with pytest.raises(click.UsageError, match="other users of this host can read"):
+            settings_of((f"spark.hadoop.fs.{name}=x",))
+    provider = "spark.hadoop.hadoop.security.credential.provider.path=jceks://file/x"
+    assert len(settings_of((provider, "spark.hadoop.fs.s3a.endpoint=http://x"))) == 2
+
+
+def test_a_place_is_a_directory_or_a_url(tmp_path: Path) -> None:
+    assert is_url("s3a://bucket/x")
+    assert not is_url("file:///x")
+    assert not is_url("archive")
+    assert not is_url(tmp_path)
+    assert store_of(f"file://{tmp_path}/a%20b").root == tmp_path / "a b"
+    with pytest.raises(ConfigError, match="--skip-corrupt needs an archive in a directory"):
+        archive(None, tmp_path, "s3a://bucket/x", topic="t", skip_corrupt=True)

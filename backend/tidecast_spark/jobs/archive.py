@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidecast.errors import ConfigError
 from tidecast_spark.jobs.archive_hold import Hold, holding
 from tidecast_spark.jobs.archive_log import ArchiveLog, Commit, Snapshot
+from tidecast_spark.jobs.archive_store import is_url
 from tidecast_spark.jobs.progress import progress_bar
 from tidecast_spark.options import Positions, source_options
 from tidecast_spark.planning import Planner, check_forward, merge_max
@@ -18,6 +20,7 @@ from tidecast_spark.planning import Planner, check_forward, merge_max
 STEP_ROWS = 20_000_000
 SMALL_FILE_BYTES = 32 << 20
 SMALL_FILES_MIN = 4
+BAD = "_tidecast/bad"
 ORDER = ("topic", "date", "queue", "token")
 
 
@@ -57,7 +60,7 @@ def _count(start: Positions, end: Positions) -> int:
 def archive(
     spark: Any,
     data_dir: Path,
-    out: Path,
+    out: Path | str,
     *,
     topic: str = "",
     pattern: str = "",
@@ -94,7 +97,7 @@ def archive(
 def _archive(
     spark: Any,
     data_dir: Path,
-    out: Path,
+    out: Path | str,
     held: Hold | None,
     topic: str,
     pattern: str,
@@ -105,14 +108,18 @@ def _archive(
     allow_loss: bool,
     skip_corrupt: bool,
 ) -> ArchiveReport:
-    log = ArchiveLog(out)
+    if skip_corrupt and is_url(out):
+        raise ConfigError(
+            f"archive: {out}: --skip-corrupt needs an archive in a directory, for its reports on "
+            "corrupt batches"
+        )
+    log = ArchiveLog(out, spark)
     snapshot = log.open()
     log.sweep()
     given = _source(data_dir, topic, pattern) | {"failOnDataLoss": str(not allow_loss).lower()}
-    bad = log.commits / "bad"
-    before = set(bad.glob("*.json"))
+    before = set(log.store.files(BAD))
     if skip_corrupt:
-        given |= {"mode": "skip", "badRecordsPath": str(bad)}
+        given |= {"mode": "skip", "badRecordsPath": log.store.place(BAD)}
     options = source_options(given, streaming=False)
     planner = Planner(options)
     earliest = planner.at("startingOffsets", options.starting)
@@ -137,7 +144,8 @@ def _archive(
         compacted = compact_files(spark, log, snapshot, compression) if compact else 0
     log.sweep()
     snapshot = log.open()
-    reports = [json.loads(path.read_text()) for path in sorted(set(bad.glob("*.json")) - before)]
+    fresh = sorted(set(log.store.files(BAD)) - before)
+    reports = [json.loads(log.store.read(name)) for name in fresh if name.endswith(".json")]
     return ArchiveReport(
         steps,
         rows,
@@ -170,36 +178,40 @@ def _step(
         .load()
         .selectExpr("*", "to_date(timestamp) date")
     )
-    _write(frame, staging, compression)
+    _write(frame, log.store.place(staging), compression)
     added, size = log.staged_files(staging, version)
     positions = {**snapshot.positions, **end}
-    commit = Commit(version, positions, added, [], _rows_in(log, added), size)
+    commit = Commit(version, positions, added, [], _rows_in(spark, log, added), size)
     log.commit(commit)
     return commit
 
 
-def _write(frame: Any, staging: Path, compression: str) -> None:
+def _write(frame: Any, staging: str, compression: str) -> None:
     # Sorted, so that the files keep each queue's order; Spark's own sort by folder does not.
     (
         frame.sortWithinPartitions(*ORDER)
         .write.partitionBy("topic", "date")
         .option("compression", compression)
-        .parquet(str(staging))
+        .parquet(staging)
     )
 
 
-def _rows_in(log: ArchiveLog, added: Mapping[str, str]) -> int:
+def _rows_in(spark: Any, log: ArchiveLog, added: Mapping[str, str]) -> int:
     """Rows of files, by their footers."""
     import pyarrow.parquet as pq
 
-    return sum(pq.read_metadata(log.directory / staged).num_rows for staged in added.values())
+    places = [log.store.place(staged) for staged in added.values()]
+    if isinstance(log.directory, Path):
+        return sum(pq.read_metadata(place).num_rows for place in places)
+    return int(spark.read.parquet(*places).count()) if places else 0
 
 
 def compact_files(spark: Any, log: ArchiveLog, snapshot: Snapshot, compression: str) -> int:
     """Make one file of the small ones of each folder; how many were replaced."""
     folders: dict[str, list[str]] = {}
+    sizes = log.store.files("")
     for name in snapshot.files:
-        if (log.directory / name).stat().st_size < SMALL_FILE_BYTES:
+        if sizes[name] < SMALL_FILE_BYTES:
             folders.setdefault(str(Path(name).parent), []).append(name)
     small = [n for names in folders.values() if len(names) >= SMALL_FILES_MIN for n in names]
     if not small:
@@ -207,9 +219,9 @@ def compact_files(spark: Any, log: ArchiveLog, snapshot: Snapshot, compression: 
     version = snapshot.version + 1
     staging = log.staging(uuid.uuid4().hex)
     frame = spark.read.option("basePath", str(log.directory)).parquet(
-        *(str(log.directory / name) for name in small)
+        *(log.store.place(name) for name in small)
     )
-    _write(frame.repartition("topic", "date"), staging, compression)
+    _write(frame.repartition("topic", "date"), log.store.place(staging), compression)
     added, size = log.staged_files(staging, version)
     log.commit(Commit(version, snapshot.positions, added, small, 0, size))
     return len(small)

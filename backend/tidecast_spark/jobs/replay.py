@@ -29,7 +29,7 @@ class ReplayReport:
 
 def replay(
     spark: Any,
-    archive: Path,
+    archive: Path | str,
     data_dir: Path,
     *,
     source_topic: str,
@@ -50,7 +50,7 @@ def replay(
     given = {"dataDir": str(data_dir), "topic": topic}
     if not dry_run:
         sink_options(given)  # an error before Spark starts to work
-    log = ArchiveLog(archive)
+    log = ArchiveLog(archive, spark)
     held = log.open()
     if held.positions and source_topic not in held.positions:
         raise ConfigError(

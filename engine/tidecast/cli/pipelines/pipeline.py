@@ -15,6 +15,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
+class _Archive(click.Path):
+    """A directory, or a URL of a file system that Spark's connectors know, as text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType`."""
+        return value if "://" in str(value) else super().convert(value, param, ctx)
+
+
+_ARCHIVE = _Archive(path_type=Path, file_okay=False)
+
+
 @click.group()
 def pipeline() -> None:
     """Archive, replay and roll up durable topics with Spark.
@@ -41,7 +52,7 @@ def _spark_options(command: F) -> F:
 @pipeline.command()
 @click.option("--topic", default="", help="One topic, or several separated by commas.")
 @click.option("--pattern", default="", help="Topics by a pattern: orders.*")
-@click.option("--out", type=_DIRECTORY, required=True, help="The archive's directory.")
+@click.option("--out", type=_ARCHIVE, required=True, help="The archive: a directory or a URL.")
 @click.option(
     "--compression",
     type=click.Choice(["zstd", "snappy", "none"]),
@@ -73,7 +84,7 @@ def archive(
     config: tuple[str, ...],
     as_json: bool,
     no_compact: bool,
-    out: Path,
+    out: Path | str,
     token: str | None,
     **options: Any,
 ) -> None:
@@ -93,7 +104,7 @@ def archive(
 
 
 @pipeline.command()
-@click.option("--archive", type=_DIRECTORY, required=True, help="The archive's directory.")
+@click.option("--archive", type=_ARCHIVE, required=True, help="Its directory or URL.")
 @click.option("--from", "source_topic", required=True, help="The topic that was archived.")
 @click.option("--topic", required=True, help="The durable topic to publish to.")
 @click.option("--since", default="", help="Only rows not older than this time (ISO-8601, UTC).")
@@ -110,7 +121,7 @@ def replay(
     master: str,
     config: tuple[str, ...],
     as_json: bool,
-    archive: Path,
+    archive: Path | str,
     token: str | None,
     **options: Any,
 ) -> None:

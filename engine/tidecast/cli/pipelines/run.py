@@ -7,6 +7,7 @@ docs/SPARK.md fixes it. Exit codes: 0 done, 1 failed, 2 wrong command line, 130 
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import sys
 import threading
@@ -24,6 +25,10 @@ from tidecast.cli.common import console, echo_json
 from tidecast.errors import ConfigError, TidecastError
 
 EXIT_STOPPED = 130
+_SECRET = re.compile(
+    r"fs\.\w+\S*(secret|access\.key|session\.token|account\.key|password)", re.IGNORECASE
+)
+"""Settings of connectors that are keys."""
 
 
 @dataclass
@@ -60,6 +65,12 @@ def settings_of(config: tuple[str, ...]) -> dict[str, str]:
         key, equals, value = one.partition("=")
         if not equals:
             raise click.UsageError(f"--conf {one}: give KEY=VALUE")
+        if _SECRET.search(key):
+            raise click.UsageError(
+                f"--conf {key}: other users of this host can read a command line: give the key in "
+                "the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or in a file "
+                "(spark.hadoop.hadoop.security.credential.provider.path)"
+            )
         settings[key] = value
     return settings
 
