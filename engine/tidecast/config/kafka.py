@@ -6,13 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from tidecast.access import is_loopback
 from tidecast.config.check import build, raise_problems, shown
+from tidecast.config.sources.urls import settings_of
 from tidecast.errors import ConfigError
 
 OFF = "off"
@@ -204,17 +205,7 @@ def source_problems(source: KafkaSource) -> list[str]:
 
 def kafka_source_of(url: str) -> KafkaSource:
     """Settings of ``kafka://HOST:PORT,HOST:PORT/TOPIC?setting=value``. Raises ConfigError."""
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise ConfigError(f"{SCHEME}...: a login does not belong into it: use user and secret_file")
-    given: dict[str, Any] = {"servers": parts.netloc, "topic": unquote(parts.path.strip("/"))}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in given:
-            raise ConfigError(f"kafka.{name}: given twice")
-        given[name] = {"true": True, "false": False}.get(value, value)
-        if name in ("fetch_bytes", "refresh_s") and value.isdecimal():
-            given[name] = int(value)
-    return kafka_source(given)
+    return kafka_source(settings_of(url, "topic", ("fetch_bytes", "refresh_s")))
 
 
 # --- topics whose records are stored on brokers ---------------------------------------------------

@@ -6,13 +6,13 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from tidecast.config.check import build, raise_problems, shown
 from tidecast.config.kafka import Address, File, server_address
+from tidecast.config.sources.urls import settings_of
 from tidecast.errors import ConfigError
 
 SCHEME = "jetstream://"
@@ -169,14 +169,4 @@ def jetstream_source(given: dict[str, Any]) -> JetStreamSource:
 
 def jetstream_source_of(url: str) -> JetStreamSource:
     """Settings of ``jetstream://HOST:PORT/STREAM,STREAM?setting=value``. Raises ConfigError."""
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise ConfigError(f"{SCHEME}...: a login does not belong into it: use user and secret_file")
-    given: dict[str, Any] = {"servers": parts.netloc, "streams": unquote(parts.path.strip("/"))}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in given:
-            raise ConfigError(f"jetstream.{name}: given twice")
-        given[name] = {"true": True, "false": False}.get(value, value)
-        if name == "fetch_bytes" and value.isdecimal():
-            given[name] = int(value)
-    return jetstream_source(given)
+    return jetstream_source(settings_of(url, "streams", ("fetch_bytes",)))
