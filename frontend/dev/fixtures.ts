@@ -135,6 +135,7 @@ const rates = (out: number, seconds: number, losing: boolean) => {
     naks_sent: Math.round(lost * 0.4),
     losses: Math.round(lost),
     lost_for_good: 0,
+    bytes_saved: losing ? Math.round(out * 295) : 0,
     rate_held: losing ? 0.12 * wave(seconds, 25) : 0,
     flow_held: losing ? 0.35 * wave(seconds, 17, 1) : 0,
   };

@@ -10,6 +10,8 @@ import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from "vitest
 import { queries } from "@/app/query-client";
 import { routeTree } from "@/app/router";
 import { live } from "@/live/store";
+import type { Rates } from "@/live/types";
+import { sentNote } from "@/pages/topics/detail";
 import { SyncBadge } from "@/pages/topics/sync-badge";
 import { TipProvider } from "@/ui/tip";
 import "./dom";
@@ -119,6 +121,16 @@ describe("what a page says", () => {
     await waitFor(() =>
       expect(page.container.textContent).toContain("readers on its own node are not limited"),
     );
+  });
+
+  it("of tables of keys and headers: the share of the bytes that they save", async () => {
+    const { page } = await open("/topics/md.us.equities");
+    await waitFor(() => expect(page.container.textContent).toContain("tables save 20.0%"));
+    await screen.findAllByText("Saved");
+    expect(sentNote("tables", undefined)).not.toContain("tables");
+    const made = { bytes_out: 1000, bytes_saved: 0 } as Rates;
+    expect(sentNote("off", made)).not.toContain("tables");
+    expect(sentNote("tables", made)).toContain("tables save 0%");
   });
 
   it("of lag: packets of live readers and messages of durable ones apart", async () => {

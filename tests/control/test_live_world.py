@@ -62,6 +62,18 @@ def test_messages_of_publishers_are_counted_not_their_packets() -> None:
     assert again.totals["messages_out"] == 0.0, "the ring was created again"
 
 
+def test_bytes_that_tables_save_count_where_they_were_sent() -> None:
+    """Images count them too: those are the same bytes."""
+
+    def saved(at_s: int, total: int) -> dict[str, Any]:
+        row = {"name": "orders", "detail": "", "session": 7, "peer": 0, "bytes_saved": total}
+        return _published(at_s, 0, 0) | {"counters": {"publication": [row], "image": [row]}}
+
+    world = build([Source("a", saved(1, 1_000), saved(3, 5_000))])
+    assert world.topics["orders"]["rates"]["bytes_saved"] == 2_000.0
+    assert world.totals["bytes_saved"] == 2_000.0
+
+
 def test_a_subscription_is_the_sum_of_what_engines_say() -> None:
     """An engine without a member hides nothing of the one that has it."""
     busy = Source(

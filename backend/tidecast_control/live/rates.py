@@ -17,6 +17,7 @@ RATE_COUNTERS = {
     "naks_sent": "naks_sent",
     "losses": "losses",
     "lost_for_good": "lost_for_good",
+    "bytes_saved": "bytes_saved",
 }
 """Rate -> the counter whose growth it is."""
 MESSAGES = "messages_out"

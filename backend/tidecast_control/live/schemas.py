@@ -61,6 +61,7 @@ class Rates(View):
     naks_sent: float = 0
     losses: float = 0
     lost_for_good: float = 0
+    bytes_saved: float = Field(0, description="Bytes that `compression` kept off the network")
     rate_held: float = Field(0, description="Share of the time a rate limit held packets back")
     flow_held: float = Field(0, description="The same of a receiver's window; of many the greatest")
 

@@ -131,7 +131,9 @@ def _add_node(world: World, source: Source) -> None:
         kind, session = key[0], row["session"]
         if kind in ("publication", "image"):
             made = rates.rates(old.get(key), row, seconds)
-            if kind == "publication" and session in rings:
+            if kind == "image":
+                made["bytes_saved"] = 0.0  # its publication counts them
+            elif session in rings:
                 made |= rates.held(before.get(session), rings[session], seconds)
             by_session[(kind, session)] = (row, made)
             rates.add(total, made)

@@ -16,6 +16,7 @@ const RATES = [
   "naks_sent",
   "losses",
   "lost_for_good",
+  "bytes_saved",
   "rate_held",
   "flow_held",
 ] as const;

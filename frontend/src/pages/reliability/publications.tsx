@@ -1,4 +1,4 @@
-import { duration, exact, percent, rate } from "@/lib/format";
+import { byteRate, duration, exact, percent, rate } from "@/lib/format";
 import type { PublicationLive, ReceiverLive } from "@/live/types";
 import { Badge } from "@/ui/badge";
 import { type Column, Table } from "@/ui/table";
@@ -58,6 +58,13 @@ export function PublicationTable({
       head: "Resent",
       right: true,
       cell: (row) => rate(row.rates.packets_resent, " pkt/s"),
+    },
+    {
+      id: "saved",
+      wide: true,
+      head: "Saved",
+      right: true,
+      cell: (row) => (row.rates.bytes_saved ? byteRate(row.rates.bytes_saved) : "–"),
     },
     { id: "ring", head: "Ring", width: "14rem", cell: (row) => <RingBar publication={row} /> },
     {

@@ -11,7 +11,7 @@ import { TimeChart } from "@/charts/time-chart";
 import { byteRate, bytes, compact, duration, exact, NONE, percent, rate } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
 import { useLink, useLive, useLiveError } from "@/live/store";
-import type { QueueLive, ReaderLive, TopicDetail, TopicLive } from "@/live/types";
+import type { QueueLive, Rates, ReaderLive, TopicDetail, TopicLive } from "@/live/types";
 import { PublicationTable } from "@/pages/reliability/publications";
 import { ReceiverTable } from "@/pages/reliability/receivers";
 import { Badge, Label, StateBadge } from "@/ui/badge";
@@ -218,6 +218,15 @@ const lagOf = (topic: TopicLive | null | undefined): string => {
   return topic.lag_s == null ? `${compact(Number(topic.lag_packets))} pkt` : duration(topic.lag_s);
 };
 
+/** Bytes a second on the network, and the part that tables of keys and headers kept off it. */
+export const sentNote = (compression: string | undefined, rates: Rates | undefined): string => {
+  const sent = byteRate(rates?.bytes_out);
+  const saved = rates?.bytes_saved ?? 0;
+  if (!rates || (compression !== "tables" && saved === 0)) return sent;
+  const whole = (rates.bytes_out ?? 0) + saved;
+  return `${sent}, tables save ${percent(whole > 0 ? saved / whole : 0)}`;
+};
+
 function LiveTab({
   name,
   topic,
@@ -246,7 +255,7 @@ function LiveTab({
         <Stat
           label="Sent"
           value={rate(rates?.packets_out, " pkt/s")}
-          note={byteRate(rates?.bytes_out)}
+          note={sentNote(topic.spec.compression, rates)}
           spark={spark("packets_out", 1)}
         />
         <Stat
