@@ -89,6 +89,7 @@ _DOCS = ("README.md", "docs/", "mkdocs.yml")
 
 TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/cluster/test_durable.py": (*_DURABLE, *_LEASES, "tests/support/hosts/"),
+    "tests/cluster/test_drain.py": (*_LEASES, f"{ENGINE}control_link/", "tests/support/hosts/"),
     "tests/cluster/test_unicast.py": (
         f"{ENGINE}control_link/peers.py",
         f"{ENGINE}node/live/",
