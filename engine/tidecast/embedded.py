@@ -23,6 +23,7 @@ from tidecast.api.link import (
 )
 from tidecast.api.logs import Logs, Report
 from tidecast.client.log.sources import LocalLogs
+from tidecast.config.sources.storage import storage_name
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import (
     TopicConfig,
@@ -54,21 +55,24 @@ def connect_to(node: Node, of_engine: bool) -> Connection:
     return tidecast.sync.connect(link=link)
 
 
-class KafkaStorages:
-    """The storage beside the logs of topics: Kafka. Its package stands above node."""
+class KnownStorages:
+    """The storages beside the logs of topics. Their packages stand above node."""
+
+    def _module(self, storage: str, name: str) -> Any:
+        package = {"Kafka": "kafka.producing", "JetStream": "jetstream.storing"}
+        return importlib.import_module(f"tidecast.{package[storage_name(storage)]}.{name}")
 
     def open(self, spool: Spool) -> Storage:
         """See `Storages`."""
-        module = importlib.import_module("tidecast.kafka.producing.storage")
-        storage: Storage = module.KafkaStorage(spool)
+        storage: Storage = self._module(spool.storage, "storage").open_storage(spool)
         return storage
 
     def take_over(
         self, config: TopicConfig, node: str, queues: Path, owner: int, now_ns: int
     ) -> Takeover:
         """See `Storages`."""
-        module = importlib.import_module("tidecast.kafka.producing.takeover")
-        takeover: Takeover = module.KafkaTakeover(config, node, queues, owner, now_ns)
+        module = self._module(config.storage, "takeover")
+        takeover: Takeover = module.open_takeover(config, node, queues, owner, now_ns)
         return takeover
 
 
@@ -130,7 +134,7 @@ class EmbeddedLink(Link):
             data_dir,
             mode == "inline",
             connect=connect_to,
-            storages=KafkaStorages(),
+            storages=KnownStorages(),
         )
         try:
             node.start()

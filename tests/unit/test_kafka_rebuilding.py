@@ -20,13 +20,14 @@ from tidecast.errors import Closed, StorageError
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.producing.batches import BYTES_MIN, Encoder, Identity
 from tidecast.kafka.producing.fencing import fence, whole_batches
-from tidecast.kafka.producing.rebuilding import BatchReader, Rebuilding, rebuild_queue
+from tidecast.kafka.producing.rebuilding import BatchReader, rebuild_queue
 from tidecast.kafka.producing.writer import PartitionWriter
 from tidecast.kafka.records import HEADER, BatchHead
 from tidecast.layout import segment as seg
 from tidecast.log import batch
 from tidecast.log.building import BatchBuilder, check, record_table, records
 from tidecast.log.queue_log import QueueLog
+from tidecast.log.rebuilding import Rebuilding
 from tidecast.native.packing import unpack_from
 from tidecast.protocol.dedup import ProducerTable
 from tidecast.queues.mapper import hash_of

@@ -27,16 +27,17 @@ from tests.support.kafka_storage import (
 )
 from tests.support.patience import Patience, next_event
 
-from tidecast.config.kafka import storage_source
+from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.storage import storage_source
 from tidecast.config.topology import topology_from
 from tidecast.errors import Closed, ConfigError, Timeout
 from tidecast.events import StorageBack, StorageWaits
 from tidecast.kafka.codes import Code
 from tidecast.kafka.producing.notes import FILE_NAME
-from tidecast.kafka.producing.storage import JOIN_S
 from tidecast.kafka.schemas import tables
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
+from tidecast.node.storing.running import JOIN_S
 from tidecast.node.storing.spool import Spool
 from tidecast.queues.adapter import Record, pack
 from tidecast.telemetry.queues import Times, samples
@@ -58,7 +59,7 @@ def fake() -> Iterator[FakeBroker]:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"storage": "s3://x"}, "storage: s3://x: allowed are local, and kafka://HOST:PORT"),
+        ({"storage": "s3://x"}, "storage: s3://x: allowed are local, kafka://HOST:PORT"),
         ({"storage": "kafka://host/t"}, r"storage: kafka.servers: host: allowed are HOST:PORT"),
         ({"storage": "kafka://h:1/t?group=g"}, "storage: kafka.group: g: is for reading: allowed"),
         ({"storage": "kafka://h:1/t?tlss=true"}, "storage: kafka.tlss: unknown setting"),
@@ -76,7 +77,9 @@ def test_two_topics_do_not_write_one_topic_of_the_cluster() -> None:
     topics = [{"name": n, "mode": "durable", "storage": "kafka://h:1/t"} for n in ("a", "b")]
     with pytest.raises(ConfigError, match=r"topics\[1\].storage: .* topic a writes t"):
         topology_from({"topics": topics})
-    assert storage_source("kafka://h:1,i:2/t?tls=true").tls
+    source = storage_source("kafka://h:1,i:2/t?tls=true")
+    assert isinstance(source, KafkaSource)
+    assert source.tls
 
 
 def test_queues_do_not_grow(tmp_path: Path, fake: FakeBroker) -> None:
@@ -400,7 +403,7 @@ def test_a_thread_that_is_still_there_uses_and_sends_nothing(
         goes_on.wait()
         return real(*arguments)
 
-    monkeypatch.setattr("tidecast.kafka.producing.storage.JOIN_S", 0.0)
+    monkeypatch.setattr("tidecast.node.storing.running.JOIN_S", 0.0)
     monkeypatch.setattr("tidecast.kafka.brokers.connection.socket.create_connection", slow)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with opened(tmp_path, f"kafka://127.0.0.1:{silent.getsockname()[1]}/stored"):

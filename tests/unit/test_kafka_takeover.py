@@ -24,11 +24,11 @@ from tests.support.patience import wait_until
 
 import tidecast.sync
 from tidecast.config.topology import topology_from
-from tidecast.embedded import EmbeddedLink, KafkaStorages, connect_to
+from tidecast.embedded import EmbeddedLink, KnownStorages, connect_to
 from tidecast.errors import ConfigError, ConnectionLost, Timeout
-from tidecast.kafka.producing.takeover import clamped
 from tidecast.kafka.schemas import tables
 from tidecast.node.node import Node
+from tidecast.node.storing.replacing import clamped
 from tidecast.queues.leases.store import LeaseTable, Reply, Request
 from tidecast.queues.subscription_store import SavedCursor
 from tidecast.sync import Connection
@@ -77,7 +77,7 @@ def engine(
         directory / name,
         connect=connect_to,
         lease_store=Asked(store, name),
-        storages=KafkaStorages(),
+        storages=KnownStorages(),
     )
     node.start()
     link: Any = EmbeddedLink(node, "test", owns_node=True)
@@ -214,7 +214,7 @@ def test_an_engine_that_stops_copies_its_positions_at_once(
     tmp_path: Path, fake: FakeBroker, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waited for the next look at the small files, and for one more: half a second a stop."""
-    monkeypatch.setattr("tidecast.kafka.producing.storage.COPY_S", 3600.0)
+    monkeypatch.setattr("tidecast.node.storing.running.COPY_S", 3600.0)
     monkeypatch.setattr("tidecast.node.storing.service.SETTLE_S", 60.0)
     store, at, seen = Store(), url(fake), list[bytes]()
     for name in ("a", "b"):

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast.config.kafka import LOCAL, storage_problems
+from tidecast.config.kafka import LOCAL
+from tidecast.config.sources.storage import storage_name, storage_problems
 from tidecast.config.topology import (
     LIVE_TOPIC_FIELDS,
     UNREPAIRED,
@@ -113,7 +114,7 @@ def _check_storage(name: str, spec: TopicSpec, row: ResourceRow | None) -> list[
         found.append(
             ProblemItem(
                 pointer="/spec/queues",
-                detail=f"{spec.queues}: the storage of the topic is Kafka",
+                detail=f"{spec.queues}: the storage of the topic is {storage_name(spec.storage)}",
                 allowed=str(queues),
             )
         )

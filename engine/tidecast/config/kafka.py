@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -206,61 +205,3 @@ def source_problems(source: KafkaSource) -> list[str]:
 def kafka_source_of(url: str) -> KafkaSource:
     """Settings of ``kafka://HOST:PORT,HOST:PORT/TOPIC?setting=value``. Raises ConfigError."""
     return kafka_source(settings_of(url, "topic", ("fetch_bytes", "refresh_s")))
-
-
-# --- topics whose records are stored on brokers ---------------------------------------------------
-
-STORAGE_SETTINGS = "user, secret_file, mechanism, tls, ca, certificate, key"
-
-
-def storage_source(storage: str) -> KafkaSource:
-    """Settings of a topic's ``storage``. Raises ConfigError that names each that is wrong."""
-    if not storage.startswith(SCHEME):
-        raise ConfigError(
-            f"{shown(storage)}: allowed are {LOCAL}, and "
-            f"{SCHEME}HOST:PORT,HOST:PORT/TOPIC?setting=value"
-        )
-    source = kafka_source_of(storage)
-    found = [
-        f"kafka.{name}: {getattr(source, name)}: is for reading: allowed are {STORAGE_SETTINGS}"
-        for name in ("group", "fetch_bytes", "refresh_s")
-        if f"{name}=" in urlsplit(storage).query
-    ]
-    raise_problems(found)
-    return source
-
-
-def storage_problems(topics: Sequence[Any], leases_directory: str = "") -> list[str]:
-    """The defects of the ``storage`` of topics, as ``topics[i].field: value: allowed``.
-
-    ``leases_directory``: that engines share, by ``node.leases``.
-    """
-    found, taken = [], dict[tuple[str, str], str]()
-    leased = {topic.storage == LOCAL for topic in topics if topic.owner == "*"}
-    if len(leased) > 1 and not leases_directory:
-        found += [
-            f"topics[{i}].storage: {LOCAL}: with owner * beside topics whose storage is Kafka "
-            "allowed once node.leases.directory is set: engines share no other directory"
-            for i, topic in enumerate(topics)
-            if topic.owner == "*" and topic.storage == LOCAL
-        ]
-    for i, topic in enumerate(topics):
-        if topic.storage == LOCAL:
-            continue
-        at = f"topics[{i}]"
-        try:
-            source = storage_source(topic.storage)
-        except ConfigError as problem:
-            found += [f"{at}.storage: {each}" for each in problem.problems or [str(problem)]]
-            continue
-        if topic.mode != "durable":
-            found.append(f"{at}.storage: {shown(topic.storage)}: allowed with mode durable")
-        if topic.fsync == "none":
-            found.append(f"{at}.fsync: none: with storage on Kafka allowed are interval, batch")
-        other = taken.setdefault((source.servers, source.topic), topic.name)
-        if other != topic.name:
-            found.append(
-                f"{at}.storage: {shown(topic.storage)}: topic {other} writes {source.topic}: "
-                "each topic needs one of its own"
-            )
-    return found

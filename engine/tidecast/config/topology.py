@@ -35,10 +35,10 @@ from tidecast.config.kafka import (
     LOCAL,
     KafkaConfig,
     kafka_problems,
-    storage_problems,
 )
 from tidecast.config.leases import LeaseConfig
 from tidecast.config.sources.adapters import AdapterConfig, adapter_problems
+from tidecast.config.sources.storage import storage_name, storage_problems
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
 from tidecast.disk import write_atomically
@@ -674,7 +674,8 @@ def change_topic(topology: Topology, name: str, changes: dict[str, Any]) -> Topo
         raise ConfigError(f"queues: {queues}: there are {topic.queues}, and queues only grow")
     if topic.storage != LOCAL and queues != topic.queues:
         raise ConfigError(
-            f"queues: {queues}: the storage of topic {name} is Kafka: allowed {topic.queues}"
+            f"queues: {queues}: the storage of topic {name} is {storage_name(topic.storage)}: "
+            f"allowed {topic.queues}"
         )
     raw = {field: getattr(topic, field) for field in topic.__struct_fields__} | changes
     topics: list[Any] = [raw if t.name == name else t for t in topology.topics]

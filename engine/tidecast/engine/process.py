@@ -217,11 +217,11 @@ CompanionFactory = Callable[[NodeApi, TopologyStore], Companion | None]
 
 def make_node(topology: Topology, data_dir: Path, lease_store: LeaseStore | None = None) -> NodeApi:
     """A node that is not started yet. ``lease_store``: of the service that it is linked to."""
-    from tidecast.embedded import KafkaStorages, connect_to
+    from tidecast.embedded import KnownStorages, connect_to
     from tidecast.node.node import Node
 
     return Node(
-        topology, data_dir, connect=connect_to, lease_store=lease_store, storages=KafkaStorages()
+        topology, data_dir, connect=connect_to, lease_store=lease_store, storages=KnownStorages()
     )
 
 

@@ -37,7 +37,6 @@ from tidecast.log.batch import (
     O_TOKEN,
     add_record,
     begin_batch,
-    last_seq,
     list_records,
     record_bytes,
     seal_batch,
@@ -347,28 +346,3 @@ def _put_back(data, f, seq, time_ns, map_at, map_n, engines, out, begun, to):
         head = load_u32(out, to + seg.REC_LENGTH_AT)
         store_u32(out, to + seg.REC_LENGTH_AT, head | seg.REC_ENGINE)
     return end
-
-
-ROW_FIELDS = 5
-
-
-@kernel
-def list_producers(data, n, rows):
-    """List the sound batches ``data[:n]``: producer, epoch, last sequence, acked sequence, time.
-
-    ``rows``: int64[n, ROW_FIELDS]; how many are filled.
-    """
-    at, found = 0, 0
-    while at + seg.BATCH_HEADER_BYTES <= n and found < rows.shape[0]:
-        length = load_u32(data, at + seg.BATCH_LENGTH_AT)
-        if length < seg.BATCH_HEADER_BYTES or length > n - at:
-            break
-        row = rows[found]
-        row[0] = load_i64(data, at + seg.BATCH_PRODUCER_AT)
-        row[1] = load_u32(data, at + seg.BATCH_EPOCH_AT)
-        row[2] = last_seq(data, at)
-        row[3] = load_i64(data, at + seg.BATCH_ACKED_SEQ_AT)
-        row[4] = load_i64(data, at + seg.BATCH_APPEND_TIME_AT)
-        at += length
-        found += 1
-    return found

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidecast.disk import make_directory
 from tidecast.errors import Closed, StorageError
 from tidecast.kafka import compression, record_kernels
 from tidecast.kafka.brokers.cluster import Cluster
@@ -21,8 +20,7 @@ from tidecast.kafka.producing import batch_kernels as kernels
 from tidecast.kafka.producing.fencing import PATIENCE_S, earliest_offset, fetch, whole_batches
 from tidecast.kafka.records import CODEC_MASK, CONTROL, RECORDS_MAX, BatchHead
 from tidecast.layout import segment as seg
-from tidecast.log.files import checksum, index_header, index_name, segment_header, segment_name
-from tidecast.log.queue_log import QueueLog
+from tidecast.log.rebuilding import LogBuilder, Rebuilding
 from tidecast.protocol.dedup import ProducerTable
 
 _SPARE_BYTES = seg.BATCH_HEADER_BYTES + seg.RECORD_HEADER_BYTES
@@ -113,20 +111,6 @@ def batches_of(
             raise StorageError(f"{where}: nothing comes at offset {at}, and {end} is its end")
 
 
-class Rebuilding(NamedTuple):
-    """The logs to make, of the batches that one log has on the cluster.
-
-    ``log``: its id; ``owner``: who has it from now on; ``stop``: whether to give up.
-    """
-
-    topic: str
-    log: int
-    segment_bytes: int
-    owner: int
-    now_ns: int
-    stop: Callable[[], bool]
-
-
 def rebuild_queue(
     cluster: Cluster, queue: int, directory: Path, about: Rebuilding, producers: ProducerTable
 ) -> int:
@@ -135,8 +119,7 @@ def rebuild_queue(
     Raises StorageError when a part is missing, ConnectionLost, Closed.
     """
     reader, where = BatchReader(), f"{cluster.topic}/{queue}"
-    log: QueueLog | None = None
-    rows = _Rows(producers, queue)
+    made = LogBuilder(directory, queue, about, producers)
     try:
         since = earliest_offset(cluster, queue)
         for head, raw in batches_of(cluster, queue, since, about.stop):
@@ -144,9 +127,7 @@ def rebuild_queue(
                 noted = reader.look(head, raw)
                 if noted is None or noted.log != about.log:
                     continue
-                if log is None:
-                    log = _begin(directory, queue, noted.token, about, producers)
-                due = log.next_token
+                due = noted.token if made.due is None else made.due
                 if noted.token > due:
                     raise StorageError(
                         f"records {due} to {noted.token - 1} of the log are not there: the brokers "
@@ -154,55 +135,12 @@ def rebuild_queue(
                         f" up to offset {head.base_offset})"
                     )
                 if noted.token + noted.records > due:
-                    rows.append(log, reader.take(noted, due, about.owner), about.now_ns)
+                    made.append(reader.take(noted, due, about.owner), due)
             except StorageError as problem:
                 raise StorageError(f"{where}: offset {head.base_offset}: {problem}") from None
-        if log is None:
-            log = _begin(directory, queue, 0, about, producers)
-        log.sync()
-        return log.next_token
+        return made.finish()
     finally:
-        if log is not None:
-            log.close()
+        made.close()
 
 
-class _Rows:
-    """Appends to a log, and notes whose records these are."""
-
-    def __init__(self, producers: ProducerTable, queue: int) -> None:
-        self._producers, self._queue = producers, queue
-
-    def append(self, log: QueueLog, run: np.ndarray, now_ns: int) -> None:
-        """One run. Raises StorageError."""
-        last = log.segments[-1]
-        if last.bytes > seg.SEGMENT_HEADER_BYTES and last.bytes + run.size > log.segment_bytes:
-            log.roll(now_ns, self._producers.snapshot(self._queue, checksum))
-        log.append(run, run.size, now_ns)
-        rows = np.zeros((run.size // seg.BATCH_HEADER_BYTES, kernels.ROW_FIELDS), dtype=np.int64)
-        n = int(kernels.list_producers(run, run.size, rows))
-        self._producers.learn(self._queue, *(rows[:n, i] for i in range(kernels.ROW_FIELDS)))
-
-
-def _begin(
-    directory: Path, queue: int, token: int, about: Rebuilding, producers: ProducerTable
-) -> QueueLog:
-    """An empty log whose first token is this one."""
-    make_directory(directory)
-    if token:
-        head = segment_header(about.topic, queue, token, about.now_ns)
-        (directory / index_name(token)).write_bytes(index_header(head))
-        (directory / segment_name(token)).write_bytes(head)
-    log = QueueLog.open(
-        directory,
-        topic=about.topic,
-        queue=queue,
-        segment_bytes=about.segment_bytes,
-        owner=about.owner,
-        now_ns=about.now_ns,
-    )
-    if token:
-        log.write_snapshot(token, producers.snapshot(queue, checksum))
-    return log
-
-
-__all__ = ["BatchReader", "Noted", "Rebuilding", "batches_of", "rebuild_queue"]
+__all__ = ["BatchReader", "Noted", "batches_of", "rebuild_queue"]

@@ -7,10 +7,7 @@ what is paused, epochs of producers, the map of queues. They are copied when the
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -22,9 +19,7 @@ from tidecast.kafka.producing.batches import Identity
 from tidecast.kafka.producing.fencing import earliest_offset
 from tidecast.kafka.producing.rebuilding import BatchReader, batches_of
 from tidecast.kafka.producing.writer import PartitionWriter
-from tidecast.log.files import MAP_NAME
-from tidecast.log.grants import GRANTS_NAME
-from tidecast.log.takeover import SUBSCRIPTIONS_NAME
+from tidecast.node.storing.small_files import SmallFiles, known_files
 from tidecast.queues.adapter import Record, Run, pack, unpack
 
 SUFFIX = ".tidecast"
@@ -35,8 +30,6 @@ CONFIGS = {
 }
 """Settings of the topic, when it is made."""
 HEAD_KEY, FILE_KEY = b"writer", b"file/"
-PAUSED_NAME = "paused.json"
-_NAME = re.compile(r"paused\.json|map\.json|grants\.log|subscriptions/[^/.][^/]*\.sub")
 _NULL = "kafka-null"
 
 
@@ -88,31 +81,16 @@ def read_state(cluster: Cluster, stop: Callable[[], bool]) -> Kept:
         for key, value in found.items()
         if key.startswith(FILE_KEY) and value is not None
     }
-    return Kept(made, {name: raw for name, raw in files.items() if _NAME.fullmatch(name)})
+    return Kept(made, known_files(files))
 
 
-def files_of(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The small files of a topic, with what changes when they do. Raises OSError."""
-    for name in (PAUSED_NAME, MAP_NAME, GRANTS_NAME):
-        path = directory / name
-        if path.exists():
-            yield name, path.stat()
-    try:
-        with os.scandir(directory / SUBSCRIPTIONS_NAME) as entries:
-            found = [(f"{SUBSCRIPTIONS_NAME}/{one.name}", one.stat()) for one in entries]
-    except FileNotFoundError:
-        return
-    yield from ((name, stat) for name, stat in found if _NAME.fullmatch(name))
-
-
-class StateWriter:
+class StateWriter(SmallFiles):
     """Writes the state of a topic. For one thread; `close` may come from another."""
 
     def __init__(self, cluster: Cluster, who: Identity, kept: Kept) -> None:
+        super().__init__(kept.files)
         self.cluster = cluster
         self._writer = PartitionWriter(cluster, 0, who)
-        self._kept = dict(kept.files)
-        self._seen: dict[str, tuple[int, int, int]] = {}
         self._token = 0
         self._pending: Run | None = None
 
@@ -120,27 +98,9 @@ class StateWriter:
         """Say who writes from now on. Raises as `PartitionWriter.write`."""
         self._put(Record(msgspec.json.encode(head), HEAD_KEY))
 
-    def copy_files(self, directory: Path) -> None:
-        """Write what has changed in a topic's directory. Raises the same, and StorageError."""
-        try:
-            found = dict(files_of(directory))
-            for name, stat in found.items():
-                mark = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-                if self._seen.get(name) == mark:
-                    continue
-                raw = (directory / name).read_bytes()
-                if self._kept.get(name) != raw:
-                    self._put(Record(raw, FILE_KEY + name.encode()))
-                    self._kept[name] = raw
-                self._seen[name] = mark
-        except FileNotFoundError:
-            return  # replaced or removed meanwhile: the next look finds it
-        except OSError as problem:
-            raise StorageError(f"{directory}: {problem.strerror}", problem.errno or 0) from None
-        for name in self._kept.keys() - found.keys():
-            self._put(Record(b"", FILE_KEY + name.encode(), {_NULL: True}))
-            del self._kept[name]
-            self._seen.pop(name, None)
+    def _put_file(self, name: str, raw: bytes | None) -> None:
+        headers = {_NULL: True} if raw is None else None
+        self._put(Record(raw or b"", FILE_KEY + name.encode(), headers))
 
     def _put(self, record: Record) -> None:
         """One record, in a batch of its own: compaction removes whole batches then."""

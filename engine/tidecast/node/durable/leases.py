@@ -25,6 +25,7 @@ from tidecast import events
 from tidecast.agents.guard import Guard
 from tidecast.config.kafka import LOCAL
 from tidecast.config.leases import SHARED
+from tidecast.config.sources.storage import storage_name
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, Fenced, TidecastError
 from tidecast.layout import recorder as rec
@@ -156,7 +157,8 @@ class Leases:
         """A topic with owner "*" is there."""
         if self.moves_by_storage(config) and isinstance(self._store, LeaseFile):
             problem = ConfigError(
-                f"topic {config.name}: owner: *: its storage is Kafka, so engines take turns by "
+                f"topic {config.name}: owner: *: its storage is "
+                f"{storage_name(config.storage)}, so engines take turns by "
                 "leases that all of them see: start this engine with --control URL (tidecast up "
                 "has one), or set node.leases.directory to a directory that they share"
             )

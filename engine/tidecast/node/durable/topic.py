@@ -18,6 +18,7 @@ import numpy as np
 
 from tidecast.config.kafka import LOCAL
 from tidecast.config.leases import SHARED
+from tidecast.config.sources.storage import storage_name
 from tidecast.config.topology import TopicConfig
 from tidecast.disk import make_directory, write_atomically
 from tidecast.errors import ConfigError, CorruptLog, Fenced, StorageError, TidecastError
@@ -169,7 +170,8 @@ class DurableTopic:
             if topic.is_stored and config.queues != topic.map.queues:
                 raise ConfigError(
                     f"topic {config.name}: queues: {config.queues}: the topic was made with "
-                    f"{topic.map.queues}, and its storage is Kafka: allowed {topic.map.queues}"
+                    f"{topic.map.queues}, and its storage is {storage_name(config.storage)}: "
+                    f"allowed {topic.map.queues}"
                 )
             topic.configure(config)
             topic._load_grants()
