@@ -17,7 +17,7 @@ _PLAIN_UNIT = """
     adapters_waiting admission agent_faults app asked attached bench_report cancelling cli cli_api
     cli_help cli_queue client_admin client_async client_lifecycle client_read config config_kafka
     doctor engine_process events frame_rights gateway_keys gateway_requests grants importing
-    jetstream_adapter
+    jetstream_adapter jetstream_storage
     kafka_adapter kafka_admin_clients kafka_administration kafka_attached kafka_brokers
     kafka_clients kafka_faststream kafka_groups kafka_guests kafka_keys kafka_limits kafka_offsets
     kafka_storage kafka_takeover kafka_wire layouts patience ports progress requests rpc

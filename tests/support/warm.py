@@ -41,13 +41,14 @@ def beside() -> Iterator[None]:
 def modules() -> tuple[ModuleType, ...]:
     """Each has kernels that `tidecast.agents.warmup` leaves to those who need them."""
     from tidecast.jetstream import cursor
+    from tidecast.jetstream.storing import messages
     from tidecast.kafka import records
     from tidecast.kafka.brokers import fetched
     from tidecast.kafka.producing import batches
     from tidecast.mirror import runs
     from tidecast.node.durable import placed
 
-    return batches, cursor, records, fetched, placed, runs
+    return batches, cursor, messages, records, fetched, placed, runs
 
 
 def main() -> None:

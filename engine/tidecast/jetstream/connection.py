@@ -177,7 +177,7 @@ class Link:
 
     # --- bytes ------------------------------------------------------------------------------------
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """Send whole frames."""
         try:
             self._socket.settimeout(CONNECT_S)

@@ -57,17 +57,17 @@ class Scanner:
     """
 
     def __init__(self, key_header: str, limit: int) -> None:
-        self._name: Any = np.frombuffer(key_header.encode() or b"\0", dtype=np.uint8)
+        self.name: Any = np.frombuffer(key_header.encode() or b"\0", dtype=np.uint8)
         self.words = np.zeros(kernels.SCAN_WORDS, dtype=np.int64)
-        self._fields = np.zeros(kernels.FIELDS, dtype=np.int64)
-        self._scratch = np.zeros(kernels.SCRATCH_BYTES, dtype=np.uint8)
+        self.fields = np.zeros(kernels.FIELDS, dtype=np.int64)
+        self.scratch = np.zeros(kernels.SCRATCH_BYTES, dtype=np.uint8)
         self.words[kernels.W_LIMIT] = limit
         self.words[kernels.W_MODE] = int(bool(key_header))
 
     def scan(self, data: Any, at: int, end: int, due: int, number: int) -> int:
         """Verify messages; why the scan ends. ``due``: no sequence is below it."""
         self.words[kernels.W_NEXT], self.words[kernels.W_NUMBER] = due, number
-        return int(kernels.scan_frames(data, at, end, self._name, self.words, self._fields))
+        return int(kernels.scan_frames(data, at, end, self.name, self.words, self.fields))
 
     def run(self, data: Any, at: int) -> Run:
         """The messages that were verified, as a run."""
@@ -76,11 +76,11 @@ class Scanner:
             data,
             at,
             int(self.words[kernels.W_END]),
-            self._name,
+            self.name,
             self.words,
             out,
-            self._scratch,
-            self._fields,
+            self.scratch,
+            self.fields,
         )
         assert n == out.size
         return out
@@ -88,21 +88,26 @@ class Scanner:
     @property
     def sequence(self) -> int:
         """Of the message that was looked at last."""
-        return int(self._fields[6])
+        return int(self.fields[6])
 
 
 class Cursor:
     """See module. ``position``: the token that the next block begins with."""
 
-    def __init__(self, streams: Streams, queue: int, token: int) -> None:
-        """Raises ConnectionLost, AuthError, ConfigError, StorageError, Closed."""
+    def __init__(
+        self, streams: Streams, queue: int, token: int, scanner: Scanner | None = None
+    ) -> None:
+        """``scanner``: makes other runs of the messages than those for consumers.
+
+        Raises ConnectionLost, AuthError, ConfigError, StorageError, Closed.
+        """
         self._streams, self._queue = streams, queue
         self._where = streams.where(queue)
         self.position = token
         self.block: Block | None = None
         size = streams.source.fetch_bytes
         self._size = size
-        self._scanner = Scanner(streams.source.key_header, size)
+        self._scanner = scanner or Scanner(streams.key_header(queue), size)
         self._cutter = Cutter()
         self.link = streams.connect(size + ROOM_MIN)
         self._inbox = f"_INBOX.tidecast.{secrets.token_hex(11)}"

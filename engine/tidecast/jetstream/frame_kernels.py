@@ -42,9 +42,10 @@ SCRATCH_BYTES = 2 * (FIELD_BYTES_MAX + 1)
 TOKEN_MAX = 1 << 61
 NUMBER_MAX = (1 << 62) // 10
 
+BARE = 2
 W_NEXT, W_NUMBER, W_LIMIT, W_MODE = 0, 1, 2, 3
 """In: no sequence is below it; number of the message due; bytes after which no message is added;
-the key is the subject (0), or a header (1)."""
+the key is the subject (0), or a header (1), or neither key nor headers are looked at (BARE)."""
 W_END, W_BYTES, W_RECORDS, W_BEHIND, W_LAST_NUMBER, W_PENDING, W_GAPS, W_NEED, W_FIRST = (
     4,
     5,
@@ -61,8 +62,8 @@ number; messages that follow it in the stream; how many holes are before or betw
 the frame that has not arrived whole, 0: unknown; the first sequence."""
 SCAN_WORDS = 16
 
-_SUBJECT_AT, _SUBJECT_N, _LIST_AT, _LIST_END = 0, 1, 2, 3
-_PAYLOAD_AT, _PAYLOAD_N, _SEQUENCE, _NUMBER, _TIME, _PENDING = 4, 5, 6, 7, 8, 9
+_SUBJECT_AT, _SUBJECT_N, F_LIST_AT, F_LIST_END = 0, 1, 2, 3
+F_PAYLOAD_AT, F_PAYLOAD_N, _SEQUENCE, _NUMBER, _TIME, _PENDING = 4, 5, 6, 7, 8, 9
 _COUNT, _MAP_N, _KEY_AT, _KEY_N, _NEED, _REPLY_AT, _REPLY_N, _HEADER_N = (
     10,
     11,
@@ -180,8 +181,8 @@ def _parse_line(data, at, stop, has_headers, f):
         to = _part_end(data, at, stop, 0x20)
         f[_HEADER_N] = _number(data, at, to)
     size = _number(data, to + 1, stop)
-    f[_PAYLOAD_N] = size - f[_HEADER_N]
-    if size < 0 or size > BODY_BYTES_MAX or f[_HEADER_N] < 0 or f[_PAYLOAD_N] < 0:
+    f[F_PAYLOAD_N] = size - f[_HEADER_N]
+    if size < 0 or size > BODY_BYTES_MAX or f[_HEADER_N] < 0 or f[F_PAYLOAD_N] < 0:
         return BAD_FRAME
     return 0
 
@@ -190,7 +191,7 @@ def _parse_line(data, at, stop, has_headers, f):
 
 
 @inlined
-def _header(data, at, end):
+def header_line(data, at, end):
     """(name's bytes, value at, its bytes, next line); name's bytes are -1 when it is none."""
     stop = _line_end(data, at, end)
     colon = _part_end(data, at, stop, 0x3A) if stop >= 0 else -1
@@ -218,12 +219,12 @@ def _count_headers(data, at, end):
     """How many headers differ and can be in a map; -1: keep the list as it came."""
     first, count = at, 0
     while at < end:
-        n, _, _, behind = _header(data, at, end)
+        n, _, _, behind = header_line(data, at, end)
         if n < 0 or count == HEADERS_IN_MAP_MAX or _is_ours(data, at, n):
             return -1
         other = first
         for _ in range(count):
-            m, _, _, next_other = _header(data, other, end)
+            m, _, _, next_other = header_line(data, other, end)
             if m == n and same_bytes(data, at, other, n):
                 return -1
             other = next_other
@@ -236,9 +237,9 @@ def _count_headers(data, at, end):
 def _find_key(data, f, name):
     """The value of the header with the key; its bytes are -1 when there is none."""
     f[_KEY_AT], f[_KEY_N] = 0, -1
-    at = f[_LIST_AT]
-    while at < f[_LIST_END]:
-        n, value_at, value_n, behind = _header(data, at, f[_LIST_END])
+    at = f[F_LIST_AT]
+    while at < f[F_LIST_END]:
+        n, value_at, value_n, behind = header_line(data, at, f[F_LIST_END])
         if n < 0:
             return
         if n == name.size:
@@ -260,10 +261,10 @@ def _map_bytes(data, f, mode):
         n += str_bytes(_SUBJECT[0]) + bin_bytes(f[_SUBJECT_N])
     if f[_COUNT] < 0:
         entries += 1
-        n += str_bytes(_RAW[0]) + bin_bytes(f[_LIST_END] - f[_LIST_AT])
-    at = f[_LIST_AT]
+        n += str_bytes(_RAW[0]) + bin_bytes(f[F_LIST_END] - f[F_LIST_AT])
+    at = f[F_LIST_AT]
     for _ in range(max(f[_COUNT], 0)):
-        name_n, _, value_n, at = _header(data, at, f[_LIST_END])
+        name_n, _, value_n, at = header_line(data, at, f[F_LIST_END])
         n += str_bytes(name_n) + bin_bytes(value_n)
         entries += 1
     if entries == 0:
@@ -299,11 +300,11 @@ def _put_map(data, f, mode, out, to):
     if mode == 1:
         to = _put_bin(data, f[_SUBJECT_AT], f[_SUBJECT_N], out, _put_name(_SUBJECT, out, to))
     if f[_COUNT] < 0:
-        n = f[_LIST_END] - f[_LIST_AT]
-        return _put_bin(data, f[_LIST_AT], n, out, _put_name(_RAW, out, to))
-    at = f[_LIST_AT]
+        n = f[F_LIST_END] - f[F_LIST_AT]
+        return _put_bin(data, f[F_LIST_AT], n, out, _put_name(_RAW, out, to))
+    at = f[F_LIST_AT]
     for _ in range(f[_COUNT]):
-        name_n, value_at, value_n, behind = _header(data, at, f[_LIST_END])
+        name_n, value_at, value_n, behind = header_line(data, at, f[F_LIST_END])
         to = put_str_head(out, to, name_n)
         copy(out, to, data, at, name_n)
         to = _put_bin(data, value_at, value_n, out, to + name_n)
@@ -317,7 +318,7 @@ def _put_map(data, f, mode, out, to):
 @inlined
 def _parse_headers(data, at, f):
     """Find the list of the headers at ``data[at:]``: 0, or BAD_FRAME."""
-    f[_LIST_AT] = f[_LIST_END] = at
+    f[F_LIST_AT] = f[F_LIST_END] = at
     f[_COUNT] = 0
     if f[_HEADER_N] == 0:
         return 0
@@ -327,13 +328,13 @@ def _parse_headers(data, at, f):
         return BAD_FRAME
     if load_u8(data, end - 2) != 0x0D or load_u8(data, end - 1) != 0x0A:
         return BAD_FRAME
-    f[_LIST_AT], f[_LIST_END] = stop + 2, end - 2
+    f[F_LIST_AT], f[F_LIST_END] = stop + 2, end - 2
     f[_COUNT] = _count_headers(data, stop + 2, end - 2)
     return 0
 
 
 @inlined
-def _parse_frame(data, at, end, mode, name, f):
+def parse_frame(data, at, end, mode, name, f):
     """Parse the frame at ``data[at:end]`` into ``f``: where it ends, or why not, see MORE."""
     f[_NEED] = 0
     if end - at < 5:
@@ -357,15 +358,18 @@ def _parse_frame(data, at, end, mode, name, f):
     if status < 0:
         return status
     body = stop + 2
-    behind = body + f[_HEADER_N] + f[_PAYLOAD_N]
+    behind = body + f[_HEADER_N] + f[F_PAYLOAD_N]
     f[_NEED] = behind + 2 - at
     if behind + 2 > end:
         return MORE
     if load_u8(data, behind) != 0x0D or load_u8(data, behind + 1) != 0x0A:
         return BAD_FRAME
-    f[_PAYLOAD_AT] = body + f[_HEADER_N]
+    f[F_PAYLOAD_AT] = body + f[_HEADER_N]
     if _parse_headers(data, body, f) < 0:
         return BAD_FRAME
+    if mode == BARE:
+        f[_KEY_AT], f[_KEY_N], f[_MAP_N] = 0, -1, -1
+        return behind + 2
     if mode == 1:
         _find_key(data, f, name)
     else:
@@ -397,7 +401,7 @@ def scan_frames(data, at, end, name, w, f):
     while True:
         if total >= w[W_LIMIT]:
             return FULL
-        behind = _parse_frame(data, at, end, w[W_MODE], name, f)
+        behind = parse_frame(data, at, end, w[W_MODE], name, f)
         if behind <= 0:
             w[W_NEED] = f[_NEED]
             return behind
@@ -406,7 +410,7 @@ def scan_frames(data, at, end, name, w, f):
             return LOST
         if sequence < due or sequence > TOKEN_MAX:
             return BAD_ORDER
-        n = record_bytes(f[_KEY_N], f[_MAP_N], f[_PAYLOAD_N])
+        n = record_bytes(f[_KEY_N], f[_MAP_N], f[F_PAYLOAD_N])
         if sequence != due:
             w[W_GAPS] += 1
         if records == 0 or _ends(records, in_batch, n, sequence, due):
@@ -431,9 +435,9 @@ def convert_frames(data, at, end, name, w, out, scratch, f):
     """
     begun, to, records, due, first, time_ns = 0, 0, 0, 0, 0, 0
     while at < end:
-        at = _parse_frame(data, at, end, w[W_MODE], name, f)
+        at = parse_frame(data, at, end, w[W_MODE], name, f)
         sequence = f[_SEQUENCE]
-        n = record_bytes(f[_KEY_N], f[_MAP_N], f[_PAYLOAD_N])
+        n = record_bytes(f[_KEY_N], f[_MAP_N], f[F_PAYLOAD_N])
         if _ends(records, to - begun, n, sequence, due):
             seal_batch(out, begun, to, first, time_ns)
             begun, records = to, 0
@@ -459,8 +463,8 @@ def convert_frames(data, at, end, name, w, out, scratch, f):
             key_n,
             f[_MAP_N],
             data,
-            f[_PAYLOAD_AT],
-            f[_PAYLOAD_N],
+            f[F_PAYLOAD_AT],
+            f[F_PAYLOAD_N],
         )
         records += 1
         due = sequence + 1

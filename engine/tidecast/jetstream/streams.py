@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidecast.config.sources.jetstream import JetStreamSource
@@ -33,6 +34,12 @@ SERVERS_MAX = 64
 _NO_STREAM, _NO_MESSAGE = 10_059, 10_037
 _NOT_ENABLED = (10_039, 10_076)
 _NS = 1_000_000_000
+STORED_MARK = "tidecast"
+"""In the metadata of a stream that a durable topic is stored in."""
+
+
+class NoStream(ConfigError):
+    """A stream is not there."""
 
 
 class State(NamedTuple):
@@ -50,7 +57,7 @@ def _error_of(answer: dict[str, Any], what: str) -> TidecastError | None:
     code, number = problem.get("code", 0), problem.get("err_code", 0)
     text = f"{what}: {problem.get('description', 'error')} ({number})"
     if number == _NO_STREAM:
-        return ConfigError(f"{text}: create it first")
+        return NoStream(f"{text}: create it first")
     if number in _NOT_ENABLED:
         return ConfigError(f"{text}: enable JetStream for the account")
     if code == 503:
@@ -68,15 +75,29 @@ def rfc3339(time_ns: int) -> str:
 
 
 class Streams:
-    """See module. ``queues``: stream and subject of each."""
+    """See module. ``queues``: stream and subject of each.
 
-    def __init__(self, source: JetStreamSource) -> None:
-        """Asks whether the streams are there.
+    ``server``: what the server says of itself that was reached last.
+    """
+
+    def __init__(
+        self,
+        source: JetStreamSource,
+        *,
+        check: bool = True,
+        begun: Callable[[Streams], None] | None = None,
+    ) -> None:
+        """Asks whether the streams are there, unless ``check`` is false.
+
+        ``begun``: called with this before anything is asked, so that `close` ends that, too.
 
         Raises ConfigError, AuthError, ConnectionLost, StorageError.
         """
         self.source = source
         self.queues = source.queues
+        self.server: dict[str, Any] = {}
+        self._stored: set[str] = set()
+        """Streams that durable topics are stored in."""
         self.api = f"$JS.{source.domain}.API" if source.domain else "$JS.API"
         self._tls = tls_of(source)
         self._servers = [Address(*one) for one in source.addresses]
@@ -87,6 +108,10 @@ class Streams:
         self._created: dict[str, str] = {}
         self._number = 0
         self._inbox = f"_INBOX.tidecast.{secrets.token_hex(11)}"
+        if begun is not None:
+            begun(self)
+        if not check:
+            return
         try:
             for stream in dict.fromkeys(stream for stream, _ in self.queues):
                 self._check(stream)
@@ -104,6 +129,18 @@ class Streams:
                 "are deleted when they are acknowledged: subscriptions could not read them again"
             )
         self._note(stream, found)
+        metadata = found["config"].get("metadata")
+        if isinstance(metadata, dict) and STORED_MARK in metadata:
+            self._stored.add(stream)
+            self.queues = [
+                (name, subject or (f"{name}.record.*" if name == stream else ""))
+                for name, subject in self.queues
+            ]
+
+    def key_header(self, queue: int) -> str:
+        """The header with the key of a queue's messages; empty: the subject is the key."""
+        ours = "tidecast-key" if self.queues[queue][0] in self._stored else ""
+        return self.source.key_header or ours
 
     def where(self, queue: int) -> str:
         """The name of a queue in errors."""
@@ -124,6 +161,7 @@ class Streams:
             except ConnectionLost as found:
                 problem = found
                 continue
+            self.server = link.info
             self._learn(link.info)
             return link
         raise problem
@@ -200,6 +238,11 @@ class Streams:
             raise StorageError(f"{what}: the answer to {subject} is no JSON object")
         return answer
 
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises Closed when it is closed meanwhile."""
+        if self._closing.wait(seconds):
+            raise Closed(f"jetstream {self.source.streams}: used after close")
+
     # --- streams ----------------------------------------------------------------------------------
 
     def state(self, queue: int) -> State:
@@ -221,20 +264,26 @@ class Streams:
             )
         return State(max(first, 1), max(behind, 1), created)
 
-    def next_from(self, queue: int, token: int) -> int:
-        """The sequence of the first message of a queue from ``token`` on; 0: there is none."""
-        stream, subject = self.queues[queue]
-        body = {"seq": max(token, 1), "next_by_subj": subject or ">"}
+    def message(self, queue: int, body: dict[str, Any]) -> dict[str, Any] | None:
+        """A message of a queue's stream, as JetStream's API has it; None: there is none."""
+        stream, _ = self.queues[queue]
         try:
             answer = self.ask(f"STREAM.MSG.GET.{stream}", body, self.where(queue))
         except StorageError as problem:
             if f"({_NO_MESSAGE})" in str(problem):
-                return 0
+                return None
             raise
         found = answer.get("message")
         if not isinstance(found, dict):
             raise StorageError(f"{self.where(queue)}: the answer lacks the message")
-        return _sequence(found, "seq", stream)
+        _sequence(found, "seq", stream)
+        return found
+
+    def next_from(self, queue: int, token: int) -> int:
+        """The sequence of the first message of a queue from ``token`` on; 0: there is none."""
+        stream, subject = self.queues[queue]
+        found = self.message(queue, {"seq": max(token, 1), "next_by_subj": subject or ">"})
+        return 0 if found is None else _sequence(found, "seq", stream)
 
     def at_time(self, queue: int, time_ns: int) -> int:
         """Where a consumer would begin that wants messages from a time on."""

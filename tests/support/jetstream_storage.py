@@ -1,0 +1,41 @@
+"""What the streams of a stored topic have, as a client of NATS reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.nats_server import NatsServer
+
+READ_S = 20.0
+
+
+def url(server: NatsServer, settings: str = "") -> str:
+    """Where its streams are."""
+    return f"jetstream://{server.address}/ORDERS{settings}"
+
+
+def stored(server: NatsServer, queues: int = 2, name: str = "ORDERS") -> list[list[bytes]]:
+    """The payloads in each stream."""
+
+    async def read(_: Any, js: Any) -> list[list[bytes]]:
+        found = list[list[bytes]]()
+        for queue in range(queues):
+            subject = f"{name}_{queue}.record.*"
+            info = await js.stream_info(f"{name}_{queue}", subjects_filter=subject)
+            wanted = sum((info.state.subjects or {}).values())
+            rows: list[bytes] = []
+            if wanted:
+                reader = await js.subscribe(subject, ordered_consumer=True)
+                while len(rows) < wanted:
+                    rows.append((await reader.next_msg(timeout=READ_S)).data)
+                await reader.unsubscribe()
+            found.append(rows)
+        return found
+
+    return list(server.do(read))
+
+
+def last_sequence(server: NatsServer, stream: str) -> int:
+    """Of a stream."""
+    info = server.do(lambda _, js: js.stream_info(stream))
+    return int(info.state.last_seq)
