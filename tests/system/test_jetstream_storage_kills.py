@@ -1,4 +1,4 @@
-"""Engine, server, producer and consumer of a topic that is stored on JetStream, killed at random."""
+"""Engine, server, producer and consumer of a topic on JetStream, killed at random."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ PROGRESS_S = 90.0
 
 def check_streams(server: NatsServer, crashes: Crashes) -> None:
     """What was acked is there once, and each key in order."""
-    found = [
-        [NUMBER.unpack_from(raw)[0] for raw in rows] for rows in stored(server, TOPIC["queues"])
-    ]
+    streams = stored(server, TOPIC["queues"])
+    found = [[NUMBER.unpack_from(raw)[0] for raw in rows] for rows in streams]
     assert sorted(n for each in found for n in each) == in_log(
         crashes.owner.directory, crashes.acked
     )
@@ -28,6 +27,11 @@ def check_streams(server: NatsServer, crashes: Crashes) -> None:
         for key in range(7):
             mine = [n for n in each if n % 7 == key]
             assert mine == sorted(mine)
+
+
+def stream_info(server: NatsServer, stream: str) -> Any:
+    """As nats-py has it."""
+    return server.do(lambda _, js: js.stream_info(stream))
 
 
 def progress(crashes: Crashes, eventually: Eventually, more: int) -> None:
@@ -70,7 +74,7 @@ def test_leaders_of_a_cluster_are_killed(lab: Lab, eventually: Eventually) -> No
         for turn in range(3):
             progress(crashes, eventually, 2_000)
             stream = f"ORDERS_{turn % TOPIC['queues']}"
-            info = servers[0].do(lambda _, js, name=stream: js.stream_info(name))
+            info = stream_info(servers[0], stream)
             assert info.config.num_replicas == 3
             [leader] = [one for one in servers if one.name == info.cluster.leader]
             leader.kill()

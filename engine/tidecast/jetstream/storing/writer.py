@@ -62,7 +62,7 @@ class StreamWriter:
                     return token
                 self._doubtful = chunk
                 self._store(chunk)
-                self._doubtful, token = None, chunk.behind
+                token = self.behind
         raise Closed(f"{self._where}: write after close")
 
     def _store(self, chunk: Chunk) -> None:
@@ -71,10 +71,12 @@ class StreamWriter:
         while True:
             try:
                 self._send(chunk, last)
-                self._note_stored(chunk, last)
                 return
             except ConnectionLost as lost:
                 problem = lost
+                if self._doubtful is None:
+                    self.errors += 1
+                    return  # a part is stored: the rest becomes another chunk
             self.errors += 1
             if self._closing.is_set():
                 raise Closed(f"{self._where}: write after close")
@@ -86,7 +88,10 @@ class StreamWriter:
     def _send(self, chunk: Chunk, last: int) -> None:
         """Send a chunk, and wait until it is stored. Raises TidecastError."""
         try:
-            self._channel.ask_all(chunk.data, chunk.expected + 1, last)
+            try:
+                self._channel.ask_all(chunk.data, chunk.expected + 1, last)
+            finally:
+                self._note_stored(chunk, self._channel.due - 1)
         except Refused as refused:
             if refused.number != WRONG_SEQUENCE:
                 raise
@@ -110,11 +115,15 @@ class StreamWriter:
         if marker is not None and marker["seq"] > chunk.expected:
             raise Fenced(f"{self._where}: another writer has taken it over: {subject} names it")
 
-    def _note_stored(self, chunk: Chunk, last: int) -> None:
-        self.behind = chunk.behind
-        self.mark = Mark(chunk.behind, last)
-        self.records += chunk.records
-        self.bytes += len(chunk.data)
+    def _note_stored(self, chunk: Chunk, sequence: int) -> None:
+        """The messages of a chunk are stored up to a sequence."""
+        count = sequence - chunk.expected
+        if count:
+            self._doubtful = None
+            self.behind = chunk.token + count
+            self.mark = Mark(self.behind, sequence)
+            self.records += count
+            self.bytes += len(chunk.data) * count // chunk.records
 
     def close(self) -> None:
         """End a write that waits, hang up. Idempotent."""
