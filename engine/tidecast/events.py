@@ -348,7 +348,7 @@ class DiskBack(Event, frozen=True):
 
 
 class StorageWaits(Event, frozen=True):
-    """Kafka, the storage of a durable topic, takes no records: publishers get no acks.
+    """The storage of a durable topic takes no records: publishers get no acks.
 
     Records wait in the log and in publishers' rings; it is tried again, at most each 2 s. Reported
     when the wait begins, then each minute; also to clients that connect meanwhile. ``final``: it is

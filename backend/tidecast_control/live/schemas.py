@@ -115,7 +115,7 @@ class AdapterLive(View):
 
 
 class StorageLive(View):
-    """The storage of a durable topic beside its log: Kafka. Totals are since its engine started."""
+    """The storage of a durable topic beside its log. Totals are since its engine started."""
 
     storage: str = Field(description="As in the topic's settings")
     state: Literal["open", "waiting"] = Field(

@@ -62,8 +62,9 @@ class TopicSpec(Model):
     storage: str = Field(
         "local",
         max_length=4096,
-        description="Durable topics: local, or kafka://HOST:PORT/TOPIC?setting=value: a message is "
-        "acknowledged when Kafka has it, too",
+        description="Durable topics: local, kafka://HOST:PORT/TOPIC?setting=value, or "
+        "jetstream://HOST:PORT/STREAM?setting=value: a message is acknowledged when Kafka, or "
+        "JetStream, has it, too",
     )
 
 

@@ -310,7 +310,7 @@ class QueueCounter(IntEnum):
     SESSIONS_FENCED = 27
     """Sessions of producers that a newer one ended, or had replaced; at a topic's first queue."""
     STORED_RECORDS = 28
-    """Records that the topic's storage beside the log has answered for: Kafka, with acks=all."""
+    """Records that the topic's storage beside the log has acked: Kafka, or JetStream."""
     STORED_BYTES = 29
     """Bytes of them, as they were sent."""
     STORE_FAILURES = 30

@@ -10,6 +10,7 @@ from tests.mutation.entries import (
     live,
     sealing,
     storage,
+    streams,
     tables,
 )
 from tests.mutation.entry import Mutation
@@ -21,6 +22,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *consumers.MUTATIONS,
     *live.MUTATIONS,
     *sealing.MUTATIONS,
+    *streams.MUTATIONS,
     *tables.MUTATIONS,
     *control.MUTATIONS,
 )

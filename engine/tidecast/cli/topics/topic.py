@@ -68,7 +68,11 @@ _SETTINGS: list[tuple[str, Any, str]] = [
     ("cache_bytes", Size(), "Memory of a queue for records that are read."),
     ("spool", bool, "Rings of publishers on disk: they outlive the machine's memory."),
     ("producer_ttl_s", Duration(), "For how long a silent producer's sequences are remembered."),
-    ("storage", str, "Where records are stored: local, or kafka://HOST:PORT/TOPIC as well."),
+    (
+        "storage",
+        str,
+        "Where records are stored: local, kafka://HOST:PORT/TOPIC, jetstream://HOST:PORT/STREAM.",
+    ),
     ("id", int, "Id in packets [default: derived from the name]."),
     ("description", str, "The purpose of the topic."),
 ]

@@ -139,7 +139,7 @@ const REST: readonly FormField[] = [
   durable(setting("fsync_interval_ms", "Sync interval (ms)", codecs.number)),
   durable({
     ...setting("storage", "Storage", codecs.text),
-    hint: "local, or kafka://HOST:PORT/TOPIC: acknowledged when Kafka has it, too",
+    hint: "local, kafka://HOST:PORT/TOPIC or jetstream://HOST:PORT/STREAM: acknowledged when it is there, too",
   }),
   durable(setting("segment_bytes", "Segment size", codecs.amount)),
   durable(setting("cache_bytes", "Cache (bytes per queue)", codecs.amount)),
