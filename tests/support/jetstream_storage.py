@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tests.support.nats_server import NatsServer
+from tidecast.jetstream.adapter import JetStreamAdapter
+from tidecast.queues.adapter import unpack
 
 READ_S = 20.0
 
@@ -39,3 +43,22 @@ def last_sequence(server: NatsServer, stream: str) -> int:
     """Of a stream."""
     info = server.do(lambda _, js: js.stream_info(stream))
     return int(info.state.last_seq)
+
+
+def read_by_adapter(server: NatsServer, queues: int, name: str = "ORDERS") -> list[list[bytes]]:
+    """The same of many records: nats-py makes an object for each."""
+    streams = ",".join(f"{name}_{queue}" for queue in range(queues))
+    adapter = JetStreamAdapter.of(f"jetstream://{server.address}/{streams}")
+    found, buffer = list[list[bytes]](), np.empty(8 << 20, dtype=np.uint8)
+    try:
+        for queue in range(queues):
+            receiver, rows = adapter.receiver(queue), list[bytes]()
+            token, end = receiver.earliest(), receiver.latest()
+            while token < end:
+                got = receiver.receive(token, buffer, READ_S)
+                rows += [record.payload for _, record in unpack(buffer[: got.bytes])]
+                token = got.next_token
+            found.append(rows)
+    finally:
+        adapter.close()
+    return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import Eventually
-from tests.support.jetstream_storage import stored
+from tests.support.jetstream_storage import read_by_adapter
 from tests.support.lab import Lab
 from tests.support.nats_server import NatsServer, missing, nats_cluster, nats_server
 from tests.support.progress import NUMBER
@@ -18,7 +18,7 @@ PROGRESS_S = 90.0
 
 def check_streams(server: NatsServer, crashes: Crashes) -> None:
     """What was acked is there once, and each key in order."""
-    streams = stored(server, TOPIC["queues"])
+    streams = read_by_adapter(server, TOPIC["queues"])
     found = [[NUMBER.unpack_from(raw)[0] for raw in rows] for rows in streams]
     assert sorted(n for each in found for n in each) == in_log(
         crashes.owner.directory, crashes.acked
@@ -52,7 +52,7 @@ def test_kills_lose_no_acked_record_and_store_none_twice(
         crashes = Crashes(lab, eventually, where="shared", spool=bool(seed), storage=storage)
         names = ["server", "keeper", "producer", "consumer"]
         victims: list[Any] = names
-        for _ in range(8):
+        for _ in range(5):
             progress(crashes, eventually, chance.randrange(1, 5_000))
             if "server" in victims:
                 server.kill()
