@@ -243,8 +243,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     spool: bool = False
     producer_ttl_s: Annotated[float, Meta(ge=1, le=1e10)] = 604_800.0
     storage: Annotated[str, Meta(max_length=4096)] = LOCAL
-    """``kafka://HOST:PORT/TOPIC`` or ``jetstream://HOST:PORT/STREAM``: a record is durable when it is
-    there, too."""
+    """``kafka://HOST:PORT/TOPIC`` or ``jetstream://HOST:PORT/STREAM``: a record is durable when
+    it is there, too."""
     labels: dict[str, str] = {}
     description: Annotated[str, Meta(max_length=4096)] = ""
 
