@@ -225,10 +225,6 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/unit/test_gateway_durable.py": (*_GATEWAY, f"{ENGINE}client/consumer/"),
     "tests/unit/test_adapters_waiting.py": (f"{ENGINE}kafka/", f"{ENGINE}engine/adapters.py"),
     "tests/unit/test_jetstream_adapter.py": (f"{ENGINE}jetstream/", f"{ENGINE}queues/"),
-    "tests/unit/test_jetstream_storage.py": (
-        f"{ENGINE}jetstream/",
-        f"{ENGINE}node/storing/",
-    ),
     "tests/system/test_jetstream_storage_kills.py": (
         f"{ENGINE}jetstream/",
         f"{ENGINE}node/storing/",

@@ -1,4 +1,4 @@
-"""What the streams of a stored topic have, as a client of NATS reads it."""
+"""The records in the streams of a stored topic, as a client of NATS reads them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ PROGRESS_S = 90.0
 
 
 def check_streams(server: NatsServer, crashes: Crashes) -> None:
-    """What was acked is there once, and each key in order."""
+    """Each acked record is there once, and each key in order."""
     streams = read_by_adapter(server, TOPIC["queues"])
     found = [[NUMBER.unpack_from(raw)[0] for raw in rows] for rows in streams]
     assert sorted(n for each in found for n in each) == in_log(

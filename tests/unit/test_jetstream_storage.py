@@ -96,7 +96,7 @@ def run_of(rows: list[Record], token: int = 0) -> Any:
 
 
 def frames_of(data: bytes, sequence: int = 1) -> Any:
-    """What a consumer gets of messages that were published."""
+    """The frames that a consumer gets of published messages."""
     out, at, number = b"", 0, 1
     while at < len(data):
         line, _, _ = data[at:].partition(b"\r\n")

@@ -21,8 +21,10 @@ JETSTREAM_SETTINGS = (
     "domain, user, secret_file, token_file, nkey_file, creds_file, tls, ca, certificate, key, "
     "replicas, max_bytes, max_age_s"
 )
-_READING = {"kafka": ("group", "fetch_bytes", "refresh_s"),
-            "jetstream": ("subjects", "key_header", "fetch_bytes")}  # fmt: skip
+_READING = {
+    "kafka": ("group", "fetch_bytes", "refresh_s"),
+    "jetstream": ("subjects", "key_header", "fetch_bytes"),
+}
 _OF_STREAMS = ("replicas", "max_bytes", "max_age_s")
 
 

@@ -96,7 +96,7 @@ class Channel:
     def _sequence(self, found: Frame) -> int:
         """That an answer names. Raises what it stands for otherwise."""
         if found.status == 503:
-            raise ConnectionLost(f"{self._where}: nobody takes its messages: has it a leader?")
+            raise ConnectionLost(f"{self._where}: no server takes its messages: has it a leader?")
         try:
             answer = json.loads(found.body)
         except ValueError:

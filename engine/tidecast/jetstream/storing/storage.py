@@ -144,8 +144,8 @@ class JetStreamStorage(SpoolStorage):
             ) from None
         if before is not None and made != before.created[queue]:
             raise StorageError(
-                f"stream {stream}: it was deleted, and made again at {made}: what it had of topic "
-                f"{self._spool.topic} is lost there. {remedy(path)}"
+                f"stream {stream}: it was deleted, and made again at {made}: its records of topic "
+                f"{self._spool.topic} are lost there. {remedy(path)}"
             )
         return made
 

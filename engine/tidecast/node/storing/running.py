@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Protocol
@@ -229,8 +228,9 @@ class SpoolStorage(ABC):
             threads.append(copying)
         for each in threads:
             each.start()
-        renew_s = time.monotonic() + RENEW_S
-        while not run.ended.wait(NOTE_S) and time.monotonic() < renew_s:
+        for _ in range(int(RENEW_S / NOTE_S)):
+            if run.ended.wait(NOTE_S):
+                break
             self._note(run)
         run.end()
         self._spool.wake()
