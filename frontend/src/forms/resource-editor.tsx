@@ -266,7 +266,7 @@ function Conflict(props: {
       role="alert"
       className="flex flex-wrap items-center gap-2 rounded-lg border border-warn/40 bg-warn-soft px-3.5 py-2.5 text-sm"
     >
-      <p className="min-w-48 flex-1">Another change was made to this {props.word} meanwhile.</p>
+      <p className="min-w-48 flex-1">Someone changed this {props.word} meanwhile.</p>
       <Button size="sm" onClick={props.onReload}>
         Reload
       </Button>
