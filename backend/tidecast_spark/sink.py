@@ -233,7 +233,7 @@ class _Writer:
                 raise recut(area, batch, "some of its tasks were started without commit=partitions")
             finish(area, batch)
             return
-        manifest = area.commit(batch, staged)
+        manifest = area.commit(batch, staged, partial(next_seq, self._options, area, ""))
         publish_batch(self._options, area, batch, manifest)
         area.done(batch, manifest)
 

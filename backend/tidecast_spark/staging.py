@@ -144,12 +144,18 @@ class StagingArea:
             return None
         return Manifest(**found)
 
-    def commit(self, batch: int, staged: Sequence[Staged]) -> Manifest:
-        """The manifest of a batch: the one there is, or a new one of these files."""
+    def commit(
+        self, batch: int, staged: Sequence[Staged], due: Callable[[str], int] = lambda _: 1
+    ) -> Manifest:
+        """The manifest of a batch: the one there is, or a new one of these files.
+
+        ``due``: next sequence of a topic, for a later batch of a query whose state is gone.
+        """
         found = self.manifest(batch)
         if found is not None:
             return found
         state = self.state()
+        is_lost = batch > 0 and state.batch < 0
         rows: dict[str, int] = {}
         for one in staged:
             for topic, n in one.rows.items():
@@ -157,7 +163,9 @@ class StagingArea:
         made = Manifest(
             files=[one.name for one in sorted(staged, key=lambda one: one.partition)],
             rows=rows,
-            first_seq={topic: state.next_seq.get(topic, 1) for topic in rows},
+            first_seq={
+                topic: due(topic) if is_lost else state.next_seq.get(topic, 1) for topic in rows
+            },
         )
         self.batch_dir(batch).mkdir(parents=True, exist_ok=True)
         write_durably(self.batch_dir(batch) / "manifest.json", vars(made))

@@ -334,7 +334,7 @@ def test_the_storage_of_a_topic_is_checked_and_kept(api: TestClient) -> None:
     assert api.get("/api/v1/topics/x").json()["spec"]["storage"] == stored["storage"]
     assert put(api, "topics/any", stored | {"owner": "*"})["spec"]["owner"] == "*"
     for change, pointer, text in (
-        ({"storage": "s3://x"}, "/spec/storage", "allowed are local, and kafka://HOST:PORT"),
+        ({"storage": "s3://x"}, "/spec/storage", "allowed are local, kafka://HOST:PORT"),
         ({"storage": "kafka://h:1/t?group=g"}, "/spec/storage", "kafka.group: g: is for reading"),
         ({"fsync": "none"}, "/spec/fsync", "with storage on Kafka allowed are interval, batch"),
         ({"queues": 3}, "/spec/queues", "3: the storage of the topic is Kafka"),

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from tests.support.gateways import Served
 from tests.support.lab import Platform, open_lab, topology
 
 from tidecast.errors import AuthError, ConfigError, EngineNotRunning, PayloadTooLarge
-from tidecast_spark import outlet
+from tidecast_spark import outlet, sink
 from tidecast_spark.source import TidecastDataSource
 from tidecast_spark.staging import StagingArea
 
@@ -49,6 +50,7 @@ def platform() -> Iterator[Platform]:
             "history_bytes": 16_384,
             "large_history_bytes": 16_384,
         },
+        {"name": "lost", "mode": "durable", "fsync_interval_ms": 5},
         {"name": "live"},
     ]
     with open_lab() as lab:
@@ -122,6 +124,29 @@ def test_what_is_written_is_read_back_and_a_driver_that_died_leaves_no_duplicate
     one = next(r for r in found if r["value"][:9] == b"%09d" % 15)
     assert msgspec.msgpack.decode(one["headers"]) == {"n": "15"}
     assert (one["key"], one["timestamp"].microsecond) == (b"k15", 15)
+
+
+def test_a_query_whose_staging_directory_was_lost_continues_behind_its_rows(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It began at sequence 1 again, and the log dropped its rows as repeated ones."""
+
+    def run(batch: int, table: pa.RecordBatch) -> None:
+        properties = {"sql.streaming.queryId": "lost", "streaming.sql.batchId": str(batch)}
+        context = SimpleNamespace(
+            partitionId=lambda: 0, taskAttemptId=lambda: 0, getLocalProperty=properties.get
+        )
+        monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+        writer: Any = source(platform, "lost", stagingDir=str(tmp_path)).streamWriter(SCHEMA, False)
+        writer.commit([writer.write(iter([table]))], batch)
+
+    run(0, rows(0, 300))
+    run(1, rows(300, 300))
+    shutil.rmtree(tmp_path / "lost")
+    run(2, rows(600, 400))
+    run(3, rows(1000, 10))
+    values = sorted(int(row["value"][:9]) for row in written(platform, "lost"))
+    assert values == list(range(1010))
 
 
 def test_rows_with_a_delivery_time_are_delivered_then(platform: Platform) -> None:

@@ -112,7 +112,10 @@ def error_of(failure: Failure) -> TidecastError:
 
 @functools.cache
 def _classes() -> dict[str, type[TidecastError]]:
-    return {kind.code: kind for kind in _tree(TidecastError)}
+    found: dict[str, type[TidecastError]] = {}
+    for kind in _tree(TidecastError):
+        found.setdefault(kind.code, kind)  # a kind without a code of its own arrives as that above
+    return found
 
 
 def _tree(kind: type[TidecastError]) -> Iterator[type[TidecastError]]:
