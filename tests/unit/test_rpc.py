@@ -37,7 +37,7 @@ def test_errors_travel_whole_and_nonsense_is_a_lost_connection() -> None:
     with pytest.raises(StorageError, match="full") as raised:
         calls.ask(lambda n: calls.answer(Reply(id=n, failure=failure)), int, 30.0, "Stats")
     assert raised.value.errno == 28
-    with pytest.raises(ConnectionLost, match="the peer answered nonsense"):
+    with pytest.raises(ConnectionLost, match="the peer sent an answer that cannot be read"):
         calls.ask(lambda n: calls.answer(reply(n, "text")), int, 30.0, "Stats")
     with pytest.raises(NotFound, match="x"):
         calls.ask(lambda n: calls.resolve(n, NotFound("x")), int, 30.0, "Stats")
