@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.support.progress import NUMBER, noted, progress_file
 from tidecast.config.topology import TopicConfig
 from tidecast.events import GatewayBack
 from tidecast.node.durable.topic import DurableTopic
+from tidecast.node.sealing.wire_keys import FILE_NAME
 
 FIXTURES = (old,)
 pytestmark = pytest.mark.long
@@ -59,6 +61,91 @@ def pair(request: pytest.FixtureRequest, old: Build) -> tuple[Build, Build]:
 def lossy(platform: Platform) -> None:
     """The engine drops a tenth of the packets it receives."""
     platform.run("faults", "set", "--drop", "0.1", "--seed", "7")
+
+
+KINDS = ("sealed multicast", "unicast", "sealed unicast")
+
+
+def carriers(kind: str, pair: tuple[Build, Build]) -> list[dict[str, Any]]:
+    """The transport at both builds; the new one runs three lanes, which the tag does not know."""
+    sealed = {"secure": "required"} if kind.startswith("sealed") else {}
+    if kind.endswith("multicast"):
+        made = [multicast(**sealed)] * 2
+    else:
+        ports = [free_port(), free_port()]
+        common = {
+            "name": "lan",
+            "kind": "udp-unicast",
+            "interface": "127.0.0.1",
+            "allow_faults": True,
+        }
+        made = [
+            common | sealed | {"port": ports[k], "peers": [f"127.0.0.1:{ports[1 - k]}"]}
+            for k in range(2)
+        ]
+    return [each | ({"lanes": 3} if b is NEW else {}) for each, b in zip(made, pair, strict=True)]
+
+
+def started(
+    lab: Lab, pair: tuple[Build, Build], kind: str, topics: list[Any], names: tuple[str, str]
+) -> tuple[Platform, Platform]:
+    """An engine of each build; keys are made by this build, and copied as an operator would."""
+    wires = carriers(kind, pair)
+    made = [
+        lab.platform(topology(wire, topics=topics, name=name), start=False)
+        for wire, name in zip(wires, names, strict=True)
+    ]
+    if kind.startswith("sealed"):
+        new = made[pair.index(NEW)]
+        new.run("wire", "keys", "new", wires[0]["name"])
+        shutil.copy(new.directory / FILE_NAME, made[pair.index(NEW) - 1].directory / FILE_NAME)
+    for build, platform in zip(pair, made, strict=True):
+        build.start(lab, platform)
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sealed_and_unicast_transports_and_lanes_of_both_builds(
+    lab: Lab, pair: tuple[Build, Build], eventually: Eventually, kind: str
+) -> None:
+    topics = [{"name": "ticks"}, ORDERS | {"owner": "keeper"}]
+    sender, keeper = started(lab, pair, kind, topics, ("sender", "keeper"))
+    for each in (sender, keeper):
+        lossy(each)
+    reader = pair[1].role(lab, "collect", keeper.url, "ticks", str(COUNT))
+    ticks, progress = progress_file(lab.directory / "ticks"), progress_file(lab.directory / "acks")
+    seen = lab.directory / "seen"
+    seen.touch()
+    pair[1].role(lab, "keep", keeper.url, "orders", str(seen))
+    live = pair[0].role(lab, "count", sender.url, "ticks", str(ticks))
+    writer = pair[0].role(lab, "produce", sender.url, "orders", str(progress), "0.005")
+    live.tell("go")
+    writer.tell("go")
+    assert reader.line() == "wrong 0"
+    eventually(lambda: noted(progress) > ACKED, "acks", timeout_s=TIMEOUT_S)
+    writer.kill()
+    eventually(lambda: consumed(seen, noted(progress)), "all consumed", timeout_s=TIMEOUT_S)
+    for each in (sender, keeper):
+        counters = each.counters("receiver")
+        assert counters.get("tag_failed", 0) == counters.get("plain_refused", 0) == 0
+        if kind.startswith("sealed"):
+            rows = [each.counters(row) for row in ("sender", "receiver")]
+            assert sum(row.get("opened", 0) for row in rows) > 0
+    keeper.stop()
+    stored = numbers_of(keeper.directory)
+    assert stored == list(range(1, len(stored) + 1)), "each once"
+    assert len(stored) >= noted(progress)
+
+
+def test_an_old_engine_names_the_lanes_that_it_does_not_know(old: Build) -> None:
+    said = old.python(
+        "from tidecast.config.topology import topology_from\n"
+        "from tidecast.errors import ConfigError\n"
+        "try: topology_from({'transports': [{'name': 'lan', 'lanes': 3}]})\n"
+        "except ConfigError as problem: print(problem)"
+    )
+    assert "transports[0]" in said
+    assert "lanes" in said
 
 
 def test_the_old_build_is_that_of_the_tag(old: Build) -> None:
