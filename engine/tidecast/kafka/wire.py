@@ -119,7 +119,7 @@ class Writer:
         return self._tail
 
     def records(self, piece: bytes | memoryview) -> None:
-        """Add record batches. Many of them are not copied: they are a piece of their own."""
+        """Add record batches: short ones are copied, longer ones are a piece of their own."""
         if len(piece) <= COPIED_BYTES_MAX:
             self._tail += piece
             return

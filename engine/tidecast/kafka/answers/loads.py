@@ -14,8 +14,10 @@ from tidecast.kafka.records import NoRoom, block_of_thread, encoder, room_of_thr
 from tidecast.log.queue_log import LogReader, QueueLog
 
 LOG_BYTES, BLOCK_BYTES = 1 << 20, 1 << 20
-"""Read from a log at once; a block gets batches until it has so many bytes. So many ask the clients
-for, of a queue: an answer then takes whole blocks, and the next one begins where a block does."""
+"""Bytes read from a log at once; bytes of record batches after which a block gets no more.
+
+Clients ask for 1 MiB of a partition by default, so an answer takes whole blocks.
+"""
 KEPT_BYTES_MIN = 64 << 10
 """A shorter block is not kept: it is the end of a queue, and the next one is another."""
 READERS_MAX = 64
