@@ -16,6 +16,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from tests.conftest import Eventually
+from tests.support import patience
 
 from tidecast.cli.control import service_state
 from tidecast.cli.processes.watch import watching_pid
@@ -124,7 +125,8 @@ def test_up_in_the_foreground_starts_a_killed_engine_again(
             "an engine",
             timeout_s=120,
         )
-        _run(short_dir, "top", "--once")
+        top = [sys.executable, "-m", "tidecast.cli", "top", "--once", "--data-dir", str(short_dir)]
+        eventually(lambda top=top: patience.run(top, 60)[0] == 0, "it serves", timeout_s=60)
     assert "the engine is missing: it is started again" in _said(short_dir)
     assert foreground.poll() is None
     foreground.send_signal(signal.SIGINT)
@@ -200,3 +202,18 @@ def test_a_port_that_is_in_use_costs_no_password(short_dir: Path) -> None:
         assert "first run: log in as admin" in _run(short_dir, "up", "--detach", "--port", "0")
     finally:
         _run(short_dir, "down")
+
+
+def test_files_of_the_users_directory_are_not_imported(tmp_path: Path) -> None:
+    """A script of a common name there, such as `socket.py`, ended the engine and the service."""
+    work, data_dir = tmp_path / "work", tmp_path / "data"
+    work.mkdir()
+    (work / "socket.py").write_text("raise SystemExit('the script of the user ran')\n")
+    command = [sys.executable, "-P", "-m", "tidecast.cli"]
+    where = ["--data-dir", str(data_dir)]
+    try:
+        up = [*command, "up", "--detach", "--no-control", *where]
+        code, text = patience.run(up, 100, cwd=work)
+        assert code == 0, text
+    finally:
+        patience.run([*command, "down", *where], 60, cwd=work)

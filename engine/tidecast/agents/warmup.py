@@ -94,7 +94,7 @@ class _Child:
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `_follow`
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _KERNELS, str(nice), *names],
+            [sys.executable, "-P", "-m", _KERNELS, str(nice), *names],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -81,7 +81,7 @@ def _require() -> None:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tidecast_control", *arguments]
+    return [sys.executable, "-P", "-m", "tidecast_control", *arguments]
 
 
 class Service:

@@ -36,7 +36,7 @@ def start_engine(
     from tidecast.cli.control import local_token
 
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
+    command = [sys.executable, "-P", "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
     command += ["--telemetry", str(_UP_TELEMETRY_S), *gateway.words]
     if topology_file is not None:
         command += ["--topology", str(topology_file.absolute())]

@@ -224,7 +224,16 @@ def watch_detached(data_dir: Path, options: list[str], environment: dict[str, st
     """Watch from a process of its own, unless one does already."""
     if watching_pid(data_dir) is not None:
         return
-    command = [sys.executable, "-m", "tidecast.cli", "watch", "--data-dir", str(data_dir), *options]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "tidecast.cli",
+        "watch",
+        "--data-dir",
+        str(data_dir),
+        *options,
+    ]
     with new_log(data_dir / LOG_NAME).open("wb") as output:
         subprocess.Popen(
             command,
