@@ -228,7 +228,7 @@ def test_one_slow_subscription_beside_nine_fast_ones_reads_each_byte_once(
         threads = [threading.Thread(target=drain, args=(one, n)) for one in fast]
         for thread in threads:
             thread.start()
-        slowly += drain(slow, n - 10)
+        slowly += drain(slow, n - len(slowly))
         for thread in threads:
             thread.join(60.0)
         assert len(slowly) == n
@@ -250,6 +250,22 @@ def test_messages_that_the_stream_deleted_are_told_and_passed(
         gone = next(e for e in client.events(5.0) if isinstance(e, RecordsGone))
         assert (gone.topic, gone.first, gone.end) == ("feed", 1, 61)
         wait_until(lambda: consumer.info()["lag"] == 0, 20.0, "the hole at the end to be passed")
+
+
+def test_a_hole_at_the_end_is_looked_for_once(shared: NatsServer, stream: str) -> None:
+    shared.fill(stream, [b"%d" % i for i in range(1, 11)])
+    shared.delete(stream, [8, 9, 10])
+    feed = adapter_of(shared, stream)
+    receiver, buffer = feed.receiver(0), np.zeros(1 << 16, dtype=np.uint8)
+    assert receiver.receive(1, buffer, 10.0).next_token == 8
+    assert receiver.receive(8, buffer, 10.0)[:2] == (0, 11)
+    consumers = shared.do(lambda _, js: js.stream_info(stream)).state.consumer_count
+    for token in (8, 9, 10):
+        assert receiver.receive(token, buffer, 0.0)[:2] == (0, 11), "no time for a look is needed"
+    assert shared.do(lambda _, js: js.stream_info(stream)).state.consumer_count == consumers
+    shared.fill(stream, [b"behind"])
+    assert receiver.receive(8, buffer, 0.0)[:2] == (0, 11)
+    assert [one for one, _ in read_all(receiver, 11)] == [11]
 
 
 def test_retention_that_passes_a_reader_in_the_middle_is_told(

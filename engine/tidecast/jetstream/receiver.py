@@ -27,7 +27,7 @@ from tidecast.queues.adapter import Received, Run
 CURSORS_MAX = 2
 PATIENCE_S = 10.0
 """So long a stream may be without a server before that is an error."""
-LOOK_S_MIN, LOOK_S_MAX = 0.1, 10.0
+LOOK_S_MIN, LOOK_S_MAX = 0.1, 2.0
 """How often a reader that gets nothing looks whether there is a hole before the end."""
 STUCK_S = 10.0
 """A message that is there and is not sent for so long is asked for by another consumer."""
@@ -46,6 +46,9 @@ class JetStreamReceiver:
         self._troubled_s = 0.0
         self._was_linked = False
         self._look_s, self._looked_s, self._stuck_s = LOOK_S_MIN, 0.0, 0.0
+        self._hole = (0, 0)
+        """The hole that was found last: the first token of it, and the first behind it. The watch
+        of the end finds it, and the reader that it wakes need not look again."""
         self.fetches = self.records = self.bytes = self.errors = self.reconnects = 0
         """See `Counts`."""
         self.behind, self.end = -1, 0
@@ -67,6 +70,8 @@ class JetStreamReceiver:
                     held = next((one for one in self._cursors if one.covers(token)), None)
                     if held is not None:
                         return self._noted(held.cut(token, buffer))
+                    if self._hole[0] <= token < self._hole[1]:
+                        return self._noted(Received(0, self._hole[1]))
                     passed = self._fetch(token, deadline)
                     if passed is not None:
                         return self._noted(Received(0, passed))
@@ -150,6 +155,7 @@ class JetStreamReceiver:
             if not self._streams.next_from(self.queue, token):
                 self._look_s, self._stuck_s = LOOK_S_MIN, 0.0
                 cursor.pass_hole(end)
+                self._hole = (token, end)
                 return end
             self._stuck_s = self._stuck_s or now
             if now - self._stuck_s > STUCK_S:
@@ -174,6 +180,7 @@ class JetStreamReceiver:
         for cursor in self._cursors:
             cursor.close()
         self._cursors.clear()
+        self._hole = (0, 0)  # the stream may be another one when it is reached again
 
     # --- places -----------------------------------------------------------------------------------
 

@@ -207,11 +207,13 @@ class AdapterSource:
     def poll(self, now_ns: int) -> Fetched | None:
         """See `Source`. Raises what the adapter raised."""
         del now_ns
-        answer, self._answer = self._answer, None
+        answer = self._answer
+        if answer is None:
+            return None  # the thread may answer at this moment: nothing is taken back
+        self._answer = None
         if isinstance(answer, TidecastError):
             raise answer
-        if answer is not None:
-            self._target[: answer.used] = self._block[: answer.used]
+        self._target[: answer.used] = self._block[: answer.used]
         return answer
 
     def close(self) -> None:
