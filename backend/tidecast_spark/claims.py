@@ -54,7 +54,7 @@ class Claim:
 
     def manifest(self, partition: int) -> Manifest:
         """The manifest for `publish_batch`."""
-        return Manifest([self.name], self.rows, self.first_seq, f"#{partition}")
+        return Manifest([self.name], self.rows, self.first_seq, partition)
 
 
 class Claims:

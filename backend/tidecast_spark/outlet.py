@@ -45,19 +45,20 @@ def publish_batch(
     An engine that goes away meanwhile is tried again for half a minute. ``over``: another attempt
     has published it. Such an attempt fences this one, and gets a minute to do it.
     """
+    by_partition = manifest.partition is not None
     for topic in manifest.rows:
         for attempt in range(1, TRIES_MAX + 1):
             try:
                 _publish_topic(options, area, batch, manifest, topic)
                 break
             except TidecastError as problem:
-                fenced = isinstance(problem, Fenced) and bool(manifest.lane)
+                fenced = isinstance(problem, Fenced) and by_partition
                 if not (problem.retryable or fenced) or attempt == TRIES_MAX:
                     raise
                 wait_s = _STALL_S if fenced else _RETRY_S * 2 ** (attempt - 1)
-                if _over_within(over, wait_s if manifest.lane else 0.0):
+                if _over_within(over, wait_s if by_partition else 0.0):
                     return
-                if not manifest.lane:
+                if not by_partition:
                     _pause(wait_s)
 
 
@@ -70,8 +71,8 @@ def _over_within(over: Callable[[], bool], wait_s: float) -> bool:
     return over()
 
 
-def next_seq(options: SinkOptions, area: StagingArea, lane: str, topic: str) -> int:
-    """The sequence that a producer of the query continues with, as the log knows it.
+def next_seq(options: SinkOptions, area: StagingArea, partition: int | None, topic: str) -> int:
+    """The next sequence of a producer of the query (see `Manifest`), as the log knows it.
 
     Raises TidecastError.
     """
@@ -79,7 +80,7 @@ def next_seq(options: SinkOptions, area: StagingArea, lane: str, topic: str) -> 
 
     with (
         tidecast.sync.connect(options.url, **_token(options)) as client,
-        client.publisher(topic, producer=_producer(area, lane)) as publisher,
+        client.publisher(topic, producer=_producer(area, partition)) as publisher,
     ):
         return publisher.position + 1
 
@@ -155,8 +156,10 @@ def _token(options: SinkOptions) -> dict[str, Any]:
     return {"token": options.token} if options.token else {}
 
 
-def _producer(area: StagingArea, lane: str) -> str:
-    return f"spark-{area.directory.name}{lane}"
+def _producer(area: StagingArea, partition: int | None) -> str:
+    """The name of a query's producer: the driver's, or that of a partition."""
+    own = "" if partition is None else f"#{partition}"
+    return f"spark-{area.directory.name}{own}"
 
 
 def _publish_topic(
@@ -168,7 +171,7 @@ def _publish_topic(
     """
     import tidecast.sync
 
-    producer = _producer(area, manifest.lane)
+    producer = _producer(area, manifest.partition)
     with (
         tidecast.sync.connect(options.url, **_token(options)) as client,
         client.publisher(

@@ -193,7 +193,7 @@ class _Writer:
 
         def due(topic: str) -> int:
             # A query that is new has sent nothing; else the log knows, though the area was lost.
-            return next_seq(given, area, f"#{partition}", topic) if batch else 1
+            return next_seq(given, area, partition, topic) if batch else 1
 
         try:
             claim = claims.take(batch, staged, due)
@@ -233,7 +233,7 @@ class _Writer:
                 raise recut(area, batch, "some of its tasks were started without commit=partitions")
             finish(area, batch)
             return
-        manifest = area.commit(batch, staged, partial(next_seq, self._options, area, ""))
+        manifest = area.commit(batch, staged, partial(next_seq, self._options, area, None))
         publish_batch(self._options, area, batch, manifest)
         area.done(batch, manifest)
 

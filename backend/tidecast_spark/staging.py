@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,14 @@ class Staged:
 class Manifest:
     """The files of a batch, and each topic's sequence of its first row.
 
-    ``lane``: of the query's producers, empty for the driver's.
+    ``partition``: that its task publishes, in a producer session of its own; None: the driver
+    publishes all.
     """
 
     files: list[str]
     rows: dict[str, int]
     first_seq: dict[str, int]
-    lane: str = ""
+    partition: int | None = None
 
 
 @dataclass
@@ -74,6 +75,20 @@ class QueryState:
 
     batch: int = -1
     next_seq: dict[str, int] = field(default_factory=dict)
+
+
+def manifest_fields(manifest: Manifest) -> dict[str, Any]:
+    """The fields of its file. Earlier versions read those of a driver's manifest, too."""
+    return {name: value for name, value in vars(manifest).items() if value is not None}
+
+
+def read_manifest(fields: Mapping[str, Any]) -> Manifest:
+    """A manifest of the fields of its file. Older versions wrote ``lane``: `#3`, or empty."""
+    found = dict(fields)
+    lane = found.pop("lane", "")
+    if lane:
+        found["partition"] = int(lane.removeprefix("#"))
+    return Manifest(**found)
 
 
 def write_durably(path: Path, value: Any) -> None:
@@ -142,7 +157,7 @@ class StagingArea:
             found = json.loads((self.batch_dir(batch) / "manifest.json").read_text())
         except FileNotFoundError:
             return None
-        return Manifest(**found)
+        return read_manifest(found)
 
     def commit(
         self, batch: int, staged: Sequence[Staged], due: Callable[[str], int] = lambda _: 1
@@ -168,7 +183,7 @@ class StagingArea:
             },
         )
         self.batch_dir(batch).mkdir(parents=True, exist_ok=True)
-        write_durably(self.batch_dir(batch) / "manifest.json", vars(made))
+        write_durably(self.batch_dir(batch) / "manifest.json", manifest_fields(made))
         return made
 
     def done(self, batch: int, manifest: Manifest) -> None:

@@ -3,6 +3,7 @@ drivers and tasks die. The log here drops duplicates by sequence, as the engine'
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from tidecast.errors import ConfigError, EngineNotRunning, NotFound, StorageErro
 from tidecast.layout.header_names import DELIVER_AT
 from tidecast_spark import outlet, sink
 from tidecast_spark.source import TidecastDataSource
-from tidecast_spark.staging import StagingArea
+from tidecast_spark.staging import Manifest, StagingArea
 
 TEXT = StructType([StructField("key", StringType()), StructField("value", StringType())])
 
@@ -172,6 +173,27 @@ def test_tasks_that_were_given_up_leave_no_rows(query: Query, log: Log) -> None:
     query.writer().commit(kept, 0)
     query.writer().abort(lost, 0)
     assert log.topics["out"] == [b"a", b"b"]
+
+
+def test_manifests_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    area = StagingArea(tmp_path, "q-1")
+    area.batch_dir(7).mkdir(parents=True)
+    before: dict[str, Any] = {
+        "files": ["000000-0000000001.arrow"],
+        "rows": {"out": 5},
+        "first_seq": {"out": 3},
+    }
+    for lane, partition in (("", None), ("#3", 3)):
+        path = area.batch_dir(7) / "manifest.json"
+        path.write_text(json.dumps(before | {"lane": lane}))
+        assert area.manifest(7) == Manifest(**before, partition=partition)
+
+
+def test_earlier_versions_read_the_manifest_of_a_driver(tmp_path: Path) -> None:
+    area = StagingArea(tmp_path, "q-1")
+    area.commit(0, [])
+    found = json.loads((area.batch_dir(0) / "manifest.json").read_text())
+    assert sorted(found) == ["files", "first_seq", "rows"]
 
 
 def test_an_abort_does_not_take_what_a_manifest_names(query: Query, log: Log) -> None:

@@ -44,7 +44,8 @@ class Log:
         self.before: list[Any] = []
 
     def publish(self, options: Any, area: Any, batch: int, manifest: Any, topic: str) -> None:
-        producer, seq = f"{area.directory.name}{manifest.lane}@{topic}", manifest.first_seq[topic]
+        producer = f"{area.directory.name} {manifest.partition} {topic}"
+        seq = manifest.first_seq[topic]
         if self.before:
             self.before.pop()()
         assert seq <= self.last_seq[producer] + 1, "a producer's sequence has a gap"
@@ -59,8 +60,8 @@ class Log:
                     self.last_seq[producer] = seq
                 seq += 1
 
-    def next_seq(self, options: Any, area: Any, lane: str, topic: str) -> int:
-        return self.last_seq[f"{area.directory.name}{lane}@{topic}"] + 1
+    def next_seq(self, options: Any, area: Any, partition: int | None, topic: str) -> int:
+        return self.last_seq[f"{area.directory.name} {partition} {topic}"] + 1
 
     def values(self, topic: str = "out") -> list[bytes]:
         return [value for name, value in self.rows if name == topic]
@@ -480,5 +481,5 @@ def test_a_task_whose_batch_is_not_the_first_asks_the_log(
         area = StagingArea(tmp_path / directory, "asks")
         rows = iter([sink.normalised(table(str(batch)), "out")])
         made._publish(area, batch, 0, 1, rows)
-    assert outlet.next_seq(made._options, area, "#0", "out") == 5
+    assert outlet.next_seq(made._options, area, 0, "out") == 5
     assert sum(map(len, read(platform, "out").values())) == before + 4
