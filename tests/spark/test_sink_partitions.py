@@ -44,7 +44,7 @@ class Log:
         self.before: list[Any] = []
 
     def publish(self, options: Any, area: Any, batch: int, manifest: Any, topic: str) -> None:
-        producer = f"{area.directory.name} {manifest.partition} {topic}"
+        producer = f"{outlet._producer(area, manifest.partition)}@{topic}"
         seq = manifest.first_seq[topic]
         if self.before:
             self.before.pop()()
@@ -61,7 +61,7 @@ class Log:
                 seq += 1
 
     def next_seq(self, options: Any, area: Any, partition: int | None, topic: str) -> int:
-        return self.last_seq[f"{area.directory.name} {partition} {topic}"] + 1
+        return self.last_seq[f"{outlet._producer(area, partition)}@{topic}"] + 1
 
     def values(self, topic: str = "out") -> list[bytes]:
         return [value for name, value in self.rows if name == topic]
@@ -129,7 +129,7 @@ def test_batches_follow_on_and_their_files_do_not_pile_up(query: Query, log: Log
     query.run(1, ["d"], ["e", "f"], ["g"])
     query.run(2, ["h"])
     assert log.values() == [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"]
-    assert log.last_seq == {"q-1#0@out": 4, "q-1#1@out": 3, "q-1#2@out": 1}
+    assert log.last_seq == {"spark-q-1#0@out": 4, "spark-q-1#1@out": 3, "spark-q-1#2@out": 1}
     left = sorted(str(p.relative_to(query.area.directory)) for p in query.area.directory.rglob("*"))
     names = {0: 2, 1: 1, 2: 1}
     claims = [
@@ -307,7 +307,7 @@ def test_who_began_a_batch_ends_it(query: Query, log: Log) -> None:
     query.run(1, ["c"], ["d"])  # a manifest is there: the driver goes on
     query.run(2, ["e"])
     assert log.values() == [b"a", b"b", b"c", b"d", b"e"]
-    assert log.last_seq == {"q-1#0@out": 2, "q-1#1@out": 1, "q-1@out": 2}
+    assert log.last_seq == {"spark-q-1#0@out": 2, "spark-q-1#1@out": 1, "spark-q-1@out": 2}
 
 
 def test_a_lost_staging_area_loses_no_rows_of_later_batches(query: Query, log: Log) -> None:

@@ -36,7 +36,7 @@ from tidecast.jetstream.adapter import JetStreamAdapter
 from tidecast.jetstream.storing.channel import Channel, Refused, frame
 from tidecast.jetstream.storing.fencing import ensure_stream, fence, streams_of
 from tidecast.jetstream.storing.messages import Encoder, RebuildScanner
-from tidecast.jetstream.storing.notes import FILE_NAME
+from tidecast.jetstream.storing.notes import NOTES
 from tidecast.jetstream.streams import Streams
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.building import check, record_table, records
@@ -257,7 +257,7 @@ def test_kills_of_the_server_and_restarts_lose_nothing_and_repeat_nothing(
 ) -> None:
     """The engine ends with records of which it is not known whether the stream has them."""
     chance, sent = random.Random(seed), 0
-    notes = [tmp_path / "queues" / "orders" / FILE_NAME, tmp_path / "older"]
+    notes = [tmp_path / "queues" / "orders" / NOTES.name, tmp_path / "older"]
     for turn in range(4):
         with opened(tmp_path, url(nats)) as client:
             publish(client, texts(200, sent), producer="p", first_seq=sent + 1)
@@ -379,7 +379,7 @@ def test_a_stream_that_was_deleted_is_not_made_again_in_silence(
     with opened(tmp_path, url(nats)) as client:
         detail = next_event(client, StorageWaits).detail
         assert "stream ORDERS_1: it is not there, and has records of topic orders" in detail
-        assert FILE_NAME in detail
+        assert NOTES.name in detail
 
 
 def test_logins_that_are_wrong_name_the_remedy(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from tidecast.config.topology import topology_from
 from tidecast.errors import Closed, ConfigError, Timeout
 from tidecast.events import StorageBack, StorageWaits
 from tidecast.kafka.codes import Code
-from tidecast.kafka.producing.notes import FILE_NAME
+from tidecast.kafka.producing.notes import NOTES
 from tidecast.kafka.schemas import tables
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
@@ -199,7 +199,7 @@ def test_restarts_and_faults_lose_nothing_and_repeat_nothing(
     """Each engine ends with records of which it is not known whether Kafka has them."""
     chance, sent = random.Random(seed), 0
     faults: list[Any] = [drop, lose, refuse(Code.NOT_ENOUGH_REPLICAS), drop]
-    notes = [tmp_path / "queues" / "orders" / FILE_NAME, tmp_path / "older"]
+    notes = [tmp_path / "queues" / "orders" / NOTES.name, tmp_path / "older"]
     for turn in range(4):
         with opened(tmp_path, url(fake)) as client:
             publish(client, texts(200, sent), producer="p", first_seq=sent + 1)
@@ -323,12 +323,12 @@ def test_retention_keeps_what_kafka_has_not(
 def test_a_log_that_lost_records_is_not_written_on(tmp_path: Path, fake: FakeBroker) -> None:
     with opened(tmp_path, url(fake)) as client:
         publish(client, texts(50))
-    notes = (tmp_path / "queues" / "orders" / FILE_NAME).read_bytes()
+    notes = (tmp_path / "queues" / "orders" / NOTES.name).read_bytes()
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
     with opened(tmp_path, url(fake)):
         pass
-    (tmp_path / "queues" / "orders" / FILE_NAME).write_bytes(notes)
+    (tmp_path / "queues" / "orders" / NOTES.name).write_bytes(notes)
     with opened(tmp_path, url(fake)) as client:
         detail = next_event(client, StorageWaits).detail
         assert "the log lost records" in detail
@@ -415,7 +415,7 @@ def test_a_thread_that_is_still_there_uses_and_sends_nothing(
             there.settimeout(30.0)
             assert there.recv(100) == b"", "it hangs up, and has sent nothing"
         eventually(lambda: not thread.is_alive(), "its end")
-    assert not (tmp_path / "queues" / "orders" / FILE_NAME).exists()
+    assert not (tmp_path / "queues" / "orders" / NOTES.name).exists()
 
 
 def test_a_spool_that_is_closed_gives_no_logs(tmp_path: Path) -> None:

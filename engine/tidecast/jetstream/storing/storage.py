@@ -18,7 +18,7 @@ from tidecast.jetstream.storing.fencing import (
     streams_of,
 )
 from tidecast.jetstream.storing.messages import warm_up
-from tidecast.jetstream.storing.notes import FILE_NAME, Mark, Notes, load_notes, remedy, save_notes
+from tidecast.jetstream.storing.notes import NOTES, Mark, Notes
 from tidecast.jetstream.storing.reading import LogReader
 from tidecast.jetstream.storing.state import Head, StateWriter, read_head, read_state
 from tidecast.jetstream.storing.writer import StreamWriter
@@ -45,7 +45,7 @@ class _StreamRun(Run):
         marks = [writer.mark for writer in self._streams]
         if marks != self._saved:
             notes = self._notes
-            save_notes(
+            NOTES.save(
                 directory,
                 Notes(
                     name=notes.name,
@@ -88,7 +88,7 @@ class JetStreamStorage(SpoolStorage):
 
     def _begin(self) -> _StreamRun:
         spool = self._spool
-        before = load_notes(spool.directory)
+        before = NOTES.load(spool.directory)
         self._check_notes(before)
         with self._lock:
             self._opened = []
@@ -133,19 +133,19 @@ class JetStreamStorage(SpoolStorage):
 
     def _ensure(self, streams: Streams, queue: int, before: Notes | None) -> str:
         """The stream of a queue, and when it was made. Raises ConfigError, StorageError."""
-        stream, path = streams.queues[queue][0], self._spool.directory / FILE_NAME
+        stream = streams.queues[queue][0]
         settings = self._storage.settings
         try:
             made = ensure_stream(streams, queue, settings, is_state=False, make=before is None)
         except NoStream:
             raise ConfigError(
                 f"stream {stream}: it is not there, and has records of topic {self._spool.topic}: "
-                f"restore it. {remedy(path)}"
+                f"restore it. {NOTES.remedy}"
             ) from None
         if before is not None and made != before.created[queue]:
             raise StorageError(
                 f"stream {stream}: it was deleted, and made again at {made}: its records of topic "
-                f"{self._spool.topic} are lost there. {remedy(path)}"
+                f"{self._spool.topic} are lost there. {NOTES.remedy}"
             )
         return made
 
@@ -165,13 +165,13 @@ class JetStreamStorage(SpoolStorage):
     def _check_notes(self, before: Notes | None) -> None:
         if before is None:
             return
-        spool, path = self._spool, self._spool.directory / FILE_NAME
+        spool = self._spool
         known = len(before.queues) == len(before.created) == spool.queues
         if before.name != self._storage.name or not known:
             raise ConfigError(
                 f"storage: {self._storage.name}: the log of topic {spool.topic} was written to "
                 f"{before.name} with {len(before.queues)} queues so far: allowed is that name. "
-                f"{remedy(path)}"
+                f"{NOTES.remedy}"
             )
 
     def _find_token(self, streams: Streams, queue: int, before: Notes | None, end: Fence) -> int:
@@ -199,7 +199,7 @@ class JetStreamStorage(SpoolStorage):
             raise StorageError(
                 f"stream {stream}: has the records of the log below {token}, and the log begins "
                 f"at {spool.earliest(queue)}: the servers lost records that they had acknowledged."
-                f" {remedy(spool.directory / FILE_NAME)}"
+                f" {NOTES.remedy}"
             )
         return token
 

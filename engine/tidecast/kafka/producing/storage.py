@@ -15,7 +15,7 @@ from tidecast.errors import ConfigError, Fenced, StorageError
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.producing.batches import Identity, warm_up
 from tidecast.kafka.producing.fencing import count_stored, end_offset, fence
-from tidecast.kafka.producing.notes import FILE_NAME, Mark, Notes, load_notes, remedy, save_notes
+from tidecast.kafka.producing.notes import NOTES, Mark, Notes
 from tidecast.kafka.producing.state import Head, StateWriter, open_state, read_state
 from tidecast.kafka.producing.writer import PartitionWriter, transactional_id
 from tidecast.kafka.schemas import tables
@@ -59,7 +59,7 @@ class _KafkaRun(Run):
             ],
         )
         if fresh != self._saved:
-            save_notes(directory, fresh)
+            NOTES.save(directory, fresh)
             self._saved = fresh
 
 
@@ -90,7 +90,7 @@ class KafkaStorage(SpoolStorage):
     def _begin(self) -> _KafkaRun:
         """Fence the writer before, count what it had stored, note where this one begins."""
         spool = self._spool
-        before = load_notes(spool.directory)
+        before = NOTES.load(spool.directory)
         self._check_notes(before)
         with self._lock:
             self._clusters = []
@@ -145,12 +145,12 @@ class KafkaStorage(SpoolStorage):
     def _check_notes(self, before: Notes | None) -> None:
         if before is None:
             return
-        spool, path = self._spool, self._spool.directory / FILE_NAME
+        spool = self._spool
         if before.topic != self._source.topic or len(before.queues) != spool.queues:
             raise ConfigError(
                 f"storage: {self._source.topic}: the log of topic {spool.topic} was written to "
                 f"{before.topic} with {len(before.queues)} partitions so far: allowed is that "
-                f"topic. {remedy(path)}"
+                f"topic. {NOTES.remedy}"
             )
 
     def _check_topic(self, cluster: Cluster) -> None:
@@ -186,7 +186,7 @@ class KafkaStorage(SpoolStorage):
         except StorageError as problem:
             raise StorageError(
                 f"{cluster.topic}/{queue}: it is not known how far the log is stored, from offset "
-                f"{offset} on: {problem}. {remedy(spool.directory / FILE_NAME)}"
+                f"{offset} on: {problem}. {NOTES.remedy}"
             ) from None
         if token + count > spool.synced(queue):
             raise StorageError(
