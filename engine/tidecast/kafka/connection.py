@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidecast.access import EVERYTHING, Access, printable
 from tidecast.kafka.answers.cache import Block, BlockCache
+from tidecast.kafka.answers.pacing import Recent
 from tidecast.kafka.answers.sending import Sending
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
@@ -130,6 +131,7 @@ class Connection:
         """Hash of the secret that the client has shown."""
         self._access = None if endpoint.needs_login else EVERYTHING
         self.client_id = self.software = ""
+        self.recent = Recent()
         self._reader, self._writer = reader, writer
         self._sending: Sending | None = None
         """None with TLS: then the transport sends."""

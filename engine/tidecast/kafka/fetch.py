@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.kafka.answers.cache import Piece
 from tidecast.kafka.answers.loads import LOG_BYTES, Loads, read_batches
+from tidecast.kafka.answers.pacing import SLEEPER
 from tidecast.kafka.codes import Code
 from tidecast.kafka.wire import Struct
 from tidecast.layout import segment as seg
@@ -29,13 +31,16 @@ FETCH_BYTES_MAX = 16 << 20
 WAIT_S_MAX = 60.0
 MANY, MANY_WAIT_S_MAX = 512, 1.0
 """A request for more partitions waits no longer: it takes a share of what all connections have."""
+LEFT_OUT_WAIT_S = 0.02
+"""The same, when the client left out partitions that it reads, and in which there is more."""
 BLOCK_BYTES = 1 << 20
 THREADS = 4
 LATEST, EARLIEST = -1, -2
 _NS_PER_MS = 1_000_000
 
 
-class _Wanted(NamedTuple):
+@dataclass(slots=True)
+class _Wanted:
     """A partition that is asked for, with its log or why there is none."""
 
     row: Struct
@@ -43,6 +48,8 @@ class _Wanted(NamedTuple):
     bytes_max: int
     log: QueueLog | None
     epoch: int
+    behind: int
+    """The offset behind the records of the answer."""
 
 
 class _NoRoom(Exception):
@@ -93,22 +100,44 @@ class Fetching:
         deadline_s = time.monotonic() + wait_s
         topics = {topic["topic"] for topic in body["topics"]}
         bytes_max = min(max(body["max_bytes"], 1), FETCH_BYTES_MAX)
+        await self._pace(connection)
         while True:
             waiter = self._endpoint.watch(topics)
             try:
-                responses, size, failed = await self._once(connection, body, bytes_max)
-                left_s = deadline_s - time.monotonic()
-                if failed or size >= max(body["min_bytes"], 0) or left_s <= 0:
-                    self._endpoint.counters.count("bytes_fetched", size)
+                responses, size, wanted = await self._once(connection, body, bytes_max)
+                failed = any(each.row["error_code"] for each in wanted)
+                now_s = time.monotonic()
+                if failed or size >= max(body["min_bytes"], 0) or deadline_s <= now_s:
+                    self._note(connection, wanted, size)
                     return {"responses": responses}
-                await asyncio.wait((waiter,), timeout=left_s)
+                asked = {each.log for each in wanted if each.log is not None}
+                if deadline_s - now_s > LEFT_OUT_WAIT_S and connection.recent.left_out(asked):
+                    self._endpoint.counters.count("fetches_cut_short")
+                    deadline_s = now_s + LEFT_OUT_WAIT_S
+                await asyncio.wait((waiter,), timeout=deadline_s - now_s)
             finally:
                 self._endpoint.unwatch(topics, waiter)
 
+    async def _pace(self, connection: Client) -> None:
+        """Wait until there is room in the queue of a client that sleeps when it is full."""
+        delay_s = connection.recent.delay_s() if SLEEPER in connection.software else 0.0
+        if delay_s:
+            self._endpoint.counters.count("fetches_paced")
+            await asyncio.sleep(delay_s)
+
+    def _note(self, connection: Client, wanted: list[_Wanted], size: int) -> None:
+        self._endpoint.counters.count("bytes_fetched", size)
+        rows = (
+            (each.log, each.offset, each.behind, each.row["high_watermark"])
+            for each in wanted
+            if each.log is not None
+        )
+        connection.recent.answered(rows, size)
+
     async def _once(
         self, connection: Client, body: Struct, bytes_max: int
-    ) -> tuple[list[Struct], int, bool]:
-        """(answers by topic, bytes of records, whether there is an error) of what is there now."""
+    ) -> tuple[list[Struct], int, list[_Wanted]]:
+        """(answers by topic, bytes of records, partitions) of what is there now."""
         wanted: list[_Wanted] = []
         responses = []
         for topic in body["topics"]:
@@ -120,7 +149,7 @@ class Fetching:
         if ready:
             bytes_max = min(bytes_max, sum(each.bytes_max for each in ready))
             size = await self._fill(connection, ready, bytes_max)
-        return responses, size, any(each.row["error_code"] for each in wanted)
+        return responses, size, wanted
 
     @staticmethod
     def _has_more(each: _Wanted) -> bool:
@@ -152,6 +181,7 @@ class Fetching:
             max(asked["partition_max_bytes"], 1),
             log if code == Code.NONE else None,
             epoch,
+            offset,
         )
 
     async def _fill(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
@@ -168,7 +198,7 @@ class Fetching:
             except _NoRoom as problem:
                 room = problem.need
                 for each in ready:
-                    each.row["records"] = b""
+                    each.row["records"], each.behind = b"", each.offset
             else:
                 connection.hold_less(size)
                 return size
@@ -194,6 +224,7 @@ class Fetching:
                     self._cache.release_all(pieces)
                     raise _NoRoom(size)
                 each.row["records"] = [piece.data for piece in pieces]
+                each.behind = pieces[-1].behind if pieces else each.offset
                 connection.lend(piece.block for piece in pieces if piece.block is not None)
         return size
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidecast.access import Access
 from tidecast.kafka.answers.cache import Block, BlockCache
+from tidecast.kafka.answers.pacing import Recent
 from tidecast.kafka.counters import Counters
 from tidecast.kafka.wire import Struct
 
@@ -23,6 +24,8 @@ class Client(Protocol):
     peer: str
     software: str
     local: tuple[str, int]
+    recent: Recent
+    """Its latest reads."""
 
     @property
     def access(self) -> Access:

@@ -505,6 +505,10 @@ class KafkaCounter(IntEnum):
     """Blocks of a queue that were read from its log, and made into record batches."""
     CACHE_BYTES = 27
     """Gauge: bytes of the blocks of record batches that are kept in memory."""
+    FETCHES_PACED = 28
+    """Answers to Fetch that waited for room in the queue of their client."""
+    FETCHES_CUT_SHORT = 29
+    """Waits of a Fetch cut short: it left out a partition in which there is more."""
 
 
 KAFKA_GAUGES = frozenset(
