@@ -53,7 +53,11 @@ PYTHON = {
         "tidecast.client.consumer.message.DurableBatch",
         "tidecast.client.log.records.LogRecord", "tidecast.client.log.records.LogBatch",
         "tidecast.client.requests.responder.Request", "tidecast.client.admin.types",
-        "tidecast.api.start", "tidecast.events", "tidecast.errors", "tidecast.config.topology",
+        "tidecast.api.start",
+        "tidecast.events.base", "tidecast.events.live", "tidecast.events.transport",
+        "tidecast.events.durable", "tidecast.events.consumers", "tidecast.events.storage",
+        "tidecast.events.access", "tidecast.events.kafka",
+        "tidecast.errors", "tidecast.config.topology",
     ),
     "python-apps": (
         "Applications",

@@ -70,7 +70,7 @@ _PROCESSES = (
     f"{ENGINE}sync.py",
     f"{ENGINE}embedded.py",
     f"{ENGINE}scratch.py",
-    f"{ENGINE}events.py",
+    f"{ENGINE}events/",
     f"{ENGINE}errors.py",
     f"{ENGINE}agents/",
     f"{ENGINE}node/",
