@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from tidecast.agents.warmup import warm_up
 
         gc.enable()  # this process collects no tests
-        with warm.beside():
+        with warm.beside(config.getoption("part")):
             warm_up()
 
 
@@ -82,10 +82,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no file of which this part has no test."""
-    if config.getoption("part") != "kernels" or not collection_path.name.startswith("test_"):
+    if not collection_path.name.startswith("test_"):
         return None
-    file = collection_path.relative_to(config.rootpath).as_posix()
-    return None if parts.has_kernels(file) else True
+    here = parts.has_tests(config.getoption("part"), collection_path, config.rootpath)
+    return None if here else True
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,6 +7,7 @@ for what kernels compute. The release build runs all others, and `make test-fast
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,16 @@ of a function, instructions and calls of libraries. Both builds run them."""
 def has_kernels(file: str) -> bool:
     """Whether a checked build runs tests of this file (``tests/unit/test_x.py``)."""
     return file.startswith(KERNELS) and file not in NO_KERNELS
+
+
+def has_tests(part: str, path: Path, root: Path) -> bool:
+    """Whether a file has tests of a part; some files are said to, and have none."""
+    if part == "all":
+        return True
+    file = path.relative_to(root).as_posix()
+    if part == "kernels":
+        return has_kernels(file)
+    return not has_kernels(file) or file in BOTH or "same_kernels" in path.read_text("utf-8")
 
 
 def kept(items: Sequence[pytest.Item], part: str, checked: bool) -> list[pytest.Item]:

@@ -144,6 +144,18 @@ def test_kernels_that_engines_compile_late_are_compiled_before_the_tests() -> No
     assert {module.__name__ for module in warm.modules()} == modules
 
 
+def test_files_of_tests_are_rewritten_once() -> None:
+    """Else each worker rewrites them all: so it is when their bytecode has another name."""
+    assert sys.dont_write_bytecode or warm.is_rewritten(Path(__file__))
+    files_of = {
+        part: {p for p in (ROOT / "tests").rglob("test_*.py") if parts.has_tests(part, p, ROOT)}
+        for part in parts.PARTS
+    }
+    assert files_of["kernels"] | files_of["rest"] == files_of["all"]
+    both = {p.relative_to(ROOT).as_posix() for p in files_of["kernels"] & files_of["rest"]}
+    assert both >= parts.BOTH
+
+
 @pytest.mark.long
 def test_a_run_names_the_kernels_that_its_tests_compile(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
