@@ -23,6 +23,7 @@ from tidecast_spark.staging import STAGED_SCHEMA
 
 if TYPE_CHECKING:
     from tidecast_spark.options import SinkOptions
+    from tidecast_spark.putting import Columns
     from tidecast_spark.staging import Manifest, StagingArea
 
 TRIES_MAX = 6
@@ -89,7 +90,7 @@ def digest_of(table: Any) -> int:
     """A number for the rows of a record batch, in whatever order they come."""
     from tidecast_spark.putting import digest_rows
 
-    return int(digest_rows(table.num_rows, *row_columns(table)))
+    return int(digest_rows(table.num_rows, row_columns(table)))
 
 
 def check_engine(options: SinkOptions) -> None:
@@ -208,7 +209,7 @@ class RowWriter:
             with publisher.lock:
                 port = publisher.port_for_kernel()
                 if port is not None:
-                    done, status = put_rows(port, done, end, *columns, self._meta)
+                    done, status = put_rows(port, done, end, columns, self._meta)
             self._published += done - before
             if status == TOO_LARGE:
                 size = len(table.column(2)[done].as_py())
@@ -257,9 +258,9 @@ def first_reserved_row(column: Any) -> int:
     return int(first_reserved(places, raw, _bits(column), len(column)))
 
 
-def row_columns(table: Any) -> tuple[Any, ...]:
+def row_columns(table: Any) -> Columns:
     """The buffers of a record batch as `put_rows` takes them. Raises ConfigError."""
-    from tidecast_spark.putting import FIELD_BYTES_MAX
+    from tidecast_spark.putting import FIELD_BYTES_MAX, Columns
 
     if any(column.offset for column in table.columns):
         table = table.take(np.arange(table.num_rows))
@@ -278,7 +279,7 @@ def row_columns(table: Any) -> tuple[Any, ...]:
         found += [_array(ends, np.int32), _array(data, np.uint8)]
         if name != "value":
             found.append(_bits(column))
-    return tuple(found)
+    return Columns(*found)
 
 
 def _bits(column: Any) -> np.ndarray:

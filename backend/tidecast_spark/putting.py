@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from tidecast.buffers.header_names import has_reserved
 from tidecast.buffers.writer import append
 from tidecast.client.kernels.ports import bells_of, ring_of
@@ -37,42 +41,43 @@ def _put_field(meta, at, data, first, n):
     return at + 2 + n
 
 
-@held_kernel
-def put_rows(
-    port,
-    first,
-    end,
-    times,
-    time_bits,
-    key_at,
-    keys,
-    key_bits,
-    header_at,
-    headers,
-    header_bits,
-    value_at,
-    values,
-    meta,
-):
-    """Append rows [first, end): (rows done, status of the last `append`).
+class Columns(NamedTuple):
+    """The buffers of a record batch: times in us, and where each row's bytes begin (``*_at``).
 
-    ``*_at``: int32 offsets; ``*_bits``: validity, empty if all are valid; ``times``: us.
+    ``*_bits``: validity, empty if all rows are valid.
     """
+
+    times: np.ndarray
+    time_bits: np.ndarray
+    key_at: np.ndarray
+    keys: np.ndarray
+    key_bits: np.ndarray
+    header_at: np.ndarray
+    headers: np.ndarray
+    header_bits: np.ndarray
+    value_at: np.ndarray
+    values: np.ndarray
+
+
+@held_kernel
+def put_rows(port, first, end, columns, meta):
+    """Append rows [first, end) of `Columns`: (rows done, status of the last `append`)."""
+    key_at, header_at, value_at = columns.key_at, columns.header_at, columns.value_at
     ring, bells = ring_of(port), bells_of(port)
     for i in range(first, end):
         n, flags = 0, 0
-        if _valid(time_bits, i):
+        if _valid(columns.time_bits, i):
             flags |= wire.TIMESTAMP
-            store_i64(meta, 0, times[i] * 1000)
+            store_i64(meta, 0, columns.times[i] * 1000)
             n = 8
-        if _valid(key_bits, i):
+        if _valid(columns.key_bits, i):
             flags |= wire.KEY
-            n = _put_field(meta, n, keys, key_at[i], key_at[i + 1] - key_at[i])
-        if _valid(header_bits, i):
+            n = _put_field(meta, n, columns.keys, key_at[i], key_at[i + 1] - key_at[i])
+        if _valid(columns.header_bits, i):
             flags |= wire.HEADERS
-            n = _put_field(meta, n, headers, header_at[i], header_at[i + 1] - header_at[i])
+            n = _put_field(meta, n, columns.headers, header_at[i], header_at[i + 1] - header_at[i])
         size = value_at[i + 1] - value_at[i]
-        source = bytes_at(address_of(values) + value_at[i], size)
+        source = bytes_at(address_of(columns.values) + value_at[i], size)
         status = append(ring, bells, port, source, size, meta, n, flags, 0, 0)
         if status < 0:
             return i, status
@@ -118,27 +123,16 @@ def _mixed_field(mix, data, first, n):
 
 
 @held_kernel
-def digest_rows(
-    n,
-    times,
-    time_bits,
-    key_at,
-    keys,
-    key_bits,
-    header_at,
-    headers,
-    header_bits,
-    value_at,
-    values,
-):
-    """The sum of a hash of each row: the same in whatever order the rows come."""
+def digest_rows(n, columns):
+    """The sum of a hash of each of ``n`` rows: the same in whatever order the rows come."""
+    key_at, header_at, value_at = columns.key_at, columns.header_at, columns.value_at
     total = 0
     for i in range(n):
-        mix = _mixed(0, times[i] if _valid(time_bits, i) else -1)
-        if _valid(key_bits, i):
-            mix = _mixed_field(mix, keys, key_at[i], key_at[i + 1] - key_at[i])
+        mix = _mixed(0, columns.times[i] if _valid(columns.time_bits, i) else -1)
+        if _valid(columns.key_bits, i):
+            mix = _mixed_field(mix, columns.keys, key_at[i], key_at[i + 1] - key_at[i])
         mix = _mixed(mix, 1)
-        if _valid(header_bits, i):
-            mix = _mixed_field(mix, headers, header_at[i], header_at[i + 1] - header_at[i])
-        total += _mixed_field(mix, values, value_at[i], value_at[i + 1] - value_at[i])
+        if _valid(columns.header_bits, i):
+            mix = _mixed_field(mix, columns.headers, header_at[i], header_at[i + 1] - header_at[i])
+        total += _mixed_field(mix, columns.values, value_at[i], value_at[i + 1] - value_at[i])
     return total

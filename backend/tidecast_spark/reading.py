@@ -72,7 +72,7 @@ class BlockDecoder:
 
     def __init__(self, part: QueueRange, settings: ReadSettings, selector: Selector) -> None:
         self.part, self.settings, self.selector = part, settings, selector
-        self._sums, self._nulls = np.zeros(3, dtype=np.int64), np.zeros(2, dtype=np.int64)
+        self._sums = np.zeros(3, dtype=np.int64)
         self._schema = arrow_schema(settings)
         self._topics: Any = None
         self._queues: Any = None
@@ -89,29 +89,23 @@ class BlockDecoder:
     def batch(self, block: np.ndarray, rows: np.ndarray, first: int, end: int) -> pa.RecordBatch:
         """One record batch of the listed rows [first, end); `measure` has set the sums."""
         n = end - first
-        key_bytes, header_bytes, value_bytes = self._sums.tolist()
-        ends = [np.empty(n + 1, dtype=np.int32) for _ in range(3)]
-        data = [np.empty(b, dtype=np.uint8) for b in (key_bytes, header_bytes, value_bytes)]
-        bits = [np.zeros((n + 7) // 8, dtype=np.uint8) for _ in range(2)]
-        tokens, times = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-        decode.fill(
-            block, rows, first, end, ends[0], data[0], bits[0], ends[1], data[1], bits[1],
-            ends[2], data[2], tokens, times, self._nulls,
-        )  # fmt: skip
-        no_key, no_headers = self._nulls.tolist()
+        columns = decode.Buffers.of(n, *self._sums.tolist())
+        decode.fill(block, rows, first, end, columns)
+        no_key, no_headers = columns.nulls.tolist()
         arrays = []
         for name in self.settings.columns:
             if name == "key":
-                arrays.append(_binary(n, ends[0], data[0], bits[0], no_key))
+                arrays.append(_binary(n, columns.key_at, columns.keys, columns.key_bits, no_key))
             elif name == "value":
-                arrays.append(_binary(n, ends[2], data[2], None, 0))
+                arrays.append(_binary(n, columns.value_at, columns.values, None, 0))
             elif name == "headers":
-                raw = _binary(n, ends[1], data[1], bits[1], no_headers)
+                bits = columns.header_bits
+                raw = _binary(n, columns.header_at, columns.headers, bits, no_headers)
                 arrays.append(raw if self.settings.headers == "raw" else header_maps(raw))
             elif name == "token":
-                arrays.append(_fixed(pa.int64(), n, tokens))
+                arrays.append(_fixed(pa.int64(), n, columns.tokens))
             elif name == "timestamp":
-                arrays.append(_fixed(_TIMES, n, times))
+                arrays.append(_fixed(_TIMES, n, columns.times))
             else:
                 arrays.append(self._constant(name, n))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -17,7 +17,7 @@ from tests.support.gateway_frames import frames
 from tests.support.simulation import Stream
 
 from tidecast.agents.puller.state import MEMBER
-from tidecast.buffers.member_ring import MemberFile, publish, put_frame, reserve
+from tidecast.buffers.member_ring import Frame, MemberFile, publish, put_frame, reserve
 from tidecast.buffers.member_ring import put_ack as put_member_ack
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.buffers.ring_file import add_consumer, create_ring
@@ -33,7 +33,16 @@ from tidecast.log.building import BatchBuilder
 from tidecast.log.files import index_name, segment_name
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.jit import kernel
-from tidecast.protocol.packets import put_ack, put_nak, put_name, put_packet_header, put_status
+from tidecast.protocol.packets import (
+    Ack,
+    Route,
+    Status,
+    put_ack,
+    put_nak,
+    put_name,
+    put_packet_header,
+    put_status,
+)
 from tidecast.testing import Network
 from tidecast.testing.switch import Packet
 
@@ -57,16 +66,15 @@ def drawn(layout: Layout, raw: bytes) -> str:
 
 @kernel
 def built(out, ranges, name):  # type: ignore[no-untyped-def]
-    put_packet_header(out, 2, 10, 1, 0xA1B2C3D4, 0x1234, 32, 0x0102, 1 << 40, 1234567890123)
-    put_packet_header(out[100:], 6, 0, 2, 0xA1B2C3D4, 0x1234, 32, 0x0102, 77, 1234567890123)
-    n = put_nak(out[200:], 1, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, ranges, 2, 1234567890123)
-    m = put_status(
-        out[300:], 16, 0, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, 5, 9, 2048, 3, 1234567890123, 250
-    )
-    k = put_ack(out[400:], 1, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 62, 3, 41, 1 << 33, 700, 9001, -1, 5)
-    put_status(
-        out[500:], 0, 0, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, 5, 9, 2048, 3, 1234567890123, 0
-    )
+    control = Route(0, 0xA1B2C3D4, 0x1234, 0x0102)
+    ordinary = Route(1, 0xA1B2C3D4, 0x1234, 0x0102)
+    large = Route(2, 0xA1B2C3D4, 0x1234, 0x0102)
+    put_packet_header(out, 2, 10, ordinary, 32, 1 << 40, 1234567890123)
+    put_packet_header(out[100:], 6, 0, large, 32, 77, 1234567890123)
+    n = put_nak(out[200:], ordinary, 1 << 61, ranges, 2, 1234567890123)
+    m = put_status(out[300:], 16, control, Status(1 << 61, 5, 9, 2048, 3, 1234567890123, 250))
+    k = put_ack(out[400:], ordinary, Ack(1 << 62, 3, 41, 1 << 33, 700, 9001, -1, 5))
+    put_status(out[500:], 0, control, Status(1 << 61, 5, 9, 2048, 3, 1234567890123, 0))
     return n, m, k, put_name(out[500:], name)
 
 
@@ -183,9 +191,11 @@ def framed(ring, members, bells):  # type: ignore[no-untyped-def]
     m = members[0]
     m.deliveries_bytes, m.acks_read = 1 << 16, 56
     at = reserve(ring, m, 48 + 32)
-    put_frame(ring, m, at, 48 + 32, member.FRAME_RECORDS, 2, 1 << 33, 1, 28, 0, 0x100000002)
+    whole = Frame(member.FRAME_RECORDS, 2, 0x100000002, 1 << 33, 1, 28, 0)
+    put_frame(ring, m, at, 48 + 32, whole)
     at = reserve(ring, m, 48 + 8)
-    put_frame(ring, m, at, 48 + 8, member.FRAME_FRAGMENT, 1, 7, 900_000, 8, 4096, 0x100000002)
+    part = Frame(member.FRAME_FRAGMENT, 1, 0x100000002, 7, 900_000, 8, 4096)
+    put_frame(ring, m, at, 48 + 8, part)
     publish(ring, m, bells)
 
 

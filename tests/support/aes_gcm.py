@@ -17,6 +17,7 @@ from tidecast.native.crypto.libcrypto import (
     find_libcrypto,
 )
 from tidecast.native.jit import kernel
+from tidecast.native.memory import Span
 
 VECTORS = Path(__file__).with_name("aes_gcm_vectors.json")
 CANARY = 0xA5
@@ -58,12 +59,14 @@ def suite_of(secret: bytes) -> int:
 
 @kernel
 def seal_bytes(evp, context, nonce, header, header_n, source, n, target, at, scratch):  # type: ignore[no-untyped-def]
-    return seal(evp, context, nonce, header, 0, header_n, source, 0, n, target, at, scratch)
+    text = Span(source, 0, n)
+    return seal(evp, context, nonce, Span(header, 0, header_n), text, target, at, scratch)
 
 
 @kernel
 def open_bytes(evp, context, nonce, header, header_n, source, n, target, at, scratch):  # type: ignore[no-untyped-def]
-    return open_sealed(evp, context, nonce, header, 0, header_n, source, 0, n, target, at, scratch)
+    text = Span(source, 0, n)
+    return open_sealed(evp, context, nonce, Span(header, 0, header_n), text, target, at, scratch)
 
 
 def array(raw: bytes, room: int = 8) -> np.ndarray:

@@ -15,7 +15,7 @@ from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
 from tidecast.native.jit import kernel
 from tidecast.protocol.check import check_packet
-from tidecast.protocol.packets import put_nak, put_name, put_status
+from tidecast.protocol.packets import Route, Status, put_nak, put_name, put_status
 
 SHORT, VERSION = Counter.INVALID_SHORT, Counter.INVALID_VERSION
 TYPE, FIELD, AREA = Counter.INVALID_TYPE, Counter.INVALID_FIELD, Counter.INVALID_AREA
@@ -168,9 +168,10 @@ def test_any_bytes_are_judged(packet: bytes) -> None:
 
 @kernel
 def built(out, ranges, count, name):  # type: ignore[no-untyped-def]
-    n = put_nak(out, 1, 5, 7, 3, 99, ranges, count, 11)
-    m = put_status(out[1000:], 0, 1, 5, 7, 3, 99, 4, 9, 64, 2, 33, 44)
-    put_status(out[1500:], 0, 1, 5, 7, 3, 99, 4, 9, 64, 2, 33, 44)
+    route, status = Route(1, 5, 7, 3), Status(99, 4, 9, 64, 2, 33, 44)
+    n = put_nak(out, route, 99, ranges, count, 11)
+    m = put_status(out[1000:], 0, route, status)
+    put_status(out[1500:], 0, route, status)
     return n, m, put_name(out[1500:], name)
 
 

@@ -186,7 +186,7 @@ def tasks() -> dict[str, Callable[[], None]]:
         _compile(mapper.hash_bytes, raw, 0, 0)
         _compile(adapter.fit_run, raw, 0, 0, words)
         _compile(adapter.restamp_run, raw, 0, 0, 0)
-        _compile(generator.generate_run, raw, *([0] * 11), words)
+        _compile(generator.generate_run, raw, 0, 0, words, words)
         _compile(mapper.grow_table, np.zeros(mapper.SLOTS, dtype=np.uint16), 1, 1)
 
     from tidecast.client.kernels import warm as of_client

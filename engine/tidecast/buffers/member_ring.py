@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -189,18 +190,30 @@ def room(ring, m):
     return max(left, free - left)
 
 
+class Frame(NamedTuple):
+    """The fields of a frame's header: see `FRAME_HEADER` of the layout."""
+
+    kind: int
+    attempts: int
+    cursor_word: int
+    token: int
+    records: int
+    used: int
+    offset: int
+
+
 @inlined
-def put_frame(ring, m, at, n, kind, attempts, token, count, used, offset, cursor_word):
+def put_frame(ring, m, at, n, frame):
     """Write the header of the frame of ``n`` bytes reserved at ``at``; the body is there."""
     store_u32(ring, at + lay.FRAME_LENGTH_AT, n)
-    store_u16(ring, at + lay.FRAME_KIND_AT, kind)
-    store_u16(ring, at + lay.FRAME_ATTEMPTS_AT, attempts)
-    store_i64(ring, at + lay.FRAME_CURSOR_AT, cursor_word)
-    store_i64(ring, at + lay.FRAME_TOKEN_AT, token)
+    store_u16(ring, at + lay.FRAME_KIND_AT, frame.kind)
+    store_u16(ring, at + lay.FRAME_ATTEMPTS_AT, frame.attempts)
+    store_i64(ring, at + lay.FRAME_CURSOR_AT, frame.cursor_word)
+    store_i64(ring, at + lay.FRAME_TOKEN_AT, frame.token)
     store_i64(ring, at + lay.FRAME_ACKS_SEEN_AT, m.acks_read)
-    store_u32(ring, at + lay.FRAME_COUNT_AT, count)
-    store_u32(ring, at + lay.FRAME_BYTES_AT, used)
-    store_i64(ring, at + lay.FRAME_OFFSET_AT, offset)
+    store_u32(ring, at + lay.FRAME_COUNT_AT, frame.records)
+    store_u32(ring, at + lay.FRAME_BYTES_AT, frame.used)
+    store_i64(ring, at + lay.FRAME_OFFSET_AT, frame.offset)
     m.head += n
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tidecast.layout import segment as seg
 from tidecast.log.batch import add_record, begin_batch, record_bytes, seal_batch
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import copy, load_u8, store_u8
+from tidecast.native.memory import Span, copy, load_u8, store_u8
 from tidecast.queues.foreign.maps import (
     bin_bytes,
     put_be,
@@ -446,26 +446,11 @@ def convert_frames(data, at, end, name, w, out, scratch, f):
             to = begin_batch(out, begun, 0, 0, 0, sequence + 1, 0)
         time_ns = f[_TIME]
         hashed = key_hash(data, f[_KEY_AT], f[_KEY_N]) if f[_KEY_N] >= 0 else 0
-        key_n = max(f[_KEY_N], 0)
-        copy(scratch, 0, data, f[_KEY_AT], key_n)
         if f[_MAP_N] >= 0:
-            _put_map(data, f, w[W_MODE], scratch, key_n)
-        to = add_record(
-            out,
-            begun,
-            to,
-            sequence + 1,
-            time_ns,
-            hashed,
-            scratch,
-            0,
-            f[_KEY_N],
-            key_n,
-            f[_MAP_N],
-            data,
-            f[F_PAYLOAD_AT],
-            f[F_PAYLOAD_N],
-        )
+            _put_map(data, f, w[W_MODE], scratch, 0)
+        key, headers = Span(data, f[_KEY_AT], f[_KEY_N]), Span(scratch, 0, f[_MAP_N])
+        payload = Span(data, f[F_PAYLOAD_AT], f[F_PAYLOAD_N])
+        to = add_record(out, begun, to, sequence + 1, time_ns, hashed, key, headers, payload)
         records += 1
         due = sequence + 1
     seal_batch(out, begun, to, first, time_ns)

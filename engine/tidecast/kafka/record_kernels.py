@@ -7,6 +7,8 @@ lengths are int64; nothing outside ``[at, end)`` is ever read.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tidecast.layout import segment as seg
 from tidecast.log.batch import (
     O_HEADERS_AT,
@@ -23,7 +25,7 @@ from tidecast.log.batch import (
 )
 from tidecast.native.crc32c import crc32c
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import copy, load_u8, store_u8, store_u32
+from tidecast.native.memory import Span, copy, load_u8, store_u8, store_u32
 from tidecast.queues.foreign.maps import (
     bin_bytes,
     put_be,
@@ -402,17 +404,11 @@ def scan_records(data, at, end, count, found, f):
 def put_parsed(data, end, f, time_ns, seq, out, begun, to, scratch):
     """Add what `parse_record` found, up to ``end``, to the batch at ``out[begun:]``: its end."""
     hashed = key_hash(data, f[1], f[2]) if f[2] >= 0 else 0
-    if f[7] < 0:
-        return add_record(
-            out, begun, to, seq, time_ns, hashed, data, f[1], f[2], 0, -1, data, f[3], f[4]
-        )
-    key_n = max(f[2], 0)
-    copy(scratch, 0, data, f[1], key_n)
-    _put_map(data, f[6], end, f[5], f[9], f[8], 1 if f[4] < 0 else 0, scratch, key_n)
-    return add_record(
-        out, begun, to, seq, time_ns, hashed, scratch, 0, f[2], key_n, f[7], data, f[3],
-        max(f[4], 0),
-    )  # fmt: skip
+    if f[7] >= 0:
+        _put_map(data, f[6], end, f[5], f[9], f[8], 1 if f[4] < 0 else 0, scratch, 0)
+    key, headers = Span(data, f[1], f[2]), Span(scratch, 0, f[7])
+    value = Span(data, f[3], max(f[4], 0))
+    return add_record(out, begun, to, seq, time_ns, hashed, key, headers, value)
 
 
 @inlined
@@ -594,12 +590,19 @@ def put_record(data, row, i, body, out, to, h):
     return to
 
 
+class ProducerState(NamedTuple):
+    """The producer of a record batch, -1: none, with the sequence of the batch's first record."""
+
+    id: int
+    epoch: int
+    sequence: int
+
+
 @inlined
-def put_head(out, start, to, n, offset, leader, first_ms, last_ms, producer, epoch, sequence):
+def put_head(out, start, to, n, offset, leader, first_ms, last_ms, producer):
     """Write the header of the record batch ``out[start:to]`` of ``n`` records, and its checksum.
 
-    ``leader``: epoch of the leader; ``producer``: its id, -1: none, with its epoch and its sequence
-    of the first record.
+    ``leader``: epoch of the leader; ``producer``: a `ProducerState`.
     """
     at = put_be(out, start, offset, 8)
     at = put_be(out, at, to - start - _BODY_AT, 4)
@@ -609,9 +612,9 @@ def put_head(out, start, to, n, offset, leader, first_ms, last_ms, producer, epo
     at = put_be(out, at, n - 1, 4)
     at = put_be(out, at, first_ms, 8)
     at = put_be(out, at, last_ms, 8)
-    at = put_be(out, at, producer, 8)
-    at = put_be(out, at, epoch, 2)
-    at = put_be(out, at, sequence, 4)
+    at = put_be(out, at, producer.id, 8)
+    at = put_be(out, at, producer.epoch, 2)
+    at = put_be(out, at, producer.sequence, 4)
     put_be(out, at, n, 4)
     crc = crc32c(out, start + _ATTRIBUTES_AT, to - start - _ATTRIBUTES_AT)
     put_be(out, start + _CRC_AT, crc, 4)

@@ -77,45 +77,30 @@ def record_bytes(key_n, headers_n, payload_n):
 
 
 @inlined
-def add_record(
-    out,
-    at,
-    end,
-    seq,
-    time_ns,
-    key_hash,
-    source,
-    key_at,
-    key_n,
-    headers_at,
-    headers_n,
-    payload,
-    payload_at,
-    payload_n,
-):
+def add_record(out, at, end, seq, time_ns, key_hash, key, headers, payload):
     """Add a record behind ``end`` to the batch at ``out[at:]``; returns the new end.
 
-    Key and headers are taken from ``source`` (length -1: none), the payload from ``payload``. The
+    ``key``, ``headers`` and ``payload`` are `Span`s; the first two may be none (length -1). The
     caller has checked that `record_bytes` fit and that ``seq`` is at most 2^32-1 ahead of base_seq.
     """
     flags = 0
     to = end + _RECORD
-    if key_n >= 0:
+    if key.n >= 0:
         flags |= lay.REC_KEY
-        copy(out, to, source, key_at, key_n)
-        to += key_n
-    if headers_n >= 0:
+        copy(out, to, key.data, key.at, key.n)
+        to += key.n
+    if headers.n >= 0:
         flags |= lay.REC_HEADERS
-        copy(out, to, source, headers_at, headers_n)
-        to += headers_n
-    copy(out, to, payload, payload_at, payload_n)
-    to += payload_n
+        copy(out, to, headers.data, headers.at, headers.n)
+        to += headers.n
+    copy(out, to, payload.data, payload.at, payload.n)
+    to += payload.n
     store_u32(out, end + lay.REC_LENGTH_AT, (to - end) | flags)
     store_u32(out, end + lay.REC_SEQ_DELTA_AT, seq - load_i64(out, at + lay.BATCH_BASE_SEQ_AT))
     store_i64(out, end + lay.REC_TIME_AT, time_ns)
     store_u32(out, end + lay.REC_KEY_HASH_AT, key_hash)
-    store_u16(out, end + lay.REC_KEY_LENGTH_AT, max(key_n, 0))
-    store_u16(out, end + lay.REC_HEADERS_LENGTH_AT, max(headers_n, 0))
+    store_u16(out, end + lay.REC_KEY_LENGTH_AT, max(key.n, 0))
+    store_u16(out, end + lay.REC_HEADERS_LENGTH_AT, max(headers.n, 0))
     count = load_u32(out, at + lay.BATCH_COUNT_AT)
     store_u32(out, at + lay.BATCH_COUNT_AT, count + 1)
     if count == 0 or time_ns > load_i64(out, at + lay.BATCH_TIME_MAX_AT):

@@ -11,6 +11,7 @@ from tidecast.errors import PayloadTooLarge
 from tidecast.layout import segment as lay
 from tidecast.log import batch
 from tidecast.native.jit import held_kernel, kernel
+from tidecast.native.memory import Span
 
 
 @held_kernel
@@ -19,11 +20,12 @@ def _begin(out, at, producer, epoch, owner, base_seq, acked_seq):
 
 
 @held_kernel
-def _add(out, at, end, seq, time_ns, key_hash, fields, key_n, headers_n, payload, payload_n):
-    return batch.add_record(
-        out, at, end, seq, time_ns, key_hash, fields, 0, key_n, max(key_n, 0), headers_n,
-        payload, 0, payload_n,
-    )  # fmt: skip
+def _add(out, at, end, seq, time_ns, key_hash, fields, key_n, headers_n, payload):
+    """``fields``: key and headers. It and the payload have one byte more: an array has some."""
+    headers = Span(fields, max(key_n, 0), headers_n)
+    body = Span(payload, 0, payload.size - 1)
+    key = Span(fields, 0, key_n)
+    return batch.add_record(out, at, end, seq, time_ns, key_hash, key, headers, body)
 
 
 @held_kernel
@@ -98,7 +100,6 @@ class BatchBuilder:
                 -1 if key is None else len(key),
                 -1 if headers is None else len(headers),
                 body,
-                len(payload),
             )
         )
         self._next_seq, self._count = seq + 1, self._count + 1

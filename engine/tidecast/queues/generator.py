@@ -21,7 +21,7 @@ from tidecast.errors import Closed, ConfigError, NotFound
 from tidecast.layout import segment as lay
 from tidecast.log import batch as log_batch
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import store_i64, store_u8
+from tidecast.native.memory import Span, store_i64, store_u8
 from tidecast.queues.adapter import Direction, Received, Run
 from tidecast.queues.mapper import key_hash
 
@@ -30,6 +30,18 @@ LEAD = struct.Struct("<qq")
 PAYLOAD_BYTES_MAX = 1 << 20
 KEYS_MAX = 1 << 20
 _KEY_BYTES = 8  # "k" and seven digits
+(
+    G_SEED,
+    G_QUEUE,
+    G_PAYLOAD_MIN,
+    G_PAYLOAD_MAX,
+    G_KEYS,
+    G_BATCH_RECORDS,
+    G_HOLE,
+    G_START_NS,
+    G_PERIOD_NS,
+) = range(9)
+"""Words of a `Recipe` and a queue, as `generate_run` takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,13 @@ class Recipe:
         assert self.period_ns > 0, "period_ns"
         assert 0 <= self.hole <= 1 << 32, "hole"
 
+    def words(self, queue: int) -> np.ndarray:
+        """The recipe of a queue for `generate_run`, see G_*."""
+        fields = (self.seed, queue, self.payload_min, self.payload_max, self.keys)
+        return np.array(
+            (*fields, self.batch_records, self.hole, self.start_ns, self.period_ns), np.int64
+        )
+
     def token_of(self, record: int) -> int:
         """The token of a record; of the number of records: where the next one comes."""
         return record + record // self.batch_records * self.hole
@@ -81,13 +100,15 @@ def _payload_bytes(noise, smallest, largest):
 
 
 @kernel
-def generate_run(
-    out, record, count, batch, hole, seed, queue, smallest, largest, keys, start, period, found
-):
+def generate_run(out, record, count, recipe, found):
     """Fill ``out`` with whole batches from the one with ``record`` on, of ``count`` records.
 
-    ``found``: bytes, the token behind the last record, and bytes that the first batch needs.
+    ``recipe``: int64[9], see G_*. ``found``: bytes, the token behind the last record, and bytes
+    that the first batch needs.
     """
+    seed, queue, batch = recipe[G_SEED], recipe[G_QUEUE], recipe[G_BATCH_RECORDS]
+    smallest, largest = recipe[G_PAYLOAD_MIN], recipe[G_PAYLOAD_MAX]
+    start, period = recipe[G_START_NS], recipe[G_PERIOD_NS]
     at, first = 0, record // batch * batch
     found[0], found[1], found[2] = 0, 0, 0
     key = np.zeros(_KEY_BYTES, dtype=np.uint8)
@@ -106,18 +127,17 @@ def generate_run(
         for i in range(first, behind):
             noise = _mixed(seed * 1_000_003 + (queue << 44) + i)
             n = _payload_bytes(noise, smallest, largest)
-            left = (noise & 0x7FFFFFFF) % keys
+            left = (noise & 0x7FFFFFFF) % recipe[G_KEYS]
             store_u8(key, 0, 107)
             for digit in range(1, _KEY_BYTES):
                 store_u8(key, _KEY_BYTES - digit, 48 + left % 10)
                 left //= 10
             hashed = key_hash(key, 0, _KEY_BYTES)
             _fill(payload, n, noise, i, queue)
-            end = log_batch.add_record(
-                out, at, end, i + 1, start + i * period, hashed, key, 0, _KEY_BYTES, 0, -1,
-                payload, 0, n,
-            )  # fmt: skip
-        token = first + first // batch * hole
+            named, none, body = Span(key, 0, _KEY_BYTES), Span(key, 0, -1), Span(payload, 0, n)
+            time_ns = start + i * period
+            end = log_batch.add_record(out, at, end, i + 1, time_ns, hashed, named, none, body)
+        token = first + first // batch * recipe[G_HOLE]
         log_batch.seal_batch(out, at, end, token, start + (behind - 1) * period)
         found[0], found[1] = end, token + behind - first
         at, first = end, behind
@@ -217,10 +237,7 @@ class GeneratorReceiver:
         record = r.record_at(token)
         if record >= count:
             return Received(0, max(token, end))
-        generate_run(
-            buffer, record, count, r.batch_records, r.hole, r.seed, self._queue, r.payload_min,
-            r.payload_max, r.keys, r.start_ns, r.period_ns, found,
-        )  # fmt: skip
+        generate_run(buffer, record, count, r.words(self._queue), found)
         n, behind, need = found.tolist()
         if not n:
             return Received(0, token, need)

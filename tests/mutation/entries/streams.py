@@ -35,8 +35,8 @@ MUTATIONS = (
     Mutation(
         "stream-records-lose-their-sequence",
         _STORING + "message_kernels.py",
-        "            row[11],\n            row[13],\n",
-        "            base_seq,\n            row[13],\n",
+        "add_record(out, begun, to, row[11], row[13],",
+        "add_record(out, begun, to, base_seq, row[13],",
         (_UNIT + "test_an_engine_with_another_directory_goes_on_where_the_one_before_was",),
         "The next owner does not know what a producer has sent already.",
     ),

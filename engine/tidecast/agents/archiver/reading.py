@@ -20,6 +20,7 @@ from tidecast.log.batch import add_record, begin_batch, record_bytes, seal_batch
 from tidecast.native.atomics import load_acquire
 from tidecast.native.jit import inlined
 from tidecast.native.memory import (
+    Span,
     bytes_at,
     copy,
     load_i64,
@@ -192,24 +193,19 @@ def _take(A, topic, source, ring, fields, payload_at, total, packets, lead, touc
     if not fits:
         return WAIT, touched
     buffer = bytes_at(queue.buffer_address, queue.buffer_bytes)
-    start = queue.used
-    if packets == 0:
-        queue.used = add_record(
-            buffer, queue.open_at, queue.used, seq, fields[0], hashed, ring, fields[1], fields[2],
-            fields[3], fields[4], ring, payload_at, total,
-        )  # fmt: skip
-    else:
-        end = add_record(
-            buffer, queue.open_at, queue.used, seq, fields[0], hashed, ring, fields[1], fields[2],
-            fields[3], fields[4], ring, payload_at, 0,
-        )  # fmt: skip
-        head = load_u32(buffer, queue.used)
-        store_u32(buffer, queue.used, head + total)  # the payload follows packet by packet
+    start, time_ns = queue.used, fields[0]
+    key, headers = Span(ring, fields[1], fields[2]), Span(ring, fields[3], fields[4])
+    payload = Span(ring, payload_at, total if packets == 0 else 0)
+    end = add_record(buffer, queue.open_at, start, seq, time_ns, hashed, key, headers, payload)
+    if packets > 0:
+        head = load_u32(buffer, start)
+        store_u32(buffer, start, head + total)  # the payload follows packet by packet
         if not _copy_chain(source, ring, source.seq, packets, lead, buffer, end, total):
             for i in range(total):
                 buffer[end + i] = 0
             A.counters[queue.row, C.MALFORMED] += 1
-        queue.used = end + total
+        end += total
+    queue.used = end
     if source.of_engine != 0:
         store_u32(buffer, start, load_u32(buffer, start) | seg.REC_ENGINE)
     A.counters[queue.row, C.RECORDS] += 1

@@ -14,7 +14,7 @@ from tidecast.native.atomics import load_acquire
 from tidecast.native.jit import inlined
 from tidecast.native.memory import bytes_at, copy, load_i64, load_u8, load_u16, store_i64, store_u16
 from tidecast.protocol.flow_control import RECEIVERS_MAX
-from tidecast.protocol.packets import put_packet_header
+from tidecast.protocol.packets import Route, put_packet_header
 from tidecast.protocol.tables.writing import (
     T_DEFINED,
     T_ENTRIES,
@@ -69,8 +69,8 @@ def _define(S, pub, block, node, now_ns):
     first = load_i64(block, T_DEFINED)
     while first < load_i64(block, T_ENTRIES):
         length, following = put_definitions(block, first, S.packet, length_max)
-        kind, session, topic, seq = wire.TABLE, pub.session, pub.topic, pub.sent
-        put_packet_header(S.packet, kind, 0, pub.channel, session, topic, length, node, seq, now_ns)
+        route = Route(pub.channel, pub.session, pub.topic, node)
+        put_packet_header(S.packet, wire.TABLE, 0, route, length, pub.sent, now_ns)
         sent = send_run_to_all(S.tx, pub.channel, S.packet, 0, length, 1, False)
         if sent <= 0:
             return sent

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tidecast.agents.live.images import M_NODE
-from tidecast.agents.live.receiving import address_of_publisher, miss_packet, place_packet
+from tidecast.agents.live.receiving import address_of_publisher, miss_packet, place_packet, route_of
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter as C
 from tidecast.native.jit import inlined
 from tidecast.native.memory import bytes_at, load_i64
-from tidecast.protocol.packets import put_status
+from tidecast.protocol.packets import Status, put_status
 from tidecast.protocol.tables.reading import (
     MISSING,
     READER_BYTES,
@@ -52,8 +51,6 @@ def on_table(S, image, buffer, at, now_ns):
 def ask_for_table(S, image, now_ns):
     """Ask the publisher to define all of its table again."""
     image.table_ns, image.table_asked_ns = 0, now_ns
-    flags, session, node = wire.FLAG_WANT_TABLE, image.session, S.misc[M_NODE]
-    n = put_status(
-        S.packet, flags, image.channel, session, image.topic, node, image.receiver, 0, 0, 0, 0, 0, 0
-    )
+    status = Status(image.receiver, 0, 0, 0, 0, 0, 0)
+    n = put_status(S.packet, wire.FLAG_WANT_TABLE, route_of(S, image), status)
     send_to_address(S.tx, address_of_publisher(S, image), S.packet, n, image.source)

@@ -69,7 +69,7 @@ from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32, store_i64
 from tidecast.protocol.area import critical_of
 from tidecast.protocol.check import check_packet
-from tidecast.protocol.packets import put_status
+from tidecast.protocol.packets import Route, Status, put_status
 from tidecast.protocol.sealing.receiver import O_MODE
 from tidecast.protocol.session_table import ABSENT, find_session, put_session
 from tidecast.transport.faults import (
@@ -136,9 +136,8 @@ def _ask_for_setup(S, buffer, at, name, now_ns):
 
 @inlined
 def _want_setup(S, channel, session, topic, name, node):
-    n = put_status(
-        S.packet, wire.FLAG_WANT_SETUP, channel, session, topic, S.misc[M_NODE], 1, 0, 0, 0, 0, 0, 0
-    )
+    route = Route(channel, session, topic, S.misc[M_NODE])
+    n = put_status(S.packet, wire.FLAG_WANT_SETUP, route, Status(1, 0, 0, 0, 0, 0, 0))
     send_to_address(S.tx, name, S.packet, n, node)
 
 

@@ -34,7 +34,7 @@ from tidecast.protocol.loss import (
     open_gap,
     take_due,
 )
-from tidecast.protocol.packets import put_nak, put_name, put_status
+from tidecast.protocol.packets import Route, Status, put_nak, put_name, put_status
 from tidecast.protocol.random import random_below
 from tidecast.transport.wire_io import send_to_address
 
@@ -452,6 +452,12 @@ def _is_asked_to_report(image):
 
 
 @inlined
+def route_of(S, image):
+    """The route of packets that a receiver sends about an image."""
+    return Route(image.channel, image.session, image.topic, S.misc[M_NODE])
+
+
+@inlined
 def send_status(S, image, ring, flags, now_ns):
     """Report positions to the publisher: readers that may be lapped do not hold it back."""
     _, _, slowest = consumed_by_all(image, ring)
@@ -463,13 +469,7 @@ def send_status(S, image, ring, flags, now_ns):
     # Beyond what has arrived no more than the socket holds while we do not run, at worst.
     window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
     echo_delay_us = (now_ns - image.echo_at_ns) // 1000
-    put_status(
-        S.packet,
-        flags | wire.FLAG_TABLES,
-        image.channel,
-        image.session,
-        image.topic,
-        S.misc[M_NODE],
+    status = Status(
         image.receiver,
         slowest,
         image.contiguous,
@@ -478,6 +478,7 @@ def send_status(S, image, ring, flags, now_ns):
         image.echo_ns,
         echo_delay_us,
     )
+    put_status(S.packet, flags | wire.FLAG_TABLES, route_of(S, image), status)
     n = put_name(S.packet, S.name)
     image.echo_ns = 0
     send_to_address(S.tx, address_of_publisher(S, image), S.packet, n, image.source)
@@ -532,10 +533,7 @@ def send_naks(S, image, now_ns):
         packets += S.ranges[i, 1]
     n = put_nak(
         S.packet,
-        image.channel,
-        image.session,
-        image.topic,
-        S.misc[M_NODE],
+        route_of(S, image),
         image.receiver,
         S.ranges,
         count,

@@ -23,7 +23,7 @@ from tidecast.native.atomics import (
 )
 from tidecast.native.jit import held_kernel, inlined
 from tidecast.native.memory import bytes_at, load_i64, load_u32, store_i64
-from tidecast.protocol.packets import put_ack
+from tidecast.protocol.packets import Ack, Route, put_ack
 from tidecast.transport.wire_io import send_to_address
 
 _receiver_of = RECEIVER.of
@@ -195,10 +195,10 @@ def send_ack(S, image, ring, name):
     count = load_i64(ring, record + 16)
     if load_acquire(ring, lay.ACK_VERSION_AT) != version:
         return  # the record is being written over: next time
-    n = put_ack(
-        S.packet, image.channel, image.session, image.topic, S.misc[M_NODE], image.producer,
-        image.epoch, image.first_seq, packet, offset, count, max(state, 0), image.owner,
-    )  # fmt: skip
+    route = Route(image.channel, image.session, image.topic, S.misc[M_NODE])
+    first = image.first_seq
+    ack = Ack(image.producer, image.epoch, first, packet, offset, count, max(state, 0), image.owner)
+    n = put_ack(S.packet, route, ack)
     send_to_address(S.tx, name, S.packet, n, image.source)
     image.acked, image.ack_state = version, state
     S.counters[image.row, C.ACKS] += 1
@@ -212,10 +212,10 @@ def answer_setup(words, answer, a, b):
     owner, publisher's node; ``a``, ``b``: the address's 16 bytes.
     """
     S = _receiver_of(words)
-    n = put_ack(
-        S.packet, answer[0], answer[1], answer[2], S.misc[M_NODE], answer[3], answer[4], answer[5],
-        answer[6], answer[7], answer[8], answer[9], answer[10],
-    )  # fmt: skip
+    route = Route(answer[0], answer[1], answer[2], S.misc[M_NODE])
+    packet, offset, count, state, owner = answer[6], answer[7], answer[8], answer[9], answer[10]
+    ack = Ack(answer[3], answer[4], answer[5], packet, offset, count, state, owner)
+    n = put_ack(S.packet, route, ack)
     store_i64(S.packet, 1024, a)
     store_i64(S.packet, 1032, b)
     send_to_address(S.tx, S.packet[1024:1040], S.packet, n, answer[11])

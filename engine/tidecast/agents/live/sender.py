@@ -82,7 +82,7 @@ from tidecast.protocol.flow_control import (
     reports,
 )
 from tidecast.protocol.loss import FEW_RECEIVERS
-from tidecast.protocol.packets import put_packet_header
+from tidecast.protocol.packets import Route, put_packet_header
 from tidecast.protocol.sealing.receiver import O_MODE
 from tidecast.protocol.session_table import ABSENT, find_session
 from tidecast.transport.wire_io import (
@@ -142,16 +142,18 @@ def _send_setup(S, p, pub, ring, now_ns):
 
 
 @inlined
+def _route_of(S, pub):
+    return Route(pub.channel, pub.session, pub.topic, S.misc[M_NODE])
+
+
+@inlined
 def _send_heartbeat(S, pub, flags, now_ns):
     n = put_packet_header(
         S.packet,
         wire.HEARTBEAT,
         flags,
-        pub.channel,
-        pub.session,
-        pub.topic,
+        _route_of(S, pub),
         wire.PACKET_HEADER_BYTES,
-        S.misc[M_NODE],
         pub.sent,
         now_ns,
     )
@@ -162,11 +164,11 @@ def _send_heartbeat(S, pub, flags, now_ns):
 @inlined
 def _send_beacon(S, now_ns):
     """Show the discovered peers that they are reached: without it an idle node were silent."""
-    session, length = S.misc[M_INCARNATION] & 0x7FFFFFFF | 1, wire.PACKET_HEADER_BYTES
-    kind, channel, topic = wire.HEARTBEAT, wire.CHANNEL_ORDINARY, wire.TOPIC_NONE
-    node = S.misc[M_NODE]
-    n = put_packet_header(S.packet, kind, 0, channel, session, topic, length, node, 0, now_ns)
-    send_run_to_all(S.tx, channel, S.packet, 0, n, 1, False)
+    session = S.misc[M_INCARNATION] & 0x7FFFFFFF | 1
+    route = Route(wire.CHANNEL_ORDINARY, session, wire.TOPIC_NONE, S.misc[M_NODE])
+    length = wire.PACKET_HEADER_BYTES
+    n = put_packet_header(S.packet, wire.HEARTBEAT, 0, route, length, 0, now_ns)
+    send_run_to_all(S.tx, route.channel, S.packet, 0, n, 1, False)
     S.counters[S.misc[M_ROW], C.BEACONS_SENT] += 1
     S.misc[M_BEACON_NS] = now_ns + BEACON_INTERVAL_NS
 
@@ -448,11 +450,8 @@ def _answer_lost(S, pub, too_late, oldest, head, now_ns):
         S.packet,
         wire.LOST,
         0,
-        pub.channel,
-        pub.session,
-        pub.topic,
+        _route_of(S, pub),
         wire.PACKET_HEADER_BYTES,
-        S.misc[M_NODE],
         min(oldest, pub.sent),
         now_ns,
     )

@@ -19,7 +19,7 @@ from tidecast.agents.puller.state import (
     P_TOUCHED,
     P_WALL_NS,
 )
-from tidecast.buffers.member_ring import HOSTILE, put_frame, reserve, room
+from tidecast.buffers.member_ring import HOSTILE, Frame, put_frame, reserve, room
 from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
 from tidecast.log.redriven import is_redriven
@@ -261,19 +261,9 @@ def _fragments(S, C, cursor, member, data, p, size, token, attempts):
             _no_room(S, C, cursor, member, at == HOSTILE)
             return False
         copy(ring, at + _FRAME, data, p + C.fragment_at, part)
-        put_frame(
-            ring,
-            m,
-            at,
-            n,
-            lay.FRAME_FRAGMENT,
-            attempts,
-            token,
-            size,
-            part,
-            C.fragment_at,
-            cursor_word(C, cursor),
-        )
+        word = cursor_word(C, cursor)
+        frame = Frame(lay.FRAME_FRAGMENT, attempts, word, token, size, part, C.fragment_at)
+        put_frame(ring, m, at, n, frame)
         _touched(S, member)
         C.fragment_at += part
     C.fragment_at = 0
@@ -296,8 +286,9 @@ def _account(S, C, member, n, size, deadline):
 
 
 @inlined
-def _run_length(S, C, cursor, B, data, i, limit, member, attempts, simple, now):
+def _run_length(S, C, cursor, B, i, limit, member, attempts, simple, now):
     """How many records from ``i`` on one frame takes, and their bytes."""
+    data = data_of(B)
     m = S.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
     limit = min(limit, credit_of(m, cursor))
@@ -396,7 +387,7 @@ def deliver_run(S, C, cursor, b, now, limit):
         _enter(S, C, data, p, 1, member, attempts + 1, m.head - 1, now)
         C.next += 1
         return 1
-    n, used = _run_length(S, C, cursor, B, data, i, limit, member, attempts + 1, simple, now)
+    n, used = _run_length(S, C, cursor, B, i, limit, member, attempts + 1, simple, now)
     if n == 0:
         if m.full:
             wait_for_credit(S, C, cursor, cursors.NO_CREDIT)
@@ -420,15 +411,14 @@ def _send(S, C, cursor, member, data, p, n, used, token, attempts):
     """One frame of ``n`` records that lie at ``p``. False: no room."""
     m = S.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
-    frame = _FRAME + _padded(used)
-    at = reserve(ring, m, frame)
+    whole = _FRAME + _padded(used)
+    at = reserve(ring, m, whole)
     if at < 0:
         _no_room(S, C, cursor, member, at == HOSTILE)
         return False
     copy(ring, at + _FRAME, data, p, used)
-    put_frame(
-        ring, m, at, frame, lay.FRAME_RECORDS, attempts, token, n, used, 0, cursor_word(C, cursor)
-    )
+    word = cursor_word(C, cursor)
+    put_frame(ring, m, at, whole, Frame(lay.FRAME_RECORDS, attempts, word, token, n, used, 0))
     _touched(S, member)
     return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidecast.native.atomics import load_acquire, pause, store_release
 from tidecast.native.crypto.aes_gcm import DONE, TAG_BYTES, open_sealed, seal
 from tidecast.native.jit import kernel
-from tidecast.native.memory import address_of, copy, load_i64, store_i64, store_u16
+from tidecast.native.memory import Span, address_of, copy, load_i64, store_i64, store_u16
 from tidecast.native.system import syscalls as sys
 from tidecast.transport.wire_io import (
     RECEIVE_IO,
@@ -213,8 +213,9 @@ def seal_packets(evp, context, nonce, header_bytes, packet, target, packets, scr
     began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     for i in range(packets):
         store_i64(nonce, 4, i)
-        outcome = seal(evp, context, nonce, packet, 0, header_bytes, packet, header_bytes,
-                       packet.size - header_bytes, target, 0, scratch)  # fmt: skip
+        header = Span(packet, 0, header_bytes)
+        text = Span(packet, header_bytes, packet.size - header_bytes)
+        outcome = seal(evp, context, nonce, header, text, target, 0, scratch)
         if outcome != DONE:
             return 0
     return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
@@ -228,9 +229,8 @@ def open_packets(evp, context, nonce, header_bytes, packet, sealed, target, pack
         return 0
     began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     for _ in range(packets):
-        outcome = open_sealed(
-            evp, context, nonce, packet, 0, header_bytes, sealed, 0, n, target, 0, scratch
-        )
+        header, text = Span(packet, 0, header_bytes), Span(sealed, 0, n)
+        outcome = open_sealed(evp, context, nonce, header, text, target, 0, scratch)
         if outcome != DONE:
             return 0
     return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began

@@ -39,7 +39,7 @@ from tidecast.log.batch import (
     seal_batch,
 )
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import copy, load_i64, load_u8, load_u32, store_u8, store_u32
+from tidecast.native.memory import Span, copy, load_i64, load_u8, load_u32, store_u8, store_u32
 from tidecast.queues.mapper import key_hash
 
 BAD_BATCH, TOO_LARGE = -1, -2
@@ -732,22 +732,9 @@ def rebuild_messages(data, at, end, w, out, scratch, f, g):
             to = begin_batch(out, begun, row[9], row[10], w[R_OWNER], base_seq, row[12])
         hashed = key_hash(scratch, 0, key_n) if key_n >= 0 else 0
         record = to
-        to = add_record(
-            out,
-            begun,
-            to,
-            row[11],
-            row[13],
-            hashed,
-            scratch,
-            0,
-            key_n,
-            max(key_n, 0),
-            map_n,
-            data,
-            f[F_PAYLOAD_AT],
-            f[F_PAYLOAD_N],
-        )
+        key, headers = Span(scratch, 0, key_n), Span(scratch, max(key_n, 0), map_n)
+        payload = Span(data, f[F_PAYLOAD_AT], f[F_PAYLOAD_N])
+        to = add_record(out, begun, to, row[11], row[13], hashed, key, headers, payload)
         if row[15] & ENGINES:
             head = load_u32(out, record + seg.REC_LENGTH_AT)
             store_u32(out, record + seg.REC_LENGTH_AT, head | seg.REC_ENGINE)

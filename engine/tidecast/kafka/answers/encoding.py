@@ -11,6 +11,7 @@ from tidecast.kafka.record_kernels import (
     BATCH_BYTES,
     NO_ROOM,
     NS_PER_MS,
+    ProducerState,
     put_head,
     put_record,
     put_varint,
@@ -160,7 +161,7 @@ def _put_joined(data, at, n, w, row, out, to, h):
         to = behind
         count += load_u32(data, end + seg.BATCH_COUNT_AT)
         end += load_u32(data, end + seg.BATCH_LENGTH_AT)
-    put_head(out, start, to, count, first, w[E_EPOCH], first_ms, h[9], -1, -1, -1)
+    put_head(out, start, to, count, first, w[E_EPOCH], first_ms, h[9], ProducerState(-1, -1, -1))
     h[10], h[11] = end - at, count
     return to
 

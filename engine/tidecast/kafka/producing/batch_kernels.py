@@ -17,6 +17,7 @@ from tidecast.kafka.record_kernels import (
     BATCH_BYTES,
     NO_ROOM,
     NS_PER_MS,
+    ProducerState,
     find_header,
     locate_record,
     put_head,
@@ -42,7 +43,7 @@ from tidecast.log.batch import (
     seal_batch,
 )
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import copy, load_i64, load_u8, load_u32, store_u8, store_u32
+from tidecast.native.memory import Span, copy, load_i64, load_u8, load_u32, store_u8, store_u32
 from tidecast.queues.foreign.maps import put_be
 from tidecast.queues.mapper import key_hash
 
@@ -247,7 +248,8 @@ def encode_produced(data, n, w, rows, notes, notes_n, out, h):
                 to = put_record(data, row, count, body, out, to, h)
             last_ms = max(last_ms, ms)
             count += 1
-    put_head(out, 0, to, count, 0, -1, first_ms, last_ms, w[P_PRODUCER], w[P_EPOCH], w[P_SEQUENCE])
+    producer = ProducerState(w[P_PRODUCER], w[P_EPOCH], w[P_SEQUENCE])
+    put_head(out, 0, to, count, 0, -1, first_ms, last_ms, producer)
     return to
 
 
@@ -336,12 +338,12 @@ def rebuild_batches(data, at, end, count, w, out, f):
 
 @inlined
 def _put_back(data, f, seq, time_ns, map_at, map_n, engines, out, begun, to):
-    """Add a record: `add_record` takes key and headers side by side, which they are not here."""
+    """Add a record that `parse_record` found; its headers are the map at ``map_at``."""
     key_n, value_n = f[1], max(f[3], 0)
     hashed = key_hash(data, f[0], key_n) if key_n >= 0 else 0
-    end = add_record(
-        out, begun, to, seq, time_ns, hashed, data, f[0], key_n, map_at, map_n, data, f[2], value_n
-    )
+    key, headers = Span(data, f[0], key_n), Span(data, map_at, map_n)
+    value = Span(data, f[2], value_n)
+    end = add_record(out, begun, to, seq, time_ns, hashed, key, headers, value)
     if engines:
         head = load_u32(out, to + seg.REC_LENGTH_AT)
         store_u32(out, to + seg.REC_LENGTH_AT, head | seg.REC_ENGINE)

@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from tidecast.native.crypto import libcrypto as lib
 from tidecast.native.jit import BOUNDSCHECK, inlined
-from tidecast.native.memory import address_of, check, store_u8
+from tidecast.native.memory import Span, address_of, check, store_u8
 
 NONCE_BYTES, TAG_BYTES = 12, 16
 BYTES_MAX = 1 << 16
@@ -71,15 +71,15 @@ def _control(typingctx: Any, function: Any, context: Any, command: Any, n: Any, 
 
 
 @inlined
-def _check_ranges(nonce, header, header_at, header_n, source, source_at, n, target, target_at, m):
+def _check_ranges(nonce, header, source, target):
     check(nonce, 0, NONCE_BYTES)
-    check(header, header_at, header_n)
-    check(source, source_at, n)
-    check(target, target_at, m)
+    check(header.data, header.at, header.n)
+    check(source.data, source.at, source.n)
+    check(target.data, target.at, target.n)
 
 
 @inlined
-def _check_nothing(nonce, header, header_at, header_n, source, source_at, n, target, target_at, m):
+def _check_nothing(nonce, header, source, target):
     return
 
 
@@ -87,41 +87,27 @@ _check = _check_ranges if BOUNDSCHECK else _check_nothing
 
 
 @inlined
-def seal(
-    evp,
-    context,
-    nonce,
-    header,
-    header_at,
-    header_n,
-    source,
-    source_at,
-    n,
-    target,
-    target_at,
-    scratch,
-):
-    """Encrypt ``n`` bytes to ``target_at``; the tag, 16 bytes, follows. Returns DONE or REFUSED.
+def seal(evp, context, nonce, header, text, target, at, scratch):
+    """Encrypt ``text`` to ``target[at:]``; the tag, 16 bytes, follows. Returns DONE or REFUSED.
 
     ``evp``: `Libcrypto.functions`. ``context``: of a `Key` for sealing. ``nonce``: 12 bytes, never
-    used with this key before. ``header``: authenticated, not encrypted. ``scratch``: 8 bytes.
-    Source and target may be the same range, but must not overlap otherwise.
+    used with this key before. ``header``: a `Span`, authenticated, not encrypted. ``scratch``: 8
+    bytes. ``text``, a `Span`, and the target may be the same range, but must not overlap otherwise.
     """
-    if n < 0 or n > BYTES_MAX or header_n < 0 or header_n > BYTES_MAX:
+    n = text.n
+    if n < 0 or n > BYTES_MAX or header.n < 0 or header.n > BYTES_MAX:
         return REFUSED
-    _check(
-        nonce, header, header_at, header_n, source, source_at, n, target, target_at, n + TAG_BYTES
-    )
-    done, to = address_of(scratch), address_of(target) + target_at
+    _check(nonce, header, text, Span(target, at, n + TAG_BYTES))
+    done, to = address_of(scratch), address_of(target) + at
     if _init(evp[lib.ENCRYPT_INIT], context, address_of(nonce)) != 1:
         return REFUSED
-    if header_n > 0:
-        at = address_of(header) + header_at
-        if _update(evp[lib.ENCRYPT_UPDATE], context, 0, done, at, header_n) != 1:
+    if header.n > 0:
+        first = address_of(header.data) + header.at
+        if _update(evp[lib.ENCRYPT_UPDATE], context, 0, done, first, header.n) != 1:
             return REFUSED
     if n > 0:
-        text = address_of(source) + source_at
-        if _update(evp[lib.ENCRYPT_UPDATE], context, to, done, text, n) != 1:
+        first = address_of(text.data) + text.at
+        if _update(evp[lib.ENCRYPT_UPDATE], context, to, done, first, n) != 1:
             return REFUSED
     if _final(evp[lib.ENCRYPT_FINAL], context, to, done) != 1:
         return REFUSED
@@ -131,57 +117,35 @@ def seal(
 
 
 @inlined
-def open_sealed(
-    evp,
-    context,
-    nonce,
-    header,
-    header_at,
-    header_n,
-    source,
-    source_at,
-    n,
-    target,
-    target_at,
-    scratch,
-):
-    """Decrypt ``n`` bytes, behind which the tag lies, to ``target_at``. DONE, FORGED or REFUSED.
+def open_sealed(evp, context, nonce, header, text, target, at, scratch):
+    """Decrypt ``text``, behind which the tag lies, to ``target[at:]``. DONE, FORGED or REFUSED.
 
     The arguments are those of `seal`; ``context``: of a `Key` for opening. Without DONE the target
     holds zeros: nothing of a packet that is not authentic can be read.
     """
-    if n < 0 or n > BYTES_MAX or header_n < 0 or header_n > BYTES_MAX:
+    n = text.n
+    if n < 0 or n > BYTES_MAX or header.n < 0 or header.n > BYTES_MAX:
         return REFUSED
-    _check(
-        nonce, header, header_at, header_n, source, source_at, n + TAG_BYTES, target, target_at, n
-    )
-    text, to = address_of(source) + source_at, address_of(target) + target_at
-    outcome = _open(
-        evp,
-        context,
-        nonce,
-        address_of(header) + header_at,
-        header_n,
-        text,
-        n,
-        to,
-        address_of(scratch),
-    )
+    _check(nonce, header, Span(text.data, text.at, n + TAG_BYTES), Span(target, at, n))
+    outcome = _open(evp, context, nonce, header, text, address_of(target) + at, address_of(scratch))
     if outcome != DONE:
-        for i in range(target_at, target_at + n):
+        for i in range(at, at + n):
             store_u8(target, i, 0)
     return outcome
 
 
 @inlined
-def _open(evp, context, nonce, header, header_n, text, n, to, done):
+def _open(evp, context, nonce, header, text, to, done):
     if _init(evp[lib.DECRYPT_INIT], context, address_of(nonce)) != 1:
         return REFUSED
-    if header_n > 0 and _update(evp[lib.DECRYPT_UPDATE], context, 0, done, header, header_n) != 1:
+    if header.n > 0:
+        first = address_of(header.data) + header.at
+        if _update(evp[lib.DECRYPT_UPDATE], context, 0, done, first, header.n) != 1:
+            return REFUSED
+    first = address_of(text.data) + text.at
+    if text.n > 0 and _update(evp[lib.DECRYPT_UPDATE], context, to, done, first, text.n) != 1:
         return REFUSED
-    if n > 0 and _update(evp[lib.DECRYPT_UPDATE], context, to, done, text, n) != 1:
-        return REFUSED
-    if _control(evp[lib.CONTROL], context, lib.SET_TAG, TAG_BYTES, text + n) != 1:
+    if _control(evp[lib.CONTROL], context, lib.SET_TAG, TAG_BYTES, first + text.n) != 1:
         return REFUSED
     # libcrypto compares the tags in constant time.
     if _final(evp[lib.DECRYPT_FINAL], context, to, done) != 1:

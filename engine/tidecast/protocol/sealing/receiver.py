@@ -19,7 +19,7 @@ from tidecast.native.crypto.aes_gcm import DONE, FORGED, open_sealed
 from tidecast.native.crypto.libcrypto import KEY_BYTES, Key, Libcrypto
 from tidecast.native.handles import Kind, State
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32, store_u8
+from tidecast.native.memory import Span, copy, load_i64, load_u8, load_u16, load_u32, store_u8
 from tidecast.protocol.sealing.keys import (
     ALL,
     GENERATION_MAX,
@@ -206,9 +206,11 @@ def open_packet(state, buffer, at, n, out, out_at, now_ns):
         return UNKNOWN_KEY
     key = state.keys[i, k]
     put_nonce(state.nonce, key.mask_head, key.mask_tail, number)
-    outcome = open_sealed(state.evp, key.context, state.nonce, buffer, at, lay.BODY_AT, buffer,
-                          at + lay.BODY_AT, length - _HEADER, out, out_at + _HEADER,
-                          state.scratch)  # fmt: skip
+    header = Span(buffer, at, lay.BODY_AT)
+    text = Span(buffer, at + lay.BODY_AT, length - _HEADER)
+    outcome = open_sealed(
+        state.evp, key.context, state.nonce, header, text, out, out_at + _HEADER, state.scratch
+    )
     if outcome == FORGED:
         return TAG_FAILED
     if outcome != DONE:
@@ -226,8 +228,8 @@ def open_packet(state, buffer, at, n, out, out_at, now_ns):
 @kernel
 def _try_key(evp, context, nonce, mask_head, mask_tail, packet, length, out, scratch):
     put_nonce(nonce, mask_head, mask_tail, load_i64(packet, lay.NUMBER_AT))
-    return open_sealed(evp, context, nonce, packet, 0, lay.BODY_AT, packet, lay.BODY_AT,
-                       length - _HEADER, out, 0, scratch)  # fmt: skip
+    header, text = Span(packet, 0, lay.BODY_AT), Span(packet, lay.BODY_AT, length - _HEADER)
+    return open_sealed(evp, context, nonce, header, text, out, 0, scratch)
 
 
 @kernel

@@ -17,7 +17,7 @@ from tidecast.native.crypto.aes_gcm import DONE, NONCE_BYTES, seal
 from tidecast.native.crypto.libcrypto import Key, Libcrypto
 from tidecast.native.handles import Kind, State
 from tidecast.native.jit import inlined
-from tidecast.native.memory import copy, store_i64, store_u8, store_u16, store_u32
+from tidecast.native.memory import Span, copy, store_i64, store_u8, store_u16, store_u32
 from tidecast.protocol.sealing.keys import (
     ALL,
     GENERATION_MAX,
@@ -147,9 +147,11 @@ def seal_packet(state, target, memory, at, length, out, out_at):
     store_i64(out, out_at + lay.NUMBER_AT, number)
     key = state.keys[i]
     put_nonce(state.nonce, key.mask_head, key.mask_tail, number)
-    outcome = seal(state.evp, key.context, state.nonce, out, out_at, lay.BODY_AT, memory,
-                   at + _HEADER, length - _HEADER, out, out_at + lay.BODY_AT,
-                   state.scratch)  # fmt: skip
+    header = Span(out, out_at, lay.BODY_AT)
+    text = Span(memory, at + _HEADER, length - _HEADER)
+    outcome = seal(
+        state.evp, key.context, state.nonce, header, text, out, out_at + lay.BODY_AT, state.scratch
+    )
     if outcome != DONE:
         sealer.failed += 1
         return CIPHER_FAILED
