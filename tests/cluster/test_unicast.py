@@ -81,9 +81,10 @@ def test_packets_beyond_the_mtu_of_one_path_arrive_in_fragments_and_are_reported
     settings = topology(SEALED, topics=[{"name": "live.0", "history_bytes": 16 << 20}])
     service = made.serve(settings)
     service.tell("POST", "/transports/lan/keys/rotate?at_once=true")
-    for host in made.hosts:
+    made.join(first, settings)
+    client = first.node.connect()  # before it has a peer: the event comes once
+    for host in (second, third):
         made.join(host, settings)
-    client = first.node.connect()
     for host in made.hosts:
         eventually(lambda h=host: not silent(h), f"the peers of {host.name}", timeout_s=60)
     tallies = [host.role("tally", host.node.url, "live.*", "1", str(N)) for host in (second, third)]
@@ -99,3 +100,12 @@ def test_packets_beyond_the_mtu_of_one_path_arrive_in_fragments_and_are_reported
     counters = first.node.counters("transport")
     assert (counters["path_mtu"], counters["targets_cut"]) == (1_200, 1)
     assert counters.get("sends_too_long", 0) == 0
+    senders = first.node.counters("sender")
+    assert senders["gso_refused"] <= 1, "the other peer still gets segments"
+    first.port.namespace.ip("route", "replace", second.port.address, "dev", "eth0", "mtu", "1500")
+
+    def wide() -> bool:
+        now = first.node.counters("transport")
+        return (now["path_mtu"], now.get("targets_cut", 0)) == (1_500, 0)
+
+    eventually(wide, "the path that is wide again", timeout_s=30)

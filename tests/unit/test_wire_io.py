@@ -9,6 +9,7 @@ import socket
 import numpy as np
 import pytest
 from tests.support import packets as packet_builder
+from tests.support.hosts.network import Namespace, missing
 
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
@@ -208,3 +209,80 @@ def test_an_interface_that_is_not_here_is_named() -> None:
             buffer_bytes=65_536,
             gro=False,
         )
+
+
+def run_bytes(receive: socket.socket, rx: State, packets: int) -> set[int]:
+    """The sizes of the datagrams that bring a run; as many packets as were sent come with it."""
+    found, got = set(), 0
+    while got < packets:
+        assert _readable(receive), f"only {got} of {packets} packets arrived"
+        sizes = np.zeros((wire_io.RECEIVE_MESSAGES, 2), dtype=np.int64)
+        for total, size in sizes[: int(received(rx.words, sizes))].tolist():
+            found.add(total)
+            got += -(-total // size)
+    return found
+
+
+def test_a_narrow_path_takes_segments_away_from_its_target_alone() -> None:
+    """The run that the kernel refuses goes out at once without: every target has all of it."""
+    if missing():
+        pytest.skip(missing())
+    namespace = Namespace()
+    try:
+        namespace.ip("addr", "add", "10.9.0.2/32", "dev", "lo")
+        route = ("local", "10.9.0.2", "dev", "lo", "table", "local", "mtu")
+        namespace.ip("route", "replace", *route, "1200")
+        narrow, wide = "10.9.0.2", "127.0.0.1"
+        with namespace.entered():
+            send, first, second = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in "abc")
+        with send, first, second:
+            for each, host in ((first, narrow), (second, wide)):
+                each.bind((host, 0))
+                each.setblocking(False)
+                each.setsockopt(17, 104, 1)  # GRO: a run that was not cut comes in one piece
+            names = [sockaddr(h, s.getsockname()[1]) for h, s in ((narrow, first), (wide, second))]
+            targets = [[name] * 3 for name in names]
+            tx = wire_io.send_io(wire_io.KIND_UDP, send.fileno(), targets, STRIDE, True)
+            ends = [(s, wire_io.receive_io(wire_io.KIND_UDP, s.fileno())) for s in (first, second)]
+            whole = int(tx.io[wire_io.IO_SEGMENTS_MAX])
+            body = packet_builder.message(bytes(STRIDE - 64))
+            run = run_of(*(packet_builder.data(body, seq=i) for i in range(10)))
+
+            for _ in range(2):
+                assert sent(tx.words, run, STRIDE, 10, True) == 10
+                assert max(run_bytes(*ends[0], 10)) <= STRIDE
+                assert max(run_bytes(*ends[1], 10)) > 9 * (STRIDE - 64)
+            assert tx.segments.tolist() == [1, whole]
+            assert tx.io[wire_io.IO_GSO] == 1
+            assert tx.io[wire_io.IO_GSO_REFUSED] == 1
+            assert tx.io[wire_io.IO_ERRORS] == 0
+
+            wire_io.set_targets(tx, targets[::-1], True)
+            assert tx.segments.tolist() == [whole, 1], "what is known of a target stays with it"
+            wire_io.set_targets(tx, targets, True)
+            namespace.ip("route", "replace", *route, "9000")
+            wire_io.segment_again(tx, [0])
+            assert sent(tx.words, run, STRIDE, 10, True) == 10
+            assert max(run_bytes(*ends[0], 10)) > 9 * (STRIDE - 64)
+            assert tx.segments.tolist() == [whole, whole]
+    finally:
+        namespace.close()
+
+
+def test_targets_are_replaced_with_more_fewer_and_none() -> None:
+    names = [[sockaddr("127.0.0.1", port) for port in (i, i + 1, i + 2)] for i in (10, 20, 30)]
+    tx = wire_io.send_io(wire_io.KIND_UDP, -1, names[:1], STRIDE, True)
+    whole = int(tx.io[wire_io.IO_SEGMENTS_MAX])
+    tx.segments[0] = 1
+    for count in (3, 2, 0, 1):
+        wire_io.set_targets(tx, names[:count], True)
+        assert tx.io[wire_io.IO_TARGETS] == count
+        assert tx.segments.size >= count
+        assert tx.addresses.size >= 48 * count
+        if count > 1:
+            assert tx.segments[:count].tolist() == [1, *[whole] * (count - 1)]
+    assert tx.segments[0] == whole, "it was gone meanwhile: it is tried again"
+    wire_io.set_targets(tx, names, False)
+    assert tx.segments[1:].tolist() == [1, 1], "gso: false"
+    wire_io.segment_again(tx, [-1, 3])  # targets that are gone
+    assert tx.segments.size == 3

@@ -8,6 +8,7 @@ A *bundle* is what one receive brings: a buffer and the size of the packets that
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,6 +39,7 @@ IO_TOO_LONG, IO_REFUSING = 14, 15
 """Sends that failed because they were longer than the path carries, and the target of the last send
 that failed (-1: an address that is no target)."""
 IO_FIELDS = 16
+"""IO_GSO: some target takes segments. IO_SEGMENTS_MAX: the most packets of a datagram to any."""
 MESSAGES_MAX = 64
 _ADDRESS = sys.SOCKADDR_IN_BYTES
 _CONTROL_BYTES = 64
@@ -52,6 +54,7 @@ SEND_IO = Kind(
         ("iovecs", np.uint8, ()),
         ("controls", np.uint8, ()),  # control messages
         ("addresses", np.uint8, ()),  # of targets: 16 bytes a (target, channel)
+        ("segments", np.int64, ()),  # of each target: the most packets that one datagram brings it
         ("seal", SEALER, ()),  # used while IO_SEALS is not 0
         ("sealed", np.uint8, ()),  # a run of packets, sealed
     ],
@@ -94,15 +97,48 @@ def send_io(
     io[IO_SEGMENTS_MAX] = max(1, min(SEND_BYTES_MAX // stride, _SEGMENTS_KERNEL_MAX))
     io[IO_SOURCE] = source
     flat = b"".join(b"".join(channels) for channels in targets)
+    each = int(io[IO_SEGMENTS_MAX]) if gso else 1
     return SEND_IO.make(
         io=io,
         headers=np.zeros(MESSAGES_MAX * sys.MMSGHDR_BYTES, dtype=np.uint8),
         iovecs=np.zeros(MESSAGES_MAX * sys.IOVEC_BYTES, dtype=np.uint8),
         controls=np.zeros(MESSAGES_MAX * _CONTROL_BYTES, dtype=np.uint8),
         addresses=np.frombuffer(flat or bytes(_ADDRESS * 3), dtype=np.uint8).copy(),
+        segments=np.full(max(len(targets), 1), each, dtype=np.int64),
         seal=no_sealer() if seal is None else seal,
         sealed=np.zeros(8 if seal is None else MESSAGES_MAX * stride, dtype=np.uint8),
     )
+
+
+def set_targets(tx: State, targets: list[list[bytes]], gso: bool) -> None:
+    """Replace the targets, between two calls of a kernel. A target that stays keeps its segments.
+
+    ``gso``: a new target may get segments.
+    """
+    size, count = _ADDRESS * wire.CHANNELS, int(tx.io[IO_TARGETS])
+    raw = tx.addresses[: count * size].tobytes()
+    known = {raw[i * size : (i + 1) * size]: int(tx.segments[i]) for i in range(count)}
+    names = [b"".join(channels) for channels in targets]
+    new = int(tx.io[IO_SEGMENTS_MAX]) if gso else 1
+    flat = np.frombuffer(b"".join(names), dtype=np.uint8)
+    if flat.size > tx.addresses.size:
+        tx.replace("addresses", flat.copy())
+        tx.replace("segments", np.ones(len(names), dtype=np.int64))
+    else:
+        tx.addresses[:] = 0
+        tx.addresses[: flat.size] = flat
+    tx.segments[: len(names)] = [known.get(name, new) for name in names]
+    tx.io[IO_TARGETS] = len(names)
+    tx.io[IO_GSO] = int(gso and (not names or tx.segments[: len(names)].max() > 1))
+
+
+def segment_again(tx: State, targets: Sequence[int]) -> None:
+    """Send segments to these targets again, between two calls of a kernel."""
+    count = int(tx.io[IO_TARGETS])
+    for target in targets:
+        if 0 <= target < count:
+            tx.segments[target] = tx.io[IO_SEGMENTS_MAX]
+            tx.io[IO_GSO] = 1
 
 
 def receive_io(kind: int, fd: int, inbox: int = 0) -> State:
@@ -191,14 +227,15 @@ def _packet_bytes(memory, at, stride, extra):
 
 
 @inlined
-def _send_run_udp(tx, name_address, memory, at, stride, packets, padded, extra):
+def _send_run_udp(tx, target, channel, memory, at, stride, packets, padded, extra):
     """One system call for a run. Returns packets sent, or ``-errno`` when none were."""
     io = tx.io
+    name_address = address_of(tx.addresses) + (target * wire.CHANNELS + channel) * _ADDRESS
     base = address_of(memory) + at
     last = _packet_bytes(memory, at + (packets - 1) * stride, stride, extra)
     n = 0
-    gso = padded and io[IO_GSO] != 0 and packets > 1 and io[IO_SEGMENTS_MAX] > 1
-    per = io[IO_SEGMENTS_MAX] if gso else 1
+    gso = padded and packets > 1 and tx.segments[target] > 1
+    per = tx.segments[target] if gso else 1
     done = 0
     while done < packets and n < MESSAGES_MAX:
         part = min(per, packets - done)
@@ -221,6 +258,20 @@ def _send_run_udp(tx, name_address, memory, at, stride, packets, padded, extra):
 
 
 @inlined
+def _segments_refused(tx, target):
+    """The kernel refuses segments to a target: its packets leave one by one from now on.
+
+    The path there is narrower than a packet, or its device does not do it.
+    """
+    tx.segments[target] = 1
+    tx.io[IO_GSO_REFUSED] += 1
+    tx.io[IO_GSO] = 0
+    for each in range(tx.io[IO_TARGETS]):
+        if tx.segments[each] > 1:
+            tx.io[IO_GSO] = 1
+
+
+@inlined
 def send_run(tx, target, channel, memory, at, stride, packets, padded, extra):
     """Send ``packets`` packets that lie ``stride`` apart in ``memory`` from ``at`` on to a target.
 
@@ -230,16 +281,23 @@ def send_run(tx, target, channel, memory, at, stride, packets, padded, extra):
     Returns packets sent; 0 when the socket is full; ``-errno`` on other errors.
     """
     io = tx.io
-    name_at = (target * wire.CHANNELS + channel) * _ADDRESS
     if io[IO_KIND] == KIND_MEMORY:
+        name_at = (target * wire.CHANNELS + channel) * _ADDRESS
         name = tx.addresses[name_at : name_at + _ADDRESS]
         for i in range(packets):
             n = _packet_bytes(memory, at + i * stride, stride, extra)
             _deliver_to_inbox(name, io[IO_SOURCE], memory, at + i * stride, n)
         io[IO_CALLS] += 1
         return packets
-    name_address = address_of(tx.addresses) + name_at
-    result = _send_run_udp(tx, name_address, memory, at, stride, packets, padded, extra)
+    result = 0
+    again = True
+    while again:
+        result = _send_run_udp(tx, target, channel, memory, at, stride, packets, padded, extra)
+        refused = result == -sys.EINVAL or result == -sys.EIO or result == -sys.EMSGSIZE
+        again = refused and padded and packets > 1 and tx.segments[target] > 1
+        if again:
+            io[IO_ERRNO] = -result
+            _segments_refused(tx, target)
     if result >= 0:
         return result
     if result == -sys.EAGAIN or result == -sys.ENOBUFS:
@@ -247,15 +305,6 @@ def send_run(tx, target, channel, memory, at, stride, packets, padded, extra):
         return 0
     if result == -sys.EINTR or result == -sys.ECONNREFUSED:
         return 0  # refused: the error of an earlier datagram to a peer that is not up yet
-    io[IO_ERRNO] = -result
-    if (
-        io[IO_GSO] != 0
-        and packets > 1
-        and (result == -sys.EINVAL or result == -sys.EIO or result == -sys.EMSGSIZE)
-    ):
-        io[IO_GSO] = 0  # the device or kernel refuses segmentation: plain sendmmsg from now on
-        io[IO_GSO_REFUSED] += 1
-        return 0
     _count_error(io, result, target)
     return result
 

@@ -218,6 +218,12 @@ class Paths:
                     packet_bytes_max=packet_bytes_max(mtu, runtime.seal_bytes),
                 )
             )
+        wide = [each for each in path.narrow if each in mtus and each not in narrow]
+        if wide:
+            first = {each: i for i, each in enumerate(runtime.target_addresses())}
+            for lane in lanes:
+                addresses = lane.target_addresses()
+                lane.segment_again([addresses[first[a]] for a in wide if first[a] < len(addresses)])
         path.narrow = narrow
         values[C.PATH_MTU] = min((mtu for mtu in mtus.values() if mtu), default=0)
         values[C.PACKET_BYTES], values[C.TARGETS_CUT] = wire_bytes, len(narrow)

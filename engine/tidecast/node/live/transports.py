@@ -435,14 +435,18 @@ class TransportRuntime:
         if not self._built:
             return
         assert all(len(t) == CHANNELS and all(len(a) == 16 for a in t) for t in targets)
-        tx = self.tx_state.tx
-        flat = np.frombuffer(b"".join(b"".join(t) for t in targets), dtype=np.uint8)
-        if flat.size > tx.addresses.size:
-            tx.replace("addresses", flat.copy())
-        else:
-            tx.addresses[:] = 0
-            tx.addresses[: flat.size] = flat
-        tx.io[wire_io.IO_TARGETS] = len(targets)
+        wire_io.set_targets(self.tx_state.tx, targets, self.config.gso)
+
+    def segment_again(self, addresses: Sequence[bytes]) -> None:
+        """The paths to these targets carry whole packets again: send segments to them, too."""
+        if not self.config.gso:
+            return
+
+        def put() -> None:
+            now = self.target_addresses()
+            wire_io.segment_again(self.tx_state.tx, [now.index(a) for a in addresses if a in now])
+
+        self.post_sender(put)
 
     # --- running ----------------------------------------------------------------------------------
 
