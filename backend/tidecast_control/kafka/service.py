@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
 from tidecast_control.kafka.live import client_row, group_row
 from tidecast_control.kafka.schemas import (
@@ -35,7 +34,7 @@ from tidecast_control.kit.rights import PLATFORM, Need
 from tidecast_control.link.hub import Hub
 from tidecast_control.operations.models import OperationRow
 from tidecast_control.operations.schemas import NodeResult, Operation
-from tidecast_control.operations.service import texts
+from tidecast_control.operations.service import noted, texts
 
 KIND = "kafka_group"
 Json = dict[str, Any]
@@ -182,24 +181,7 @@ async def change(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operat
         finished_at=utc_now(),
         created_by=actor.name,
     )
-
-    def note() -> Operation:
-        with db.begin() as session:
-            session.add(row)
-            if not wanted.dry_run:
-                audit.record(
-                    session,
-                    actor,
-                    wanted.action,
-                    KIND,
-                    wanted.name,
-                    None,
-                    {"request": wanted.request, "results": row.results},
-                )
-            session.flush()
-            return Operation.model_validate(row)
-
-    return await asyncio.to_thread(note)
+    return await noted(db, row, actor)
 
 
 def cli_of(wanted: Wanted) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -104,20 +105,22 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
         created_by=actor.name,
     )
 
+    return await noted(db, row, actor, lambda session: _keep(session, wanted, actor))
+
+
+async def noted(
+    db: Database, row: OperationRow, actor: Actor, also: Callable[[Session], None] | None = None
+) -> Operation:
+    """Store an operation that was carried out, and audit it; ``also`` stores more with it."""
+
     def note() -> Operation:
         with db.begin() as session:
             session.add(row)
-            if not wanted.dry_run:
-                audit.record(
-                    session,
-                    actor,
-                    wanted.action,
-                    wanted.kind,
-                    wanted.name,
-                    None,
-                    {"request": wanted.request, "results": row.results},
-                )
-                _keep(session, wanted, actor)
+            if not row.dry_run:
+                outcome = {"request": row.request, "results": row.results}
+                audit.record(session, actor, row.action, row.kind, row.name, None, outcome)
+                if also is not None:
+                    also(session)
             session.flush()
             return Operation.model_validate(row)
 
