@@ -114,6 +114,11 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         f"{ENGINE}mirror/",
         f"{ENGINE}kafka/",
     ),
+    "tests/control/test_mirrors_jetstream.py": (
+        f"{SERVICE}mirrors/",
+        f"{ENGINE}mirror/",
+        f"{ENGINE}jetstream/",
+    ),
     "tests/control/test_openapi.py": (SERVICE,),
     "tests/control/test_pipelines_spark.py": (f"{SERVICE}pipelines/", *_SPARK),
     "tests/control/test_unicast_peers.py": (

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import text
 from sqlmodel import select
@@ -30,6 +31,12 @@ from tidecast_control.settings import Settings
 from tidecast_control.vault import Unopened, Vault
 
 SPEC = {"topic": "orders", "servers": "127.0.0.1:9092", "kafka_topic": "orders"}
+STREAMS = {
+    "direction": "from_jetstream",
+    "topic": "orders",
+    "servers": "127.0.0.1:4222",
+    "streams": "ORDERS",
+}
 SAY = """
 import json, sys, time
 job = json.loads(sys.stdin.readline())
@@ -290,7 +297,59 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"direction": "to_kafka", "place": "key"}, "/spec/place"),
     ({"mechanism": "GSSAPI"}, "/spec/mechanism"),
     ({"secret_file": "/etc/passwd"}, "/spec/secret_file"),
+    ({"kafka_topic": ""}, "/spec/kafka_topic"),
+    ({"streams": "ORDERS"}, "/spec/streams"),
+    ({**STREAMS}, "/spec/kafka_topic"),
+    ({**STREAMS, "kafka_topic": "", "streams": ""}, "/spec/streams"),
+    ({**STREAMS, "kafka_topic": "", "streams": "a.b"}, "/spec/streams"),
+    ({**STREAMS, "kafka_topic": "", "servers": "nowhere"}, "/spec/servers"),
+    ({**STREAMS, "kafka_topic": "", "subjects": "a.>,a.b"}, "/spec/subjects"),
+    ({**STREAMS, "kafka_topic": "", "domain": "a.b"}, "/spec/domain"),
+    ({**STREAMS, "kafka_topic": "", "key_header": "a:b"}, "/spec/key_header"),
+    ({**STREAMS, "kafka_topic": "", "user": "u"}, "/spec/secret"),
 )
+
+
+def test_a_mirror_from_jetstream_is_planned_made_and_its_secret_sealed(service: Service) -> None:
+    api = service.admin
+    spec = STREAMS | {"user": "u", "secret": "hidden", "paused": True, "domain": "hub"}
+    plan = api.put("/api/v1/mirrors/s?dry_run=true", json={"spec": spec}).json()
+    assert (plan["action"], plan["warnings"]) == (
+        "create",
+        ["the secret crosses the network readable: use tls"],
+    )
+    made = api.put("/api/v1/mirrors/s", json={"spec": spec})
+    assert made.status_code == 201, made.text
+    assert "hidden" not in made.text
+    wrong = api.patch("/api/v1/mirrors/s", json={"spec": {"streams": "OTHER"}})
+    assert wrong.json()["errors"][0]["pointer"] == "/spec/streams"
+    with service.ctx.db.begin() as session:
+        (row,) = resources.all_of(session, "mirror")
+        job = msgspec.json.decode(job_of(session, row, Path("/data")), type=Job)
+    assert (job.direction, job.secret, job.kafka) == ("from_jetstream", "hidden", {})
+    assert job.jetstream == {
+        "servers": "127.0.0.1:4222",
+        "streams": "ORDERS",
+        "user": "u",
+        "domain": "hub",
+    }
+
+
+def test_a_mirror_of_an_earlier_version_is_shown_edited_and_run(service: Service) -> None:
+    """Its spec in the database has no settings of JetStream."""
+    api = service.admin
+    _put(api, paused=True)
+    fields = ("streams", "subjects", "domain", "key_header")
+    with service.ctx.db.begin() as session:
+        (row,) = resources.all_of(session, "mirror")
+        row.spec = {name: value for name, value in row.spec.items() if name not in fields}
+        session.add(row)
+    assert api.get("/api/v1/mirrors/m").json()["spec"]["streams"] == ""
+    assert api.patch("/api/v1/mirrors/m", json={"spec": {"rate": 7}}).status_code == 200
+    with service.ctx.db.begin() as session:
+        (row,) = resources.all_of(session, "mirror")
+        job = msgspec.json.decode(job_of(session, row, Path("/data")), type=Job)
+    assert (job.rate, job.kafka["topic"], job.jetstream) == (7, "orders", {})
 
 
 @pytest.mark.parametrize(("spec", "pointer"), WRONG)
@@ -438,6 +497,8 @@ def test_rights_are_those_of_the_effect(service: Service) -> None:
     assert "`publish` on orders" in _put(key).json()["detail"]
     out = _put(key, direction="to_kafka").json()["detail"]
     assert "`read_payloads` on orders" in out
+    streams = key.put("/api/v1/mirrors/s", json={"spec": STREAMS}).json()["detail"]
+    assert "`publish` on orders" in streams
     assert _put(key, paused=True).status_code == 201
     assert key.post("/api/v1/mirrors/m/resume").status_code == 403
     assert key.post("/api/v1/mirrors/m/pause").status_code == 200

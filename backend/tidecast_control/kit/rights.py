@@ -80,7 +80,7 @@ def of_resource(kind: str, name: str, spec: Mapping[str, Any]) -> Needs:
         case "mirror":
             yield Need("manage", spec["topic"])
             if not spec.get("paused"):  # a mirror that is paused copies nothing
-                right = "publish" if spec["direction"] == "from_kafka" else "read_payloads"
+                right = "read_payloads" if spec["direction"] == "to_kafka" else "publish"
                 yield Need(right, spec["topic"])
         case _:
             yield PLATFORM

@@ -1,1 +1,1 @@
-"""Mirrors between Kafka and durable topics, kept running by the service: docs/MIRROR.md."""
+"""Mirrors of Kafka and JetStream that the service keeps running: docs/MIRROR.md."""

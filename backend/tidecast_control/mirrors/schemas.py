@@ -18,7 +18,7 @@ from tidecast_control.kit.schemas import (
     View,
 )
 
-Direction = Literal["from_kafka", "to_kafka"]
+Direction = Literal["from_kafka", "to_kafka", "from_jetstream"]
 MirrorState = Literal["paused", "starting", "running", "waiting"]
 NO_NUL = r"^[^\x00]*$"
 WRITE_ONLY = "Write-only: it is shown masked; the masked value means the secret that is stored"
@@ -39,7 +39,8 @@ def _checked_ca(text: str) -> str:
 
 Words = Annotated[str, Field(max_length=255, pattern=NO_NUL)]
 Servers = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00/@?#\s]+$")]
-KafkaTopic = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$")]
+KafkaTopic = Annotated[str, Field(max_length=249, pattern=r"^[A-Za-z0-9._-]*$")]
+Streams = Annotated[str, Field(max_length=65_536, pattern=NO_NUL)]
 Certificates = Annotated[
     str, Field(max_length=CA_CHARS_MAX, pattern=NO_NUL), AfterValidator(_checked_ca)
 ]
@@ -47,20 +48,36 @@ Gateway = Annotated[str, Field(max_length=1000, pattern=NO_NUL), AfterValidator(
 
 
 class MirrorSpec(Model):
-    """Copies a topic between a Kafka cluster and the platform, each record once."""
+    """Copies records between Kafka or NATS JetStream and a durable topic, each record once."""
 
-    direction: Direction = Field("from_kafka", description="Fixed, as both topics are")
+    direction: Direction = Field("from_kafka", description="Fixed, as both ends are")
     topic: Name = Field(description="The durable topic of the platform")
-    servers: Servers = Field(description="HOST:PORT of brokers, separated by commas")
-    kafka_topic: KafkaTopic = Field(description="The topic on the Kafka cluster")
+    servers: Servers = Field(
+        description="HOST:PORT of brokers, or of NATS servers, separated by commas"
+    )
+    kafka_topic: KafkaTopic = Field(
+        "", description="The topic on the Kafka cluster; required from and to Kafka"
+    )
+    streams: Streams = Field(
+        "", description="Streams of JetStream, separated by commas; required from there"
+    )
+    subjects: Streams = Field(
+        "", description="Subjects of a single stream, each copied as a queue; empty: all"
+    )
+    domain: Words = Field("", description="Of JetStream")
+    key_header: Words = Field(
+        "", description="Header of JetStream's messages with the key; empty: the subject"
+    )
     paused: bool = False
     rate: int = Field(0, ge=0, le=100_000_000, description="Records a second; 0 = no limit")
-    user: Words = Field("", description="Logs in at the brokers, with `secret`")
+    user: Words = Field("", description="Logs in at the servers, with `secret`")
     secret: Words = Field("", description=f"Of `user`. {WRITE_ONLY}")
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "SCRAM-SHA-512", description="Of Kafka"
+    )
     tls: bool = False
     ca: Certificates = Field(
-        "", description="PEM: authorities that certificates of brokers are checked with"
+        "", description="PEM: authorities that certificates of the servers are checked with"
     )
     start: Literal["earliest", "latest"] = Field("earliest", description="Of a new mirror")
     place: Literal["auto", "queue", "key"] = Field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 from sqlmodel import Session
 
 from tidecast.config.kafka import kafka_source
+from tidecast.config.sources.jetstream import jetstream_source
 from tidecast.errors import ConfigError
 from tidecast.mirror.settings import NAME, Job
 from tidecast_control.api import resources
@@ -33,13 +34,57 @@ from tidecast_control.mirrors.schemas import (
 from tidecast_control.operations.models import OperationRow
 from tidecast_control.operations.schemas import Operation
 
-FIXED = ("direction", "topic", "kafka_topic")
+OF_STREAMS = ("streams", "subjects", "domain", "key_header")
+FIXED = ("direction", "topic", "kafka_topic", "streams", "subjects", "key_header")
 KAFKA = ("servers", "user", "mechanism", "tls")
+ALLOWED = {
+    "servers": "HOST:PORT, separated by commas",
+    "streams": "1 to 1024 names of streams, separated by commas",
+    "subjects": "subjects of a single stream without a message in common, or nothing",
+    "domain": "a name without dots, or nothing",
+    "key_header": "printable letters of ASCII without a colon, or nothing",
+}
+Wrong = Callable[[str, str, str], None]
 
 
 def kafka_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the cluster, without its secrets."""
     return {name: spec[name] for name in KAFKA} | {"topic": spec["kafka_topic"]}
+
+
+def jetstream_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the streams, without secrets."""
+    named = ("servers", "user", "tls", *OF_STREAMS)
+    return {name: spec[name] for name in named if spec.get(name)}
+
+
+def _check_source(spec: MirrorSpec, wrong: Wrong) -> None:
+    """Are servers, topic or streams such as the direction needs?"""
+    given = spec.model_dump()
+    if spec.direction == "from_jetstream":
+        if spec.kafka_topic:
+            wrong("kafka_topic", "a mirror from JetStream has none", "nothing")
+        if not spec.streams:
+            wrong("streams", "missing", ALLOWED["streams"])
+            return
+        try:
+            jetstream_source(jetstream_of(given))
+        except ConfigError as problem:
+            for each in problem.problems or [str(problem)]:
+                field, _, detail = each.removeprefix("jetstream.").partition(": ")
+                known = field if field in ALLOWED else "servers"
+                wrong(known, detail if known == field else each, ALLOWED[known])
+        return
+    for field in OF_STREAMS:
+        if given[field]:
+            wrong(field, f"it is of JetStream, and direction is {spec.direction}", "nothing")
+    if not spec.kafka_topic:
+        wrong("kafka_topic", "missing", "the topic on the Kafka cluster")
+        return
+    try:
+        kafka_source(kafka_of(given))
+    except ConfigError as problem:
+        wrong("servers", str(problem).removeprefix("kafka."), ALLOWED["servers"])
 
 
 def _check(
@@ -55,15 +100,12 @@ def _check(
         detail = f"{len(name)} characters"
         found.append(ProblemItem(pointer="/metadata/name", detail=detail, allowed="at most 100"))
     for field in FIXED if row is not None else ():
-        before = row.spec[field] if row is not None else None
+        before = row.spec.get(field, "") if row is not None else ""
         if getattr(spec, field) != before:
             wrong(
                 field, "it is fixed: its position is for this topic", f"{before}, or a new mirror"
             )
-    try:
-        kafka_source(kafka_of(spec.model_dump()))
-    except ConfigError as problem:
-        wrong("servers", str(problem).removeprefix("kafka."), "HOST:PORT, separated by commas")
+    _check_source(spec, wrong)
     if bool(spec.user) != bool(spec.secret):
         missing, given = ("secret", "user") if spec.user else ("user", "secret")
         wrong(missing, f"missing: {given} is set", "both, or neither")
@@ -82,8 +124,11 @@ def _check(
 
 def _warn(session: Session, name: str, spec: MirrorSpec, row: ResourceRow | None) -> list[str]:
     del session, name, row
-    if spec.user and not spec.tls and spec.mechanism == "PLAIN":
-        return ["the secret crosses the network readable: use tls, or SCRAM"]
+    if spec.user and not spec.tls:
+        if spec.direction == "from_jetstream":
+            return ["the secret crosses the network readable: use tls"]
+        if spec.mechanism == "PLAIN":
+            return ["the secret crosses the network readable: use tls, or SCRAM"]
     return []
 
 
@@ -139,11 +184,13 @@ KIND = Kind(
 def job_of(session: Session, row: ResourceRow, data_dir: Path) -> bytes:
     """The input of a mirror's process, secrets included. Raises Unopened, KeyError."""
     spec = row.spec
+    of_streams = spec["direction"] == "from_jetstream"
     job = Job(
         name=row.name,
         direction=spec["direction"],
         topic=spec["topic"],
-        kafka=kafka_of(spec),
+        kafka={} if of_streams else kafka_of(spec),
+        jetstream=jetstream_of(spec) if of_streams else {},
         data_dir=str(data_dir),
         secret=secrets.reveal(session, row.name, "secret", spec["secret"]),
         ca=spec["ca"],

@@ -18,11 +18,13 @@ from typing import Any, Protocol
 import msgspec
 
 from tidecast.config.kafka import SECRET_VARIABLE, KafkaSource, kafka_source
+from tidecast.config.sources import jetstream
 from tidecast.errors import TidecastError
 from tidecast.mirror.progress import Event, Place, Progress, Stopped
 from tidecast.mirror.settings import Job
 from tidecast.mirror.state import StateFile
 from tidecast.mirror.target import Target
+from tidecast.queues.adapter import Adapter
 
 PROGRESS_S, END_S, PATIENCE_S = 1.0, 10.0, 60.0
 JOB_BYTES_MAX = 1 << 20
@@ -65,24 +67,42 @@ def _readable(text: str, stack: ExitStack) -> str:
     return f"/proc/self/fd/{number}"
 
 
+def _login(job: Job, stack: ExitStack) -> dict[str, str]:
+    given = {"secret_file": job.secret, "ca": job.ca}
+    return {name: _readable(text, stack) for name, text in given.items() if text}
+
+
 def source_of(job: Job, stack: ExitStack) -> KafkaSource:
     """The checked settings of the cluster. Raises ConfigError."""
-    given = dict(job.kafka)
-    if job.secret:
-        given["secret_file"] = _readable(job.secret, stack)
-    if job.ca:
-        given["ca"] = _readable(job.ca, stack)
-    return kafka_source(given)
+    return kafka_source(job.kafka | _login(job, stack))
+
+
+def adapter_of(job: Job, stack: ExitStack) -> tuple[Adapter, str]:
+    """The adapter that is copied from, and its name in the state file. Raises TidecastError.
+
+    The name has no servers: they may be other ones later, of the same cluster.
+    """
+    if job.direction == "from_jetstream":
+        from tidecast.jetstream.adapter import JetStreamAdapter
+
+        streams = jetstream.jetstream_source(job.jetstream | _login(job, stack))
+        chosen = f"?subjects={streams.subjects}" if streams.subjects else ""
+        return JetStreamAdapter(streams), f"jetstream:{streams.streams}{chosen}"
+    from tidecast.kafka.brokers.adapter import KafkaAdapter
+
+    kafka = source_of(job, stack)
+    return KafkaAdapter(kafka), f"kafka:{kafka.topic}"
 
 
 def opened(job: Job, progress: Progress, stack: ExitStack) -> Mirror:
     """The mirror, ready to run; ``stack`` closes it. Raises TidecastError."""
-    kafka, data_dir = source_of(job, stack), Path(job.data_dir)
+    data_dir = Path(job.data_dir)
     options: dict[str, Any] = {"start": job.start, "on_gap": job.on_gap}
     token = job.token or None
     if job.direction == "to_kafka":
         from tidecast.mirror.out import FOLDER, Out
 
+        kafka = source_of(job, stack)
         state = stack.enter_context(StateFile(data_dir, job.name, FOLDER))
         topic = Target.of(
             job.topic, job.name, progress, data_dir=data_dir, server=None, token=token
@@ -91,7 +111,6 @@ def opened(job: Job, progress: Progress, stack: ExitStack) -> Mirror:
         out = Out(topic, data_dir, kafka, state, progress, **options)
         stack.callback(out.close)
         return out
-    from tidecast.kafka.brokers.adapter import KafkaAdapter
     from tidecast.mirror.into import Into
 
     state = stack.enter_context(StateFile(data_dir, job.name))
@@ -99,10 +118,8 @@ def opened(job: Job, progress: Progress, stack: ExitStack) -> Mirror:
         job.topic, job.name, progress, data_dir=data_dir, server=job.server or None, token=token
     )
     stack.callback(topic.close)
-    adapter = KafkaAdapter(kafka)
+    adapter, source = adapter_of(job, stack)
     stack.callback(adapter.close)
-    # Without the servers: they may be other ones later, of the same cluster.
-    source = f"kafka:{kafka.topic}"
     into = Into(adapter, topic, state, progress, source=source, place=job.place, **options)
     stack.callback(into.close)
     return into
@@ -157,7 +174,8 @@ def _end_with_input(progress: Progress, asked: threading.Event, ended: threading
 
 def main() -> int:
     """See the module."""
-    os.environ.pop(SECRET_VARIABLE, None)  # that of the service's own engine is no mirror's
+    for secret in (SECRET_VARIABLE, jetstream.SECRET_VARIABLE):
+        os.environ.pop(secret, None)  # that of the service's own engine is no mirror's
     lines = Lines(lambda line: os.write(sys.stdout.fileno(), line))
     raw = sys.stdin.buffer.readline(JOB_BYTES_MAX)
     try:

@@ -12,16 +12,19 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class Job(msgspec.Struct, kw_only=True, frozen=True):
-    """A mirror. ``kafka``: settings of `KafkaSource`; ``secret``: of its user; ``ca``: in PEM.
+    """A mirror.
 
+    ``kafka``: settings of `KafkaSource`; ``jetstream``: of `JetStreamSource`, for a mirror from
+    there; ``secret``: of the user; ``ca``: in PEM.
     ``server``: a gateway for the durable topic, with the key ``token``; "": ``data_dir``.
     """
 
     name: str
-    direction: Literal["from_kafka", "to_kafka"]
+    direction: Literal["from_kafka", "to_kafka", "from_jetstream"]
     topic: str
-    kafka: dict[str, Any]
     data_dir: str
+    kafka: dict[str, Any] = {}
+    jetstream: dict[str, Any] = {}
     secret: str = ""
     ca: str = ""
     server: str = ""

@@ -50,8 +50,10 @@ def list_mirrors(url: str | None, data_dir: Path, as_json: bool) -> None:
 
 def _row(mirror: dict[str, Any]) -> tuple[Any, ...]:
     spec, status = mirror["spec"], mirror["status"]
-    ends = (f"kafka:{spec['kafka_topic']}", spec["topic"])
-    first, last = ends if spec["direction"] == "from_kafka" else ends[::-1]
+    is_stream = spec["direction"] == "from_jetstream"
+    there = f"jetstream:{spec['streams']}" if is_stream else f"kafka:{spec['kafka_topic']}"
+    ends = (there, spec["topic"])
+    first, last = ends[::-1] if spec["direction"] == "to_kafka" else ends
     rate = human_count(status["rate"])
     return (
         mirror["metadata"]["name"],
@@ -95,7 +97,11 @@ def show(name: str, url: str | None, data_dir: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("name")
 @click.option(
-    "--from", "source", required=True, metavar="SOURCE", help="kafka://HOST:PORT/TOPIC, or a topic."
+    "--from",
+    "source",
+    required=True,
+    metavar="SOURCE",
+    help="kafka://HOST:PORT/TOPIC, jetstream://HOST:PORT/STREAM, or a topic.",
 )
 @click.option(
     "--to", "target", required=True, metavar="TARGET", help="A durable topic, or kafka://..."
@@ -142,8 +148,8 @@ def create(
     """Create a mirror that the control service keeps running, or change its settings.
 
     The URL is that of `tidecast mirror`. The secret of `secret_file`, or of
-    TIDECAST_KAFKA_SECRET, and the certificates of `ca` are sent to the service, which seals the
-    secret.
+    TIDECAST_KAFKA_SECRET or TIDECAST_NATS_SECRET, and the certificates of `ca` are sent to the
+    service, which seals the secret.
     """
     spec = spec_of(source, target) | options
     body = json.dumps({"spec": spec}).encode(), "application/json"
@@ -161,8 +167,16 @@ def create(
 def spec_of(source: str, target: str) -> dict[str, Any]:
     """The settings of both ends, with the secret. Raises ConfigError."""
     from tidecast.config.kafka import SCHEME, kafka_source_of
+    from tidecast.config.sources import jetstream
     from tidecast.errors import ConfigError
 
+    if source.startswith(jetstream.SCHEME):
+        return _of_streams(source, target)
+    if target.startswith(jetstream.SCHEME):
+        raise ConfigError(
+            f"--to {target}: nothing is copied to JetStream: allowed are a durable topic, also one "
+            f"with storage {jetstream.SCHEME}..., and {SCHEME}HOST:PORT/TOPIC"
+        )
     if source.startswith(SCHEME) == target.startswith(SCHEME):
         raise ConfigError(
             f"--from {source}, --to {target}: allowed are one {SCHEME}HOST:PORT/TOPIC, and one "
@@ -176,7 +190,7 @@ def spec_of(source: str, target: str) -> dict[str, Any]:
             f"kafka.{unknown[0]}: a mirror of the service takes none: allowed are user, "
             "secret_file, mechanism, tls, ca"
         )
-    ca = Path(kafka.ca).read_text("utf-8") if kafka.ca else ""
+    ca = _text_of(kafka.ca)
     return {
         "direction": "to_kafka" if outward else "from_kafka",
         "topic": source if outward else target,
@@ -188,6 +202,46 @@ def spec_of(source: str, target: str) -> dict[str, Any]:
         "tls": kafka.tls,
         "ca": ca,
     }
+
+
+def _of_streams(source: str, target: str) -> dict[str, Any]:
+    """The settings of a mirror from JetStream, with the secret. Raises ConfigError."""
+    from tidecast.config.sources.jetstream import jetstream_source_of
+    from tidecast.errors import ConfigError
+
+    found = jetstream_source_of(source)
+    if "://" in target:
+        raise ConfigError(f"--to {target}: from JetStream allowed is a durable topic")
+    logins = ("token_file", "nkey_file", "creds_file", "certificate", "key")
+    unknown = [field for field in logins if getattr(found, field)]
+    if unknown:
+        raise ConfigError(
+            f"jetstream.{unknown[0]}: a mirror of the service takes none: allowed are subjects, "
+            "domain, key_header, user, secret_file, tls, ca"
+        )
+    return {
+        "direction": "from_jetstream",
+        "topic": target,
+        "servers": found.servers,
+        "streams": found.streams,
+        "subjects": found.subjects,
+        "domain": found.domain,
+        "key_header": found.key_header,
+        "user": found.user,
+        "secret": found.secret("secret_file") if found.user else "",
+        "tls": found.tls,
+        "ca": _text_of(found.ca),
+    }
+
+
+def _text_of(path: str) -> str:
+    """The text of a file of certificates; empty: none. Raises ConfigError."""
+    from tidecast.errors import ConfigError
+
+    try:
+        return Path(path).read_text("utf-8") if path else ""
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"ca: {path}: {problem}: a PEM file is needed") from None
 
 
 def _operation(action: str, help_line: str) -> click.Command:

@@ -9,6 +9,10 @@ const FRESH: Partial<Spec> = {
   topic: "",
   servers: "",
   kafka_topic: "",
+  streams: "",
+  subjects: "",
+  domain: "",
+  key_header: "",
   paused: false,
   rate: 0,
   user: "",
@@ -24,7 +28,9 @@ const FRESH: Partial<Spec> = {
 };
 
 const choices = (...pairs: [string, string][]) => pairs.map(([value, label]) => ({ value, label }));
-const inward = (draft: Draft) => draft["spec.direction"] === "from_kafka";
+const inward = (draft: Draft) => draft["spec.direction"] !== "to_kafka";
+const ofStreams = (draft: Draft) => draft["spec.direction"] === "from_jetstream";
+const ofKafka = (draft: Draft) => !ofStreams(draft);
 const hasUser = (draft: Draft) => draft["spec.user"] !== "";
 const MASKED = "Masked: leave it unchanged to keep the stored secret";
 
@@ -38,6 +44,7 @@ const FIELDS: readonly FormField[] = [
     options: choices(
       ["from_kafka", "From Kafka to a topic"],
       ["to_kafka", "From a topic to Kafka"],
+      ["from_jetstream", "From JetStream to a topic"],
     ),
   },
   {
@@ -52,7 +59,7 @@ const FIELDS: readonly FormField[] = [
   },
   {
     at: "spec.servers",
-    label: "Kafka servers",
+    label: "Servers",
     hint: "HOST:PORT, separated by commas",
     codec: codecs.text,
     mono: true,
@@ -65,10 +72,49 @@ const FIELDS: readonly FormField[] = [
     mono: true,
     fixed: true,
     required: true,
+    when: ofKafka,
+  },
+  {
+    at: "spec.streams",
+    label: "Streams",
+    hint: "Of JetStream, separated by commas; each is a queue",
+    codec: codecs.text,
+    mono: true,
+    fixed: true,
+    required: true,
+    when: ofStreams,
+  },
+  {
+    at: "spec.subjects",
+    label: "Subjects",
+    hint: "Of a single stream, separated by commas; each is a queue; empty: all",
+    codec: codecs.text,
+    mono: true,
+    fixed: true,
+    advanced: true,
+    when: ofStreams,
+  },
+  {
+    at: "spec.key_header",
+    label: "Header with the key",
+    hint: "Empty: the subject is the key",
+    codec: codecs.text,
+    mono: true,
+    fixed: true,
+    advanced: true,
+    when: ofStreams,
+  },
+  {
+    at: "spec.domain",
+    label: "JetStream domain",
+    codec: codecs.text,
+    mono: true,
+    advanced: true,
+    when: ofStreams,
   },
   { at: "spec.rate", label: "Records/s", hint: "0: unlimited", codec: codecs.integer },
   { at: "spec.paused", label: "Paused", codec: codecs.flag, as: "switch" },
-  { at: "spec.user", label: "Kafka user", hint: "Empty: no login", codec: codecs.text },
+  { at: "spec.user", label: "User", hint: "Empty: no login", codec: codecs.text },
   {
     at: "spec.secret",
     label: "Secret",
@@ -87,7 +133,7 @@ const FIELDS: readonly FormField[] = [
       ["SCRAM-SHA-256", "SCRAM-SHA-256"],
       ["PLAIN", "PLAIN"],
     ),
-    when: hasUser,
+    when: (draft) => hasUser(draft) && ofKafka(draft),
   },
   { at: "spec.tls", label: "TLS", codec: codecs.flag, as: "switch" },
   {

@@ -33,11 +33,12 @@ export function MirrorState({ mirror }: { mirror: Mirror }) {
 }
 
 export const endsOf = ({ spec }: Mirror): readonly [string, string] => {
+  if (spec.direction === "from_jetstream") return [`jetstream:${spec.streams}`, spec.topic];
   const kafka = `kafka:${spec.kafka_topic}`;
   return spec.direction === "from_kafka" ? [kafka, spec.topic] : [spec.topic, kafka];
 };
 
-/** Copies between Kafka and durable topics that the service keeps running. */
+/** Copies between Kafka or JetStream and durable topics that the service keeps running. */
 export function MirrorsPage() {
   const { name: chosen, create: creating } = route.useSearch();
   const navigate = useNavigate();
@@ -56,7 +57,7 @@ export function MirrorsPage() {
   return (
     <Page
       title="Mirrors"
-      lead="Kafka topics to durable topics and back, each record once; kept running by the service."
+      lead="Kafka topics or JetStream streams to durable topics, and to Kafka; each record once."
       actions={create}
     >
       {list.isError && <Failed error={list.error} retry={list.refetch} />}
