@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
-import { ArrowRightLeft, CirclePause, CirclePlay, Pencil, Plus } from "lucide-react";
+import { ArrowRightLeft, CirclePause, CirclePlay } from "lucide-react";
 import { useState } from "react";
 import { http } from "@/api/client";
 import { type Mirror, mirrorsQuery } from "@/api/queries";
@@ -9,12 +9,8 @@ import { useMay } from "@/app/session";
 import { commandOf } from "@/lib/copy-as";
 import { duration, exact, rate } from "@/lib/format";
 import { StateBadge } from "@/ui/badge";
-import { Button } from "@/ui/button";
-import { Card } from "@/ui/card";
-import { CopyAs } from "@/ui/copy-as";
-import { Page } from "@/ui/page";
-import { Empty, Failed, Loading } from "@/ui/states";
-import { type Column, Table } from "@/ui/table";
+import { errorColumn, nameColumn, ResourceList, RowActions } from "@/ui/resource-list";
+import type { Column } from "@/ui/table";
 import { MirrorEditor } from "./editor";
 import { MirrorProgress } from "./progress";
 
@@ -49,42 +45,22 @@ export function MirrorsPage() {
     navigate({ to: "/mirrors", search: { name: chosen, create }, replace: true });
   const mirrors = (list.data?.items ?? []) as Mirror[];
   const open = mirrors.find((one) => one.metadata.name === chosen);
-  const create = may && (
-    <Button look="primary" icon={Plus} onClick={() => setCreating(true)}>
-      Create mirror
-    </Button>
-  );
   return (
-    <Page
-      title="Mirrors"
-      lead="Kafka topics or JetStream streams to durable topics, and to Kafka; each record once."
-      actions={create}
-    >
-      {list.isError && <Failed error={list.error} retry={list.refetch} />}
-      {list.isPending && <Loading />}
-      {list.data && (
-        <div className="flex flex-col gap-3">
-          <Card label="Mirrors" flush>
-            {mirrors.length === 0 ? (
-              <Empty icon={ArrowRightLeft} title="No mirror yet" className="py-10" action={create}>
-                A mirror copies each record of a topic once, in the order of its partition, and
-                continues where it was after any failure.
-              </Empty>
-            ) : (
-              <Table
-                label="Mirrors"
-                columns={columns(may ? setEdited : undefined)}
-                rows={mirrors}
-                rowKey={(row) => row.metadata.name}
-                onRow={(row) =>
-                  navigate({ to: "/mirrors", search: { name: row.metadata.name }, replace: true })
-                }
-              />
-            )}
-          </Card>
-          {open && <MirrorProgress mirror={open} />}
-        </div>
-      )}
+    <>
+      <ResourceList
+        title="Mirrors"
+        lead="Kafka topics or JetStream streams to durable topics, and to Kafka; each record once."
+        noun="mirror"
+        icon={ArrowRightLeft}
+        about="A mirror copies each record of a topic once, in the order of its partition, and continues where it was after any failure."
+        list={list}
+        rows={mirrors}
+        columns={columns(may ? setEdited : undefined)}
+        onCreate={may ? () => setCreating(true) : undefined}
+        onChoose={(name) => navigate({ to: "/mirrors", search: { name }, replace: true })}
+      >
+        {open && <MirrorProgress mirror={open} />}
+      </ResourceList>
       {edited && <MirrorEditor name={edited.metadata.name} onClose={() => setEdited(null)} />}
       {may && creating && (
         <MirrorEditor
@@ -92,17 +68,13 @@ export function MirrorsPage() {
           onSaved={(name) => navigate({ to: "/mirrors", search: { name }, replace: true })}
         />
       )}
-    </Page>
+    </>
   );
 }
 
 function columns(onEdit: ((mirror: Mirror) => void) | undefined): Column<Mirror>[] {
   return [
-    {
-      id: "name",
-      head: "Mirror",
-      cell: (row) => <b className="font-medium">{row.metadata.name}</b>,
-    },
+    nameColumn("Mirror"),
     {
       id: "ends",
       wide: true,
@@ -126,17 +98,7 @@ function columns(onEdit: ((mirror: Mirror) => void) | undefined): Column<Mirror>
       right: true,
       cell: (row) => exact(row.status.records),
     },
-    {
-      id: "error",
-      wide: true,
-      head: "Error",
-      width: "22%",
-      cell: (row) => (
-        <span className="line-clamp-2 text-bad text-xs" title={row.status.error}>
-          {row.status.error}
-        </span>
-      ),
-    },
+    errorColumn((row) => row.status.error),
     {
       id: "do",
       head: <span className="sr-only">Pause, resume, edit</span>,
@@ -152,40 +114,26 @@ function Doing({ mirror, onEdit }: { mirror: Mirror; onEdit: () => void }) {
   const paused = mirror.spec.paused === true;
   const verb = paused ? "resume" : "pause";
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: it only keeps its buttons' clicks from the row
-    // biome-ignore lint/a11y/useKeyWithClickEvents: it only keeps its buttons' clicks from the row
-    <span
-      className="flex items-center justify-end gap-1"
-      onClick={(event) => event.stopPropagation()}
-    >
-      <Button
-        size="sm"
-        icon={paused ? CirclePlay : CirclePause}
-        busy={busy}
-        aria-label={`${paused ? "Resume" : "Pause"} ${name}`}
-        onClick={() =>
-          act(
-            () =>
-              paused
-                ? http.POST("/api/v1/mirrors/{name}/resume", { params })
-                : http.POST("/api/v1/mirrors/{name}/pause", { params }),
-            `${name} is ${paused ? "resumed" : "paused"}`,
-          )
-        }
-      >
-        {paused ? "Resume" : "Pause"}
-      </Button>
-      <Button size="sm" look="quiet" icon={Pencil} aria-label={`Edit ${name}`} onClick={onEdit}>
-        Edit
-      </Button>
-      <CopyAs
-        small
-        action={{
-          method: "POST",
-          path: `/api/v1/mirrors/${encodeURIComponent(name)}/${verb}`,
-          cli: commandOf("tidecast", "mirror", verb, name, "--control", location.origin),
-        }}
-      />
-    </span>
+    <RowActions
+      name={name}
+      verb={paused ? "Resume" : "Pause"}
+      icon={paused ? CirclePlay : CirclePause}
+      busy={busy}
+      onClick={() =>
+        act(
+          () =>
+            paused
+              ? http.POST("/api/v1/mirrors/{name}/resume", { params })
+              : http.POST("/api/v1/mirrors/{name}/pause", { params }),
+          `${name} is ${paused ? "resumed" : "paused"}`,
+        )
+      }
+      onEdit={onEdit}
+      copy={{
+        method: "POST",
+        path: `/api/v1/mirrors/${encodeURIComponent(name)}/${verb}`,
+        cli: commandOf("tidecast", "mirror", verb, name, "--control", location.origin),
+      }}
+    />
   );
 }

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
-import { CirclePlay, CircleStop, Pencil, Plus, Workflow } from "lucide-react";
+import { CirclePlay, CircleStop, Workflow } from "lucide-react";
 import { useState } from "react";
 import { http } from "@/api/client";
 import { type Pipeline, type PipelineRun, pipelinesQuery, systemQuery } from "@/api/queries";
@@ -9,12 +9,8 @@ import { useMay } from "@/app/session";
 import { duration, exact } from "@/lib/format";
 import { ago } from "@/lib/time";
 import { Badge, StateBadge } from "@/ui/badge";
-import { Button } from "@/ui/button";
-import { Card } from "@/ui/card";
-import { CopyAs } from "@/ui/copy-as";
-import { Page } from "@/ui/page";
-import { Empty, Failed, Loading } from "@/ui/states";
-import { type Column, Table } from "@/ui/table";
+import { errorColumn, nameColumn, ResourceList, RowActions } from "@/ui/resource-list";
+import type { Column } from "@/ui/table";
 import { CapacityList } from "./capacity";
 import { PipelineEditor } from "./editor";
 import { Runs } from "./runs";
@@ -46,53 +42,32 @@ export function PipelinesPage() {
     navigate({ to: "/pipelines", search: { name: chosen, create }, replace: true });
   const pipelines = (list.data?.items ?? []) as Pipeline[];
   const open = pipelines.find((one) => one.metadata.name === chosen);
-  const create = may && (
-    <Button look="primary" icon={Plus} onClick={() => setCreating(true)}>
-      Create pipeline
-    </Button>
-  );
   return (
-    <Page
-      title="Pipelines"
-      lead="Jobs on Spark: archive, replay, rollups, capacity; by a schedule or by hand."
-      actions={create}
-    >
-      {system && !system.spark && (
-        <p className="mb-3 rounded-md bg-warn-soft px-3 py-2 text-sm">{NO_SPARK}</p>
-      )}
-      {list.isError && <Failed error={list.error} retry={list.refetch} />}
-      {list.isPending && <Loading />}
-      {list.data && (
-        <div className="flex flex-col gap-3">
-          <Card label="Pipelines" flush>
-            {pipelines.length === 0 ? (
-              <Empty icon={Workflow} title="No pipeline yet" className="py-10" action={create}>
-                A rollup fills the history charts; an archive keeps topics as Parquet; a capacity
-                report recommends limits. Each needs Spark: pip install 'tidecast[spark]'.
-              </Empty>
-            ) : (
-              <Table
-                label="Pipelines"
-                columns={columns(may ? setEdited : undefined)}
-                rows={pipelines}
-                rowKey={(row) => row.metadata.name}
-                onRow={(row) =>
-                  navigate({
-                    to: "/pipelines",
-                    search: { name: row.metadata.name },
-                    replace: true,
-                  })
-                }
-              />
-            )}
-          </Card>
-          {open && <Runs pipeline={open} />}
-          <CapacityList />
-        </div>
-      )}
+    <>
+      <ResourceList
+        title="Pipelines"
+        lead="Jobs on Spark: archive, replay, rollups, capacity; by a schedule or by hand."
+        noun="pipeline"
+        icon={Workflow}
+        about="A rollup fills the history charts; an archive keeps topics as Parquet; a capacity report recommends limits. Each needs Spark: pip install 'tidecast[spark]'."
+        list={list}
+        rows={pipelines}
+        columns={columns(may ? setEdited : undefined)}
+        onCreate={may ? () => setCreating(true) : undefined}
+        onChoose={(name) => navigate({ to: "/pipelines", search: { name }, replace: true })}
+        notice={
+          system &&
+          !system.spark && (
+            <p className="mb-3 rounded-md bg-warn-soft px-3 py-2 text-sm">{NO_SPARK}</p>
+          )
+        }
+      >
+        {open && <Runs pipeline={open} />}
+        <CapacityList />
+      </ResourceList>
       {edited && <PipelineEditor name={edited.metadata.name} onClose={() => setEdited(null)} />}
       {may && creating && <PipelineEditor onClose={() => setCreating(undefined)} />}
-    </Page>
+    </>
   );
 }
 
@@ -100,11 +75,7 @@ function columns(onEdit: ((pipeline: Pipeline) => void) | undefined): Column<Pip
   const now = Date.now();
   const last = (row: Pipeline) => row.status.last_run;
   return [
-    {
-      id: "name",
-      head: "Pipeline",
-      cell: (row) => <b className="font-medium">{row.metadata.name}</b>,
-    },
+    nameColumn("Pipeline"),
     { id: "job", wide: true, head: "Job", cell: (row) => <Badge>{row.spec.job}</Badge> },
     {
       id: "schedule",
@@ -147,17 +118,7 @@ function columns(onEdit: ((pipeline: Pipeline) => void) | undefined): Column<Pip
       cell: (row) => duration(last(row)?.duration_s),
     },
     { id: "rows", wide: true, head: "Rows", right: true, cell: (row) => exact(last(row)?.rows) },
-    {
-      id: "error",
-      wide: true,
-      head: "Error",
-      width: "22%",
-      cell: (row) => (
-        <span className="line-clamp-2 text-bad text-xs" title={last(row)?.error}>
-          {last(row)?.error}
-        </span>
-      ),
-    },
+    errorColumn((row) => last(row)?.error),
     {
       id: "do",
       head: <span className="sr-only">Start, stop, edit</span>,
@@ -176,41 +137,24 @@ function Doing({ pipeline, onEdit }: { pipeline: Pipeline; onEdit: () => void })
   const spark = useQuery(systemQuery).data?.spark ?? true;
   const verb = runs ? "stop" : "start";
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: it only keeps its buttons' clicks from the row
-    // biome-ignore lint/a11y/useKeyWithClickEvents: it only keeps its buttons' clicks from the row
-    <span
-      className="flex items-center justify-end gap-1"
-      onClick={(event) => event.stopPropagation()}
-    >
-      <Button
-        size="sm"
-        icon={runs ? CircleStop : CirclePlay}
-        busy={busy}
-        disabled={!runs && !spark}
-        title={spark ? undefined : NO_SPARK}
-        aria-label={`${runs ? "Stop" : "Start"} ${name}`}
-        onClick={() =>
-          act(
-            () =>
-              runs
-                ? http.POST("/api/v1/pipelines/{name}/stop", { params })
-                : http.POST("/api/v1/pipelines/{name}/start", { params }),
-            runs ? `${name} is stopped` : `${name} is queued`,
-          )
-        }
-      >
-        {runs ? "Stop" : "Start"}
-      </Button>
-      <Button size="sm" look="quiet" icon={Pencil} aria-label={`Edit ${name}`} onClick={onEdit}>
-        Edit
-      </Button>
-      <CopyAs
-        small
-        action={{
-          method: "POST",
-          path: `/api/v1/pipelines/${encodeURIComponent(name)}/${verb}`,
-        }}
-      />
-    </span>
+    <RowActions
+      name={name}
+      verb={runs ? "Stop" : "Start"}
+      icon={runs ? CircleStop : CirclePlay}
+      busy={busy}
+      disabled={!runs && !spark}
+      title={spark ? undefined : NO_SPARK}
+      onClick={() =>
+        act(
+          () =>
+            runs
+              ? http.POST("/api/v1/pipelines/{name}/stop", { params })
+              : http.POST("/api/v1/pipelines/{name}/start", { params }),
+          runs ? `${name} is stopped` : `${name} is queued`,
+        )
+      }
+      onEdit={onEdit}
+      copy={{ method: "POST", path: `/api/v1/pipelines/${encodeURIComponent(name)}/${verb}` }}
+    />
   );
 }
