@@ -38,6 +38,7 @@ from tidecast.events import (
     QueuesTaken,
     QueueUnreadable,
 )
+from tidecast.layout import packet
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.takeover import Owner
 from tidecast.node.durable.topic import DurableTopic
@@ -57,7 +58,7 @@ from tidecast.queues.leases.store import (
     Reply,
     Request,
 )
-from tidecast.testing import Network, SimulatedNode
+from tidecast.testing import Network, Packet, SimulatedNode
 
 LEASE_S = 3.0
 TOPIC = TopicConfig(
@@ -198,6 +199,41 @@ def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
         values = a.engine.counters.values[rows]
         assert values[:, C.TAKEN].tolist() == values[:, C.HANDED_OVER].tolist() == [1, 1]
         assert values[:, C.OWNER_EPOCH].tolist() == [0, 0]
+
+
+def test_a_grant_from_before_a_hand_over_is_none_behind_it(tmp_path: Path) -> None:
+    """An engine that has the queues again knows the producer by what is in the log now."""
+    with cluster(tmp_path) as one:
+        b = one.node("b")
+        one.until_kept(b)
+        a, granted, is_cut = one.node("a"), b.engine.durable.owner_side._pending.opened, [True]
+
+        def look(sent: Packet) -> bool:
+            """The grant arrives, and nothing comes of it at b, which has to let go first."""
+            is_setup = sent.type == packet.SETUP and sent.target == b.id
+            return not (is_setup and is_cut[0] and granted)
+
+        one.net.intercept(look)
+        publisher: Any = a.connect().publisher("orders", producer="p")
+        assert one.net.run(20e6, until=lambda: publisher.producer_session.epoch > 0)
+        assert granted
+        moved(one, b, a)
+        is_cut[0] = False
+        publisher.publish_batch([b"%d" % i for i in range(50)])
+        durable(one, publisher)
+        moved(one, a, b)
+        publisher.publish_batch([b"%d" % i for i in range(50, 100)])
+        durable(one, publisher)
+        [source] = b.engine.durable.sources.values()
+        known = b.engine.durable.topics["orders"].producers.known
+        assert source.producer is known[source.producer.id]
+        assert source.producer.last_seq == 100
+        publisher.close()
+        again: Any = a.connect().publisher("orders", producer="p")
+        again.publish(b"100")
+        durable(one, again)
+        assert again.producer_session.first_seq == 101
+        assert sorted(one.payloads(), key=int) == [b"%d" % i for i in range(101)]
 
 
 def drain(node: SimulatedNode, drained: bool) -> None:

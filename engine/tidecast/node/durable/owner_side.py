@@ -67,7 +67,7 @@ class SessionEvent(Enum):
     GAP = "its first sequence is not the next one"
     GRANTED = "no older session has to end first: its epoch is on disk"
     SILENT = "no SETUP came for 3 s, or the topic is gone"
-    UNUSED = "it was not begun for 60 s"
+    UNUSED = "it was not begun for 60 s, or the queues left"
     OLDER = "a SETUP with an epoch comes, and a newer one is known"
     NO_ROOM = "a SETUP with its epoch comes, and there is no memory for its ring"
     CONFIRMED = "a SETUP with its epoch comes"
@@ -317,6 +317,7 @@ class OwnerSide:
         self._registry, self._images, self._ctx = registry, images, registry.ctx
         self._openings, self._pending = Openings(registry, pending, grants), pending
         self._rings = PublisherRings(registry)
+        registry.on_closed.append(self._forget_granted)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -381,6 +382,15 @@ class OwnerSide:
         for source in [s for s in self._registry.sources.values() if s.image]:
             if self._over(source, self._ctx.images_by_id[source.image], now_s):
                 self._on(SessionEvent.DRAINED, Step(source.topic, source.session, source=source))
+
+    def _forget_granted(self, name: str) -> None:
+        """The topic is closed: when it is here again, its producers are others, with newer marks.
+
+        A session that was granted and has not begun continues by its epoch then, as at any owner.
+        """
+        for session, opened in list(self._pending.opened.items()):
+            if opened.topic == name:
+                self._on(SessionEvent.UNUSED, Step(name, session))
 
     def evicted(self, session: int) -> None:
         """The archiver was left behind by an image: what it waits for never comes there."""
