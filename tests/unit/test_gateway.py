@@ -31,7 +31,7 @@ import tidecast
 import tidecast.sync
 from tidecast.agents import warmup
 from tidecast.api import news
-from tidecast.api.frames.common import Goodbye
+from tidecast.api.frames.common import Failure, Goodbye
 from tidecast.api.link import PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import dial
 from tidecast.client.remote import frames as remote_frames
@@ -714,3 +714,54 @@ def test_subscribing_options_travel(gateway: Gateway) -> None:
         with far.subscribe("old", start=tidecast.Earliest()) as there:
             assert payloads(there, 1) == [b"before"]
     assert SubscriptionOptions(start="earliest").start == "earliest"
+
+
+class Gate(threading.Event):
+    """Lets its waiters pass when as many wait as it expects."""
+
+    def __init__(self, waiters: int) -> None:
+        super().__init__()
+        self._all = threading.Barrier(waiters)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._all.wait(TIMEOUT_S)
+        return super().wait(timeout)
+
+
+def test_two_threads_close_a_publication_that_the_gateway_ended(gateway: Gateway) -> None:
+    """Before, the second read a ring that the first had freed: the process ended by a signal."""
+    with remote(gateway.url) as far:
+        link: Any = far.link
+        grant = link.open_publication("ended", PublicationOptions())
+        [out] = [each for each in link._out.values() if each.number == grant.publication_id]
+        out.done = Gate(2)
+        link._take(
+            remote_frames.Ended(
+                number=grant.publication_id,
+                publication=True,
+                failure=Failure(code="closed", message="its topic was deleted"),
+            ),
+            memoryview(b""),
+        )
+        raised: list[Exception] = []
+
+        def close() -> None:
+            try:
+                link.close_publication(grant.publication_id)
+            except tidecast.TidecastError as problem:
+                raised.append(problem)
+
+        closers = [threading.Thread(target=close) for _ in range(2)]
+        for each in closers:
+            each.start()
+        for each in closers:
+            each.join(TIMEOUT_S)
+            assert not each.is_alive()
+        assert [str(each).rpartition(": ")[2] for each in raised] == ["its topic was deleted"] * 2
+        assert out.freed
+        assert grant.publication_id not in link._out
+        assert not Path(grant.ring_path).exists()
+        out.durable(1, 0)
+        assert out.give_up(engine_lives=True) == (0, 0), "a ring that is freed is not read"
+        far.publish("ended", b"the link lives", flush=True)
+        assert far.status == "connected"

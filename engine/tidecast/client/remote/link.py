@@ -397,6 +397,8 @@ class RemoteLink(Link):
         if code == Fenced.code:
             out.durable(0, ring_layout.ACK_FENCED)
         with self._lock:
+            if out.freed:
+                return  # its publisher was closed meanwhile
             self._report_lost(out, engine_lives=engine_lives)
             out.fail(str(problem))
         self._push(
@@ -519,7 +521,10 @@ class RemoteLink(Link):
         return out.grant()
 
     def close_publication(self, publication_id: int) -> None:
-        """See `Link`. Waits until the gateway has all of it. Raises Timeout when it does not."""
+        """See `Link`. Waits until the gateway has all of it. Raises Timeout when it does not.
+
+        Two threads may close one publication: its user's, and the one that gives back what ended.
+        """
         with self._lock:
             out = self._out.get(publication_id)
         if out is None:
@@ -527,11 +532,12 @@ class RemoteLink(Link):
         ports.ring_line(self.bells, self._home.pump_line)
         done = out.done.wait(CLOSE_TIMEOUT_S)
         with self._lock:
-            self._out.pop(publication_id, None)
             left = out.lost + out.unconfirmed
-            if out.failed is not None or not (done and self.connected):
-                self._report_lost(out, engine_lives=out.failed is not None)
-            out.close()
+            was_open = self._out.pop(publication_id, None) is not None
+            if was_open:
+                if out.failed is not None or not (done and self.connected):
+                    self._report_lost(out, engine_lives=out.failed is not None)
+                out.close()
         if out.failed is not None:
             raise ConnectionLost(
                 f"topic {out.topic}: the gateway ended the publication, with {left} messages not "
@@ -543,7 +549,10 @@ class RemoteLink(Link):
                 f"{CLOSE_TIMEOUT_S:g} s ({left} messages, and what was in the ring): it is not "
                 "reached, or the topic is full"
             )
-        self._ask(lambda number: frames.ClosePublication(id=number, number=publication_id), None)
+        if was_open:
+            self._ask(
+                lambda number: frames.ClosePublication(id=number, number=publication_id), None
+            )
 
     def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
         """See `Link`."""
@@ -646,8 +655,10 @@ class RemoteLink(Link):
         for thread in (self._reader, self._pump):
             if thread is not threading.current_thread():
                 thread.join(2.0)
-        for out in self._out.values():
-            out.close()
+        with self._lock:
+            for out in self._out.values():
+                out.close()
+            self._out.clear()
         shutil.rmtree(self._directory, ignore_errors=True)
         os.close(self._directory_lock)
 

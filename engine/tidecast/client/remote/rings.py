@@ -182,6 +182,8 @@ class OutgoingRing:
         self.failed: str | None = None
         self.lost = 0
         """Messages that it held when it failed."""
+        self.freed = False
+        """Its ring must not be read or written any more."""
 
     def grant(self) -> PublicationGrant:
         """The grant of its publisher."""
@@ -215,7 +217,7 @@ class OutgoingRing:
 
         ``engine_lives``: it sends what it has accepted.
         """
-        while self._is_closed() and self._collect():
+        while not self.freed and self._is_closed() and self._collect():
             pass
         with self._lock:
             held = [*self._under_way, *self._ready]
@@ -252,7 +254,7 @@ class OutgoingRing:
             while self._kept and self._kept[0].seq <= seq:
                 self._held_bytes -= len(self._kept.popleft().data)
             count = min(seq - self.opened.first_seq + 1, self._seq - self.opened.first_seq)
-            if self.mapped.array.size:
+            if not self.freed:
                 remote_kernels.report_durable(self.mapped.array, max(count, 0), state)
 
     def resume(self, accepted: int) -> None:
@@ -376,10 +378,12 @@ class OutgoingRing:
         self.done.set()
 
     def close(self) -> None:
-        """Free the ring."""
-        self.mapped.unlink()
-        self._image.close()
-        self.mapped.close()
+        """Free the ring; not while another thread reads it."""
+        with self._lock:
+            self.freed = True
+            self.mapped.unlink()
+            self._image.close()
+            self.mapped.close()
 
 
 def with_local_ids(event: Event, all_of_them: list[OutgoingRing]) -> Event:
