@@ -50,3 +50,27 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # without type
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(next_of(self.workqueue), last=False)
         super()._assign_work_unit(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Take a worker out; the test that it crashed in, which no other worker runs again."""
+        workload = self.assigned_work.pop(node)
+        left = [
+            (unit, test) for unit in workload.values() for test, done in unit.items() if not done
+        ]
+        if not left:
+            return None
+        unit, crashed = left[0]
+        unit[crashed] = True
+        self.workqueue.update({k: v for k, v in workload.items() if not all(v.values())})
+        for each in self.assigned_work:
+            self._reschedule(each)
+        return str(crashed)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """A worker runs a test when it knows the next, or that none follows: one would wait."""
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            if self.workqueue:
+                self._assign_work_unit(node)
+            else:
+                node.shutdown()

@@ -108,25 +108,48 @@ def test_long_groups_begin_first() -> None:
     ]
 
 
-def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
+def workers_run(directory: Path, tests: str, workers: int) -> str:
+    """The output of workers as those of `make test` that run ``tests``, a folder."""
     [fast] = re.findall(r"^FAST := .* --dist (\w+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler")
-    (tmp_path / "tests/e2e").mkdir(parents=True)
-    for name in "ab":
-        text = "\n".join(f"def test_{i}(): pass" for i in range(9))
-        (tmp_path / f"tests/e2e/test_{name}.py").write_text(text)
-    options = ["-n", "2", "--dist", fast, "-v", "-p", "no:cacheprovider", "--rootdir", "."]
+    (directory / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler")
+    options = ["-n", f"{workers}", "--dist", fast, "-v", "-p", "no:cacheprovider"]
+    options += ["--rootdir", ".", "-o", f"pythonpath={ROOT}"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "-o", f"pythonpath={ROOT}", "tests"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", *options, tests],
+        cwd=directory,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"},
         capture_output=True,
         text=True,
         timeout=110,
         check=False,
     )
-    assert "18 passed" in done.stdout, done.stdout + done.stderr
-    assert len(set(re.findall(r"\[(gw\d)\]", done.stdout))) == 1
+    return done.stdout + done.stderr
+
+
+def test_the_workers_of_make_test_take_groups(tmp_path: Path) -> None:
+    (tmp_path / "tests/e2e").mkdir(parents=True)
+    for name in "ab":
+        text = "\n".join(f"def test_{i}(): pass" for i in range(9))
+        (tmp_path / f"tests/e2e/test_{name}.py").write_text(text)
+    output = workers_run(tmp_path, "tests", 2)
+    assert "18 passed" in output, output
+    assert len(set(re.findall(r"\[(gw\d)\]", output))) == 1
+
+
+@pytest.mark.parametrize("crashes", [0, 1, 2])
+def test_a_worker_that_crashes_fails_one_test_and_ends_no_run(tmp_path: Path, crashes: int) -> None:
+    """Before, its test ran again and again, or the last test of its group waited for ever."""
+    (tmp_path / "tests").mkdir()
+    for name in "abc":
+        text = "\n".join(f"def test_{i}(): pass" for i in range(2))
+        (tmp_path / f"tests/test_{name}.py").write_text(text)
+    (tmp_path / "tests/test_crash.py").write_text(
+        "import os, signal\nimport pytest\n"
+        "@pytest.mark.parametrize('n', range(3))\n"
+        f"def test_it(n):\n    if n == {crashes}: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    output = workers_run(tmp_path, "tests", 2)
+    assert "1 failed, 8 passed" in output, output
 
 
 def test_kernels_that_engines_compile_late_are_compiled_before_the_tests() -> None:
