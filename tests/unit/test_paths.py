@@ -110,6 +110,45 @@ def test_a_discovered_peer_behind_a_narrow_path_is_reported_once(
     assert counter(a, "transport", "path_mtu") == 65_536
 
 
+def test_a_path_that_was_narrow_between_two_looks_gets_segments_again(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`test_wire_io` has the kernel refuse. A device that always refuses is asked ever less."""
+    mtus = {"lan": 65_536}
+    monkeypatch.setattr("tidecast.node.live.transports.path_mtu", lambda *_: mtus["lan"])
+    a, b = add(hosts, 1, lanes=2), add(hosts, 2)
+    know([a, b])
+    sending = [runtime.tx_state.tx for runtime in a.runtimes.of("lan")]
+    whole = int(sending[0].io[wire_io.IO_SEGMENTS_MAX])
+
+    def refuse() -> None:
+        for tx in sending:
+            tx.segments[0] = 1
+
+    def attempts(looks: int) -> int:
+        """How often segments go to a target to which the kernel always refuses them."""
+        found = 0
+        for _ in range(looks):
+            refuse()
+            hosts.pass_s(PATHS_LOOK_S)
+            found += sending[0].segments[0] == whole
+        return found
+
+    hosts.pass_s(0.1)
+    refuse()
+    hosts.pass_s(PATHS_LOOK_S + 1)
+    assert [int(tx.segments[0]) for tx in sending] == [whole, whole]
+    hosts.pass_s(PATHS_LOOK_S)
+    assert attempts(8) == 4, "after 0, 5, 15 and 35 s"
+    hosts.pass_s(PATHS_LOOK_S)
+    mtus["lan"] = 1_200
+    assert attempts(2) == 0, "the path is known to be narrow"
+    mtus["lan"] = 65_536
+    assert attempts(1) == 1
+    for runtime in a.runtimes.of("lan"):
+        assert runtime.without_segments() == []
+
+
 def test_a_sealed_transport_checks_the_path_to_each_peer_of_its_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

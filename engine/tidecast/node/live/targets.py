@@ -9,7 +9,7 @@ the kernel do not carry. Called with the node's lock held.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ SILENT_S = 10.0
 """Ten beacons: a peer that is not heard for so long is reported."""
 LOOK_S = 1.0
 PATHS_LOOK_S, REFUSED_S = 5.0, 10.0
+AGAIN_S_MAX = 320.0
+"""Longest time between two attempts to send segments to a target that gets none."""
 
 
 @dataclass(slots=True)
@@ -170,6 +172,8 @@ class _Path:
     row: int
     narrow: dict[bytes, int] = field(default_factory=dict)
     """The MTU of each target whose packets become fragments."""
+    again: dict[bytes, tuple[float, float]] = field(default_factory=dict)
+    """When to send segments to a refused target again, and the seconds to wait after that."""
     errors: int = 0
     reported_s: float = -REFUSED_S
 
@@ -196,10 +200,10 @@ class Paths:
                 about = name, f"{name} {lanes[0].config.kind}"
                 path = _Path(self._ctx.counters.allocate(counters_layout.ROW_TRANSPORT, *about))
                 self._of[name] = path
-            self._look(lanes, path)
+            self._look(lanes, path, now_s)
             self._count(lanes, path, now_s)
 
-    def _look(self, lanes: list[TransportRuntime], path: _Path) -> None:
+    def _look(self, lanes: list[TransportRuntime], path: _Path, now_s: float) -> None:
         runtime, values = lanes[0], self._ctx.counters.values[path.row]
         wire_bytes = runtime.wire_bytes
         mtus = {each: runtime.path_mtu(each) for each in runtime.target_addresses()}
@@ -218,12 +222,7 @@ class Paths:
                     packet_bytes_max=packet_bytes_max(mtu, runtime.seal_bytes),
                 )
             )
-        wide = [each for each in path.narrow if each in mtus and each not in narrow]
-        if wide:
-            first = {each: i for i, each in enumerate(runtime.target_addresses())}
-            for lane in lanes:
-                addresses = lane.target_addresses()
-                lane.segment_again([addresses[first[a]] for a in wide if first[a] < len(addresses)])
+        _segment_again(lanes, path, mtus.keys() - narrow.keys(), now_s)
         path.narrow = narrow
         values[C.PATH_MTU] = min((mtu for mtu in mtus.values() if mtu), default=0)
         values[C.PACKET_BYTES], values[C.TARGETS_CUT] = wire_bytes, len(narrow)
@@ -255,6 +254,28 @@ class Paths:
                 mtu=mtu,
             )
         )
+
+
+def _segment_again(
+    lanes: list[TransportRuntime], path: _Path, wide: Collection[bytes], now_s: float
+) -> None:
+    """Send segments again to refused targets whose path is wide: it may have been narrow before.
+
+    No look sees a path that was narrow for a moment. Where the device takes no segments at all, the
+    time between attempts doubles.
+    """
+    refused = [[a for a in lane.without_segments() if a in wide] for lane in lanes]
+    before, path.again = path.again, {}
+    for address in {a for of_lane in refused for a in of_lane}:
+        at_s, wait_s = before.get(address, (now_s, PATHS_LOOK_S))
+        if now_s >= at_s:
+            path.again[address] = (now_s + wait_s, min(2 * wait_s, AGAIN_S_MAX))
+        else:
+            path.again[address] = (at_s, wait_s)
+    for lane, addresses in zip(lanes, refused, strict=True):
+        due = [a for a in addresses if path.again[a] != before.get(a)]
+        if due:
+            lane.segment_again(due)
 
 
 def _where(address: bytes) -> str:

@@ -437,10 +437,15 @@ class TransportRuntime:
         assert all(len(t) == CHANNELS and all(len(a) == 16 for a in t) for t in targets)
         wire_io.set_targets(self.tx_state.tx, targets, self.config.gso)
 
-    def segment_again(self, addresses: Sequence[bytes]) -> None:
-        """The paths to these targets carry whole packets again: send segments to them, too."""
+    def without_segments(self) -> list[bytes]:
+        """Targets to which the kernel refused segments."""
         if not self.config.gso:
-            return
+            return []
+        segments = self.tx_state.tx.segments.tolist()
+        return [a for a, n in zip(self.target_addresses(), segments, strict=False) if n == 1]
+
+    def segment_again(self, addresses: Sequence[bytes]) -> None:
+        """Send segments to these targets again, unless the kernel refuses them once more."""
 
         def put() -> None:
             now = self.target_addresses()
