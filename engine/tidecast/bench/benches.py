@@ -68,12 +68,17 @@ def messages_a_packet(packet_bytes: int, message_bytes: int) -> int:
 
 
 def floor_throughput(packet_bytes: int, seconds: float, message_bytes: int) -> dict[str, Any]:
-    """Raw multicast on loopback: the same system calls, no protocol; received packets count."""
+    """Raw multicast on loopback: the same system calls, no protocol; received packets count.
+
+    Raises TidecastError when none arrive.
+    """
     soak, flood = run_together(
         Worker("soak", 1, port=PORT, packet_bytes=packet_bytes, duration_s=seconds),
         Worker("flood", 0, port=PORT, packet_bytes=packet_bytes, duration_s=seconds + 0.5),
     )
-    rate = soak["packets"] / max(soak["elapsed_s"], 1e-9)
+    if not soak["elapsed_s"]:
+        raise TidecastError("raw sockets: no packets arrived over multicast on loopback")
+    rate = soak["packets"] / soak["elapsed_s"]
     each = messages_a_packet(packet_bytes, message_bytes)
     sent = max(flood["packets_sent"], 1)
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidecast.native.atomics import load_acquire, pause, store_release
 from tidecast.native.crypto.aes_gcm import DONE, TAG_BYTES, open_sealed, seal
-from tidecast.native.jit import kernel
+from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import Span, address_of, copy, load_i64, store_i64, store_u16
 from tidecast.native.system import syscalls as sys
 from tidecast.transport.wire_io import (
@@ -60,10 +60,14 @@ def send_paced(tx_words, memory, stride, calls, packets, interval_ns, scratch):
 
 
 @kernel
-def soak(rx_words, duration_ns, scratch, counts):
-    """Receive for a time, from the first packet on. counts: {packets, bytes, elapsed_ns}."""
+def soak(rx_words, duration_ns, silence_ns, scratch, counts):
+    """Receive for a time, from the first packet on. counts: {packets, bytes, elapsed_ns}.
+
+    ``silence_ns`` without a packet end it and do not count. Without any ``elapsed_ns`` stays 0.
+    """
     rx = _receive(rx_words)
     began = 0
+    now = 0
     quiet_since = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     while True:
         now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
@@ -77,11 +81,13 @@ def soak(rx_words, duration_ns, scratch, counts):
                 size = max(bundle_segment_bytes(rx, i), 1)
                 counts[0] += (n + size - 1) // size
                 counts[1] += n
-        elif now - quiet_since > 2_000_000_000:
+        elif now - quiet_since > silence_ns:
+            now = quiet_since
             break
         if began != 0 and now - began >= duration_ns:
             break
-    counts[2] = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
+    if began != 0:
+        counts[2] = now - began
     return 0
 
 
@@ -122,21 +128,42 @@ def pong(tx_words, rx_words, packet, n, rounds, scratch):
 
 
 MEMORY_RING_AT, MEMORY_HEAD_AT, MEMORY_TAIL_AT, MEMORY_STOP_AT = 4096, 0, 128, 256
+ALONE = -1
+"""The other process did nothing for ``silence_ns``."""
+
+
+@inlined
+def _await_change(shared, at, known, silence_ns, scratch):
+    """Spin until the word at ``at`` is not ``known``. Returns False after ``silence_ns``."""
+    spins = 0
+    began = 0
+    while load_acquire(shared, at) == known:
+        pause()
+        spins += 1
+        if spins & 0xFFFF == 0:
+            now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+            if began == 0:
+                began = now
+            if now - began > silence_ns:
+                return False
+    return True
 
 
 @kernel
-def memory_write(shared, slots, source, n, duration_ns, scratch):
-    """Copy ``n``-byte messages into a ring, one release store each: the floor of `ipc`."""
+def memory_write(shared, slots, source, n, duration_ns, silence_ns, scratch):
+    """Copy ``n``-byte messages into a ring, one release store each: the floor of `ipc`.
+
+    Returns messages written, or ALONE.
+    """
     began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     head = 0
     tail = 0
     stride = (n + 15) & -8
     while True:
         if head - tail >= slots:
+            if not _await_change(shared, MEMORY_TAIL_AT, tail, silence_ns, scratch):
+                return ALONE
             tail = load_acquire(shared, MEMORY_TAIL_AT)
-            if head - tail >= slots:
-                pause()
-                continue
         at = MEMORY_RING_AT + (head & (slots - 1)) * stride
         store_i64(shared, at, n)
         copy(shared, at + 8, source, 0, n)
@@ -149,11 +176,16 @@ def memory_write(shared, slots, source, n, duration_ns, scratch):
 
 
 @kernel
-def memory_read(shared, slots, n, counts, scratch):
-    """Read those messages; counts: {messages, sum of first bytes, elapsed_ns}."""
+def memory_read(shared, slots, n, counts, silence_ns, scratch):
+    """Read those messages; counts: {messages, sum of first bytes, elapsed_ns}.
+
+    Returns messages read, or ALONE.
+    """
     tail = 0
     began = 0
     total = 0
+    spins = 0
+    quiet_since = 0
     stride = (n + 15) & -8
     while True:
         head = load_acquire(shared, MEMORY_HEAD_AT)
@@ -162,37 +194,45 @@ def memory_read(shared, slots, n, counts, scratch):
                 if load_acquire(shared, MEMORY_HEAD_AT) == tail:
                     break
             pause()
+            spins += 1
+            if spins & 0xFFFF == 0:
+                now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+                if quiet_since == 0:
+                    quiet_since = now
+                if now - quiet_since > silence_ns:
+                    return ALONE
             continue
         if began == 0:
             began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        quiet_since = 0
         while tail < head:
             at = MEMORY_RING_AT + (tail & (slots - 1)) * stride
             total += load_i64(shared, at + 8)
             tail += 1
         store_release(shared, MEMORY_TAIL_AT, tail)
     counts[0], counts[1] = tail, total
-    counts[2] = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
+    counts[2] = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began if began != 0 else 0
     return tail
 
 
 @kernel
-def memory_ping(shared, rounds, samples, scratch):
-    """Ping-pong over two words of shared memory."""
+def memory_ping(shared, rounds, samples, silence_ns, scratch):
+    """Ping-pong over two words of shared memory. Returns rounds, or ALONE."""
     for i in range(1, rounds + 1):
         began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         store_release(shared, MEMORY_HEAD_AT, i)
-        while load_acquire(shared, MEMORY_TAIL_AT) != i:
-            pause()
+        if not _await_change(shared, MEMORY_TAIL_AT, i - 1, silence_ns, scratch):
+            return ALONE
         samples[i - 1] = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
     return rounds
 
 
 @kernel
-def memory_pong(shared, rounds):
+def memory_pong(shared, rounds, silence_ns, scratch):
     """The other side of `memory_ping`."""
     for i in range(1, rounds + 1):
-        while load_acquire(shared, MEMORY_HEAD_AT) != i:
-            pause()
+        if not _await_change(shared, MEMORY_HEAD_AT, i - 1, silence_ns, scratch):
+            return ALONE
         store_release(shared, MEMORY_TAIL_AT, i)
     return rounds
 

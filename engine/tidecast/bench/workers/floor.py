@@ -11,6 +11,7 @@ import numpy as np
 
 from tidecast.bench.loops import floor
 from tidecast.bench.measure import ready
+from tidecast.errors import Timeout
 from tidecast.native.handles import State
 from tidecast.native.mapped import MappedFile
 from tidecast.transport.sockets import TransportSockets, open_multicast
@@ -19,6 +20,10 @@ from tidecast.transport.wire_io import KIND_UDP, receive_io, send_io
 GROUP = "239.255.84.99"
 MEMORY_BYTES = 4 << 20
 SEGMENT_BYTES_MAX = 65_507
+QUIET_NS = 2_000_000_000
+"""A receiver of raw packets ends after so long without one."""
+SILENCE_NS = 10_000_000_000
+"""A loop over plain memory ends after so long without the other process."""
 _SCRATCH = (np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64))
 
 
@@ -63,9 +68,11 @@ def soak(
     """Receive raw packets."""
     _sockets, _, rx = _open(port, packet_bytes, interface)
     scratch, counts = np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64)
-    floor.soak.compile(tuple(__import__("numba").typeof(a) for a in (rx.words, 0, scratch, counts)))
+    floor.soak.compile(
+        tuple(__import__("numba").typeof(a) for a in (rx.words, 0, 0, scratch, counts))
+    )
     ready()
-    floor.soak(rx.words, int(duration_s * 1e9), scratch, counts)
+    floor.soak(rx.words, int(duration_s * 1e9), QUIET_NS, scratch, counts)
     packets, n_bytes, elapsed_ns = (int(c) for c in counts)
     return {"packets": packets, "bytes": n_bytes, "elapsed_s": elapsed_ns / 1e9}
 
@@ -91,12 +98,12 @@ def soak_many(port: int, packet_bytes: int, sockets: int, duration_s: float) -> 
     """Receive raw packets on so many sockets of one group, each in a thread of its own."""
     opened = [_open(port, packet_bytes) for _ in range(sockets)]
     counts = [np.zeros(3, dtype=np.int64) for _ in opened]
-    types = tuple(__import__("numba").typeof(a) for a in (opened[0][2].words, 0, *_SCRATCH))
+    types = tuple(__import__("numba").typeof(a) for a in (opened[0][2].words, 0, 0, *_SCRATCH))
     floor.soak.compile(types)
     threads = [
         threading.Thread(
             target=floor.soak,
-            args=(rx.words, int(duration_s * 1e9), np.zeros(64, np.uint8), count),
+            args=(rx.words, int(duration_s * 1e9), QUIET_NS, np.zeros(64, np.uint8), count),
         )
         for (_, _, rx), count in zip(opened, counts, strict=True)
     ]
@@ -134,46 +141,55 @@ def pong(port: int, message_bytes: int, rounds: int) -> dict[str, Any]:
     return {"rounds": int(floor.pong(tx.words, rx.words, packet, message_bytes, rounds, scratch))}
 
 
+def _together(outcome: int) -> int:
+    """The outcome of a loop with another process. Raises Timeout: that one is gone."""
+    if outcome == floor.ALONE:
+        raise Timeout(f"the other process of this bench did nothing for {SILENCE_NS // 10**9} s")
+    return outcome
+
+
 def memory_write(path: str, message_bytes: int, duration_s: float) -> dict[str, Any]:
-    """Write messages into plain shared memory."""
+    """Write messages into plain shared memory. Raises Timeout."""
     shared = MappedFile.open(Path(path))
     source = np.ones(message_bytes, dtype=np.uint8)
     scratch = np.zeros(64, dtype=np.uint8)
     trial = np.zeros(1 << 20, dtype=np.uint8)
-    floor.memory_write(trial, 4096, source, message_bytes, 0, scratch)
+    floor.memory_write(trial, 4096, source, message_bytes, 0, SILENCE_NS, scratch)
     ready()
     n = floor.memory_write(
-        shared.array, 32768, source, message_bytes, int(duration_s * 1e9), scratch
+        shared.array, 32768, source, message_bytes, int(duration_s * 1e9), SILENCE_NS, scratch
     )
-    return {"messages": int(n)}
+    return {"messages": _together(int(n))}
 
 
 def memory_read(path: str, message_bytes: int) -> dict[str, Any]:
-    """Read messages out of plain shared memory."""
+    """Read messages out of plain shared memory. Raises Timeout."""
     shared = MappedFile.open(Path(path))
     scratch, counts = np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64)
     trial = np.zeros(1 << 20, dtype=np.uint8)
     trial[floor.MEMORY_STOP_AT] = 1
-    floor.memory_read(trial, 4096, message_bytes, counts, scratch)
+    floor.memory_read(trial, 4096, message_bytes, counts, SILENCE_NS, scratch)
     ready()
-    floor.memory_read(shared.array, 32768, message_bytes, counts, scratch)
+    _together(
+        int(floor.memory_read(shared.array, 32768, message_bytes, counts, SILENCE_NS, scratch))
+    )
     return {"messages": int(counts[0]), "elapsed_s": int(counts[2]) / 1e9}
 
 
 def memory_ping(path: str, rounds: int, save: str) -> dict[str, Any]:
-    """Ping over two words of shared memory."""
+    """Ping over two words of shared memory. Raises Timeout."""
     shared = MappedFile.open(Path(path))
     scratch, samples = np.zeros(64, dtype=np.uint8), np.zeros(rounds, dtype=np.int64)
-    floor.memory_ping(shared.array, 0, samples, scratch)
+    floor.memory_ping(shared.array, 0, samples, SILENCE_NS, scratch)
     ready()
-    floor.memory_ping(shared.array, rounds, samples, scratch)
+    _together(int(floor.memory_ping(shared.array, rounds, samples, SILENCE_NS, scratch)))
     np.save(save, samples)
     return {"rounds": rounds}
 
 
 def memory_pong(path: str, rounds: int) -> dict[str, Any]:
-    """The other side of `memory_ping`."""
-    shared = MappedFile.open(Path(path))
-    floor.memory_pong(shared.array, 0)
+    """The other side of `memory_ping`. Raises Timeout."""
+    shared, scratch = MappedFile.open(Path(path)), np.zeros(64, dtype=np.uint8)
+    floor.memory_pong(shared.array, 0, SILENCE_NS, scratch)
     ready()
-    return {"rounds": int(floor.memory_pong(shared.array, rounds))}
+    return {"rounds": _together(int(floor.memory_pong(shared.array, rounds, SILENCE_NS, scratch)))}
