@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -20,6 +19,9 @@ from tests.conftest import Eventually
 from tests.e2e.conftest import Api, Platform
 from tests.e2e.traffic import publishing, refusing
 from tests.project import ROOT
+from tidecast_control.db import Database
+from tidecast_control.kit.models import utc_now
+from tidecast_control.pipelines.models import PipelineRunRow
 from tidecast_control.postgres import EmbeddedPostgres
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -29,11 +31,13 @@ SECRET = "correct horse battery"
 ANEW = "copied-anew"
 """Of what no second may be made: each way makes one of its own."""
 DUE = '"2030-01-01T00:00:00.000Z"'
-ADVICE = """insert into pipeline_runs (id, pipeline, job, trigger, requested_by, state, spec, cli,
-    queued_at, finished_at, error, report)
-values ('copied', 'capacity', 'capacity', 'user', '', 'done', '{}', '', now(), now(), '',
-    '{"advice": [{"topic": "copied", "peak_messages_per_s": 10, "peak_bytes_per_s": 1000,
-                  "spec": {"history_bytes": 2097152}, "reasons": ["it is small"]}]}')"""
+ADVICE = {
+    "topic": "copied",
+    "peak_messages_per_s": 10,
+    "peak_bytes_per_s": 1000,
+    "spec": {"history_bytes": 2 << 20},
+    "reasons": ["it is small"],
+}
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,12 @@ def _ending(
 
 RULE: dict[str, Any] = {"metric": "lag_s", "target": ">", "threshold": 1e6, "for_s": 5}
 SILENCE: dict[str, Any] = {"rule": "", "target": "x", "until": DUE.strip('"')}
+MIRROR: dict[str, Any] = {
+    "topic": "copied",
+    "servers": "127.0.0.1:1",
+    "kafka_topic": "copied",
+    "paused": True,
+}
 POLICY: dict[str, Any] = {"pattern": "nothing.*", "rate_packets_per_s": 5}
 YAML = 'kind: topic\nmetadata: {name: copied.yaml, description: "it\'s $HOME"}\n'
 
@@ -211,6 +221,11 @@ def _topics() -> Iterator[Action]:
     yield Action(
         "browse",
         "/messages?topic=copied&view=browse&from=earliest",
+        lambda page: page.get_by_role("main"),
+    )
+    yield Action(
+        "list scheduled messages",
+        "/messages?topic=copied&view=scheduled",
         lambda page: page.get_by_role("main"),
     )
     yield _creating("apply YAML", "/", "/topics/copied.yaml", _yaml, {"description": "it's $HOME"})
@@ -362,6 +377,39 @@ def _pipelines() -> Iterator[Action]:
     )
 
 
+def _mirrors() -> Iterator[Action]:
+    at = "/mirrors/copied-mirror"
+    yield _creating(
+        "create a mirror",
+        "/mirrors",
+        "/mirrors/copied-new",
+        _dialog(
+            "Create mirror",
+            Name="copied-new",
+            Topic="copied",
+            Servers="127.0.0.1:1",
+            Kafka_topic="copied-new",
+        ),
+    )
+    yield _ending(
+        "delete a mirror",
+        "/mirrors",
+        "/mirrors/copied-new",
+        _deleting(_row("copied-new", "Edit copied-new")),
+        **MIRROR,
+    )
+    yield Action(
+        "show a mirror", "/mirrors?name=copied-mirror", _region("Progress of copied-mirror")
+    )
+    yield Action(
+        "resume a mirror",
+        "/mirrors",
+        _row("copied-mirror"),
+        _patch(at, paused=True),
+        _is(at, {"paused": False}),
+    )
+
+
 def _stopped(api: Api) -> None:
     """It is there again, and does not run."""
     path, ended = "/pipelines/copied-run", threading.Event()
@@ -428,12 +476,23 @@ def _there_before(api: Api, platform: Platform) -> None:
     _put("/subscriptions/copier", topic="copied", dead_letter="copied.dead")(api)
     _put("/rate-limits/copied-policy", **POLICY)(api)
     _put("/alert-rules/copied-rule", **RULE)(api)
-    with psycopg.connect(EmbeddedPostgres(platform.data_dir / "postgres").url) as connection:
-        connection.execute(ADVICE)
+    _put("/mirrors/copied-mirror", **MIRROR)(api)
+    with Database(EmbeddedPostgres(platform.data_dir / "postgres").url).begin() as session:
+        session.add(
+            PipelineRunRow(
+                id="copied",
+                pipeline="capacity",
+                job="capacity",
+                trigger="user",
+                state="done",
+                finished_at=utc_now(),
+                report={"advice": [ADVICE]},
+            )
+        )
     _patch("/transports/multicast", allow_faults=True)(api)
 
 
-@pytest.mark.parametrize("part", [_topics, _subscriptions, _rules, _pipelines, _people])
+@pytest.mark.parametrize("part", [_topics, _subscriptions, _rules, _pipelines, _mirrors, _people])
 def test_what_is_copied_does_the_same(
     part: Callable[[], Iterator[Action]],
     page: Page,
@@ -459,7 +518,6 @@ def test_what_is_copied_does_the_same(
     environment = {
         **os.environ,
         "TIDECAST_KEY": api.ask("POST", "/keys", key)["secret"],
-        "TIDECAST_DATA_DIR": str(platform.data_dir),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     failures = []
@@ -511,4 +569,4 @@ def test_every_copy_as_is_tried() -> None:
     """A new one is noticed: the sources have as many as are clicked here."""
     pages = sorted((ROOT / "frontend/src").rglob("*.tsx"))
     found = sum(len(re.findall(r"<CopyAs\b", one.read_text("utf-8"))) for one in pages)
-    assert found == 25, "add what is new to the actions above, then count it here"
+    assert found == 27, "add what is new to the actions above, then count it here"

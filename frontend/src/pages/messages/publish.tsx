@@ -2,8 +2,8 @@ import { Send } from "lucide-react";
 import { useState } from "react";
 import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import { useAct } from "@/app/act";
+import { useTidecast } from "@/app/commands";
 import { refusalOf } from "@/forms/fields-view";
-import { commandOf } from "@/lib/copy-as";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
@@ -19,6 +19,7 @@ type Ack = Schemas["PublishInput"]["ack"];
 
 export function Publish({ topic }: { topic: string }) {
   const { busy, act, error } = useAct("here");
+  const tidecast = useTidecast();
   const [shape, setShape] = useState<Shape>("json");
   const [payload, setPayload] = useState('{\n  "hello": "tide"\n}');
   const [key, setKey] = useState("");
@@ -77,8 +78,8 @@ export function Publish({ topic }: { topic: string }) {
                 cli:
                   shape === "hex"
                     ? undefined
-                    : commandOf(
-                        ...["tidecast", "pub", topic, "--message", payload],
+                    : tidecast(
+                        ...["pub", topic, "--message", payload],
                         ...(key ? ["--key", key] : []),
                         ...Object.entries(parsed ?? {}).flatMap(([name, value]) => [
                           "--header",

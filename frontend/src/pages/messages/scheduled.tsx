@@ -3,6 +3,7 @@ import { CalendarClock } from "lucide-react";
 import { useMemo, useState } from "react";
 import { bodyOf, http, type Schemas } from "@/api/client";
 import { useAct } from "@/app/act";
+import { useTidecast } from "@/app/commands";
 import { useMay } from "@/app/session";
 import { exact, plural } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
@@ -25,6 +26,7 @@ const REFRESH_MS = 5_000;
 export function ScheduledMessages({ topic }: { topic: string }) {
   const zone = useZone();
   const may = useMay();
+  const tidecast = useTidecast();
   const [open, setOpen] = useState<Scheduled | null>(null);
   const path = `/api/v1/topics/${encodeURIComponent(topic)}/scheduled`;
   const found = useInfiniteQuery({
@@ -106,7 +108,7 @@ export function ScheduledMessages({ topic }: { topic: string }) {
           </Button>
         )}
         <span className="ml-auto">
-          <CopyAs action={{ method: "GET", path, cli: `tidecast queue scheduled ${topic}` }} />
+          <CopyAs action={{ method: "GET", path, cli: tidecast("queue", "scheduled", topic) }} />
         </span>
       </div>
       {missing.map((one) => (
@@ -165,6 +167,7 @@ function CancelDelivery({
   onClose: () => void;
 }) {
   const { act } = useAct();
+  const tidecast = useTidecast();
   const place = { queue: message.queue ?? 0, token: message.token ?? "0" };
   const body = { messages: [place], everything: false, subscription: "" };
   return (
@@ -178,7 +181,7 @@ function CancelDelivery({
         method: "POST",
         path: `/api/v1/topics/${encodeURIComponent(topic)}/scheduled/cancel`,
         body,
-        cli: `tidecast queue cancel ${topic} --record ${place.queue}:${place.token}`,
+        cli: tidecast("queue", "cancel", topic, "--record", `${place.queue}:${place.token}`),
       }}
       run={async () => {
         const answer = await http

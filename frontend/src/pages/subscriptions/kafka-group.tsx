@@ -4,8 +4,8 @@ import { useMemo, useState } from "react";
 import { bodyOf, http, type Schemas } from "@/api/client";
 import { kafkaGroupQuery, type Operation } from "@/api/queries";
 import { useAct } from "@/app/act";
+import { useTidecast } from "@/app/commands";
 import { useMay } from "@/app/session";
-import { commandOf } from "@/lib/copy-as";
 import { duration, exact, plural } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
 import { useLivePart } from "@/live/store";
@@ -151,6 +151,7 @@ function DeleteGroup({
   onDeleted,
 }: Named & { onClose: () => void; onDeleted: () => void }) {
   const { act } = useAct();
+  const tidecast = useTidecast();
   return (
     <Confirm
       open
@@ -162,7 +163,7 @@ function DeleteGroup({
       action={{
         method: "DELETE",
         path: pathOf({ name, node }),
-        cli: commandOf("tidecast", "kafka", "delete", name, "--yes"),
+        cli: tidecast("kafka", "delete", name, "--yes"),
       }}
       run={async () => {
         await http
