@@ -33,10 +33,6 @@ FUNCTIONS_ALLOWED: dict[str, tuple[int, str]] = {}
 """`path::qualified name` -> (lines at most, why it may not be split)."""
 
 
-KERNELS_ALLOWED = {"_put_with_headers"}
-"""Kernels with more arguments. Never add to it."""
-
-
 NOTHING = ast.Module([], [])
 
 
@@ -213,7 +209,6 @@ def kernels_take_few_arguments(path: str, text: str) -> list[str]:
         if isinstance(node, ast.FunctionDef)
         and any(ast.unparse(each) in KERNELS for each in node.decorator_list)
         and len(node.args.args) > KERNEL_ARGUMENTS_MAX
-        and node.name not in KERNELS_ALLOWED
     ]
 
 

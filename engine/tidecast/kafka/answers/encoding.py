@@ -64,15 +64,17 @@ def _put_plain(data, at, head, key_n, value_at, value_n, i, delta, out, to):
 
 
 @inlined
-def _put_with_headers(
-    data, at, head, key_n, headers_n, value_at, value_n, time_ns, i, first_ms, row, out, to, h
-):
-    """The same for a record that has headers."""
+def _put_with_headers(data, at, size, i, first_ms, row, out, to, h):
+    """The same for a record of ``size`` bytes that has headers; its lengths are checked."""
+    key_n = load_u16(data, at + seg.REC_KEY_LENGTH_AT)
+    headers_n = load_u16(data, at + seg.REC_HEADERS_LENGTH_AT)
+    lead = seg.RECORD_HEADER_BYTES + key_n + headers_n
     key_at = at + seg.RECORD_HEADER_BYTES
-    row[O_KEY_AT] = key_at if head & seg.REC_KEY else -1
+    row[O_KEY_AT] = key_at if load_u32(data, at + seg.REC_LENGTH_AT) & seg.REC_KEY else -1
     row[O_KEY_N], row[O_HEADERS_N] = key_n, headers_n
     row[O_HEADERS_AT] = key_at + key_n
-    row[O_PAYLOAD_AT], row[O_PAYLOAD_N], row[O_TIME] = value_at, value_n, time_ns
+    row[O_PAYLOAD_AT], row[O_PAYLOAD_N] = at + lead, size - lead
+    row[O_TIME] = load_i64(data, at + seg.REC_TIME_AT)
     body = record_body(data, row, i, first_ms, h)
     if to + body + 5 > out.size:
         return NO_ROOM
@@ -101,26 +103,10 @@ def _put_records(data, at, n, i, first_ms, row, out, to, h):
         lead = seg.RECORD_HEADER_BYTES + key_n + headers_n
         if size < lead or at + size > end:
             return BAD_BATCH
-        time_ns = load_i64(data, at + seg.REC_TIME_AT)
-        delta = time_ns // NS_PER_MS - first_ms
+        delta = load_i64(data, at + seg.REC_TIME_AT) // NS_PER_MS - first_ms
         latest = max(latest, first_ms + delta)
         if head & seg.REC_HEADERS:
-            to = _put_with_headers(
-                data,
-                at,
-                head,
-                key_n,
-                headers_n,
-                at + lead,
-                size - lead,
-                time_ns,
-                i + k,
-                first_ms,
-                row,
-                out,
-                to,
-                h,
-            )
+            to = _put_with_headers(data, at, size, i + k, first_ms, row, out, to, h)
         else:
             to = _put_plain(data, at, head, key_n, at + lead, size - lead, i + k, delta, out, to)
         if to < 0:
