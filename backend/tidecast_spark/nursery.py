@@ -71,7 +71,7 @@ def start() -> None:
         listening.bind(f"\0{name}")
         listening.listen(CLIENTS_MAX)  # an early client waits
         _started = subprocess.Popen(
-            [sys.executable, "-m", "tidecast_spark.nursery", str(listening.fileno())],
+            [sys.executable, "-P", "-m", "tidecast_spark.nursery", str(listening.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=environment,

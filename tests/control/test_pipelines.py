@@ -20,6 +20,7 @@ from tests.conftest import Eventually
 from tests.support.control import Service, service_of
 from tests.support.patience import Patience
 from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.mirrors import copying
 from tidecast_control.pipelines.jobs import Command, Place, command_of, words_of
 from tidecast_control.pipelines.models import PipelineRunRow
 from tidecast_control.pipelines.runner import LOG_BYTES_MAX, start_of
@@ -333,3 +334,28 @@ def test_words_of_jobs(tmp_path: Path) -> None:
             text=True,
         )
         assert all(word in run.stdout for word in words if word.startswith("--")), words
+
+
+def test_jobs_import_nothing_from_the_folder_that_they_begin_in(tmp_path: Path) -> None:
+    """Pipelines begin in the folder of archives, mirrors in that of the service."""
+    (tmp_path / "json.py").write_text("print('imported')")
+    (tmp_path / "tidecast.py").write_text("print('imported')")
+    place = Place(tmp_path, "postgresql://u:secret@h/d", "local[1]")
+    pipeline = command_of(PipelineSpec(job="rollup").model_dump(mode="json"), place)
+    workers = [sys.executable, "-c", "import json"]  # as those that Spark starts
+    for words, environment, problem in (
+        ((*pipeline.words[:3], "--version"), pipeline.environment, 0),
+        (workers, pipeline.environment, 0),
+        (copying.COMMAND, os.environ, 1),
+    ):
+        run = subprocess.run(
+            words,
+            env=dict(environment),
+            cwd=tmp_path,
+            input="",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "imported" not in run.stdout
+        assert run.returncode == problem, run.stderr

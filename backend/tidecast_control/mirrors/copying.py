@@ -20,7 +20,7 @@ from tidecast_control.kit.models import utc_now
 from tidecast_control.mirrors.models import MirrorStateRow
 from tidecast_control.mirrors.schemas import MirrorProgress
 
-COMMAND = (sys.executable, "-m", "tidecast.mirror.job")
+COMMAND = (sys.executable, "-P", "-m", "tidecast.mirror.job")
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
 TERMINATE_S = 12.0
 QUIET_S = 15.0

@@ -64,6 +64,7 @@ def words_of(spec: Mapping[str, Any], place: Place) -> list[str]:
 def command_of(spec: Mapping[str, Any], place: Place) -> Command:
     """The command to run. Only jobs that write rollups get the address of Postgres."""
     environment = {k: v for k, v in os.environ.items() if k != _URL}
+    environment["PYTHONSAFEPATH"] = "1"  # Spark's workers, too, import nothing from where it began
     if spec["job"] in ("rollup", "backfill"):
         environment[_URL] = place.database_url
     return Command((sys.executable, "-m", "tidecast.cli", *words_of(spec, place)), environment)
