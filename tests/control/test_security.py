@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
-from tests.support.control import ADMIN_PASSWORD, Service, service_of
+from tests.support.control import ADMIN_PASSWORD, Service, Transport, service_of
 from tidecast.errors import ConfigError
 from tidecast_control.auth import service as auth
 from tidecast_control.auth.throttle import (
@@ -60,9 +60,9 @@ def test_the_first_password_must_be_changed(empty_database_url: str, tmp_path: A
 
 
 def _log_in(client: TestClient, password: str, address: str = "") -> Any:
-    transport = client._transport
     if address:
-        transport.client = (address, 50_000)  # type: ignore[attr-defined]
+        assert isinstance(client._transport, Transport)
+        client._transport.come_from(address)
     return client.post("/api/v1/auth/login", json={"user": "admin", "password": password})
 
 

@@ -33,6 +33,48 @@ SERVER_LOGGERS = "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"
 _serial = itertools.count(1)
 
 
+class Transport(httpx.BaseTransport):
+    """Hands a request to the service's thread once, and its whole answer back.
+
+    The client's own transport crosses between the threads eight times for each. ``address``: where
+    requests come from.
+    """
+
+    def __init__(self, client: TestClient) -> None:
+        self._client, self._upgrading = client, client._transport
+        self._app = httpx.ASGITransport(client.app, raise_app_exceptions=False)
+        self.come_from("testclient")
+
+    def come_from(self, address: str) -> None:
+        """Requests come from this address from now on."""
+        self._app.client = (address, 50_000)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """See `httpx.BaseTransport`. It needs the client's portal."""
+        if request.url.scheme in ("ws", "wss"):
+            return self._upgrading.handle_request(request)
+        request.read()
+        assert self._client.portal is not None
+        return self._client.portal.call(self._answer, request)
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        answer = await self._app.handle_async_request(request)
+        body = b"".join([part async for part in answer.aiter_raw()])
+        return httpx.Response(
+            answer.status_code,
+            headers=answer.headers,
+            stream=httpx.ByteStream(body),
+            request=request,
+        )
+
+
+def client_of(app: Any) -> TestClient:
+    """A client of an application; to be entered, or given a portal."""
+    made = TestClient(app, base_url=BASE, raise_server_exceptions=False)
+    made._transport = Transport(made)
+    return made
+
+
 @dataclass
 class Service:
     """A running service, and its admin's client."""
@@ -44,7 +86,7 @@ class Service:
     def client(self) -> TestClient:
         """A client that is not logged in. It runs in the service's loop: one of its own for each
         request took longer than most requests."""
-        made = TestClient(self.admin.app, base_url=BASE, raise_server_exceptions=False)
+        made = client_of(self.admin.app)
         made.portal = self.admin.portal
         return made
 
@@ -86,7 +128,7 @@ def service_of(settings: Settings, *, login: bool = True) -> Iterator[Service]:
     app.router.lifespan_context = lifespan_of(
         settings, lambda ctx, secrets: told.append((ctx, secrets))
     )
-    with TestClient(app, base_url=BASE, raise_server_exceptions=False) as admin:
+    with client_of(app) as admin:
         ctx, secrets = told[0]
         service = Service(ctx, secrets, admin)
         if secrets.admin_password is not None and login:
