@@ -48,6 +48,8 @@ def check_both_ways(hosts: list[Host], eventually: Eventually) -> None:
             publisher.flush()
         for _, reader in others:
             found = received(reader, len(sent))
+            others_messages = [m for m in found if not m.startswith(head)]
+            assert not others_messages
             assert sorted(found) == sorted(sent)
             for k in range(SESSIONS):
                 mine = [m for m in found if m.startswith(b"%s %d " % (head, k))]
