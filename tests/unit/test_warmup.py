@@ -196,3 +196,18 @@ def test_a_fresh_machine_compiles_what_the_first_message_needs(tmp_path: Path) -
         "b'second'",
         "durable ones: True",
     ]
+
+
+def test_kernels_may_take_cpu_for_so_long_and_a_busy_machine_any_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A limit of 600 s by the clock ended them where 30 other processes computed."""
+    (tmp_path / "endless.py").write_text("while True: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(warmup, "_KERNELS", "endless")
+    monkeypatch.setattr(warmup, "COMPILE_CPU_S", 1)
+    monkeypatch.setattr(warmup, "_COMPILING", compiling := warmup._Compiling())
+    monkeypatch.setattr(warmup, "_directory", lambda: tmp_path)
+    compiling.begin(("log",), 0)
+    with pytest.raises(TidecastError, match=r"do not compile: they took more than 1 s of CPU"):
+        compiling.wait(("log",), warmup._silent)

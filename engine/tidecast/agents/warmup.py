@@ -11,6 +11,8 @@ import atexit
 import contextlib
 import functools
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,8 @@ from tidecast.errors import TidecastError
 from tidecast.native.jit import build_directory
 
 Progress = Callable[[str, int, int], None]
-COMPILE_TIMEOUT_S = 600.0
+COMPILE_CPU_S = 600
+"""CPU that one process may take. 20 s are usual; on a busy machine they may last any time."""
 _LOOK_S = 0.2
 _KERNELS = "tidecast.agents.kernels"
 _BACKGROUND_NICE = 10
@@ -101,20 +104,21 @@ class _Child:
             stderr=self._words,
             text=True,
         )
+        with contextlib.suppress(ProcessLookupError):
+            limits = COMPILE_CPU_S, COMPILE_CPU_S + 5
+            resource.prlimit(self._process.pid, resource.RLIMIT_CPU, limits)
         threading.Thread(target=self._follow, name="tidecast-compiling", daemon=True).start()
 
     def _follow(self) -> None:
-        limit = threading.Timer(COMPILE_TIMEOUT_S, self.stop)
-        limit.daemon = True
-        limit.start()
         with self._process as process, self._words as words:
             assert process.stdout is not None
             for line in process.stdout:
                 _COMPILING.compiled(line.strip())
             code = process.wait()
-            limit.cancel()
             words.seek(0)
             problem = words.read().strip()[-2000:] or f"exit code {code}"
+            if code == -signal.SIGXCPU:
+                problem = f"they took more than {COMPILE_CPU_S} s of CPU"
         _COMPILING.ended(self, problem)
 
     def stop(self) -> None:
