@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,12 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import Eventually
-from tests.support.kafka import Bare, Served, batch_of, fetch_body, produce_body
+from tests.support.kafka import TIMEOUT_S, Bare, Served, batch_of, fetch_body, produce_body
 from tests.unit.test_kafka_keys import KEY, SECRET
 
 from tidecast.config.kafka import MIB
 from tidecast.events import KafkaClientRefused, KafkaThrottled
-from tidecast.kafka import connection, fetch
+from tidecast.kafka import connection, fetch, produce
+from tidecast.kafka.answers.sending import Sending
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.serving import Budget
@@ -179,6 +183,56 @@ def test_requests_of_many_items_share(served: Served, eventually: Eventually) ->
     eventually(lambda: items.used == 0, "nothing to be held")
     bare.close()
     other.close()
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
+    """Requests and answers to Produce that are in memory."""
+    found: weakref.WeakSet[Any] = weakref.WeakSet()
+    read_bytes, make_answer = asyncio.StreamReader.readexactly, produce._Answer.__init__
+
+    class Frame(bytearray):
+        __hash__ = object.__hash__  # type: ignore[assignment]
+
+    async def read(reader: asyncio.StreamReader, n: int) -> Frame:
+        frame = Frame(await read_bytes(reader, n))
+        found.add(frame)
+        return frame
+
+    def make(answer: Any, loop: asyncio.AbstractEventLoop) -> None:
+        make_answer(answer, loop)
+        found.add(answer)
+
+    monkeypatch.setattr(asyncio.StreamReader, "readexactly", read)
+    monkeypatch.setattr(produce._Answer, "__init__", make)
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 600])
+def test_a_request_is_gone_while_its_answer_is_sent(
+    served: Served,
+    kept: weakref.WeakSet[Any],
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+    n: int,
+) -> None:
+    bare, begun, read = served.bare(), threading.Event(), asyncio.Event()
+    send = Sending.send
+
+    async def slow(sending: Any, pieces: Any) -> None:
+        begun.set()
+        await read.wait()
+        await send(sending, pieces)
+
+    monkeypatch.setattr(Sending, "send", slow)
+    rows = [{"index": 0, "records": batch_of(bytes(1000)) if n == 1 else None}] * n
+    asked = produce_body("mine", 0, None) | {"topics": [{"name": "mine", "partitions": rows}]}
+    bare.send(tables.PRODUCE, 7, asked)
+    assert begun.wait(TIMEOUT_S)
+    eventually(lambda: not len(kept), "nothing of it to be kept while its answer is sent")
+    served.endpoint._server.call(read.set)
+    assert len(bare.answer(tables.PRODUCE, 7)[1]["responses"][0]["partition_responses"]) == n
+    bare.close()
 
 
 def test_nothing_is_described_twice(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from tests.conftest import Eventually
 from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batch_of
 
 from tidecast.config.kafka import KafkaConfig
@@ -134,6 +136,42 @@ def test_groups_are_listed_and_described(served: Served, bare: Bare) -> None:
     )
     assert left["members"][0]["error_code"] == 0
     assert "busy" not in served.endpoint.groups.coordinator.groups
+
+
+def _names_nobody(row: Any) -> bool:
+    return type(row) is dict and row.get("member_id") == "unheard-of"
+
+
+def test_a_member_that_waits_for_its_leader_keeps_no_request(
+    served: Served, bare: Bare, eventually: Eventually
+) -> None:
+    """A SyncGroup may name a member 65,000 times, and wait for an hour."""
+    members = [bare, served.bare()]
+    asked = {
+        "group_id": "waiting",
+        "session_timeout_ms": 600_000,
+        "rebalance_timeout_ms": 600_000,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"m"}],
+    }
+    for each in members:
+        each.send(tables.JOIN_GROUP, 3, asked)
+    joined = [each.answer(tables.JOIN_GROUP, 3)[1] for each in members]
+    (follower,) = [each for each in zip(members, joined, strict=True) if not each[1]["members"]]
+    body = {"group_id": "waiting"}
+    body |= {key: follower[1][key] for key in ("generation_id", "member_id")}
+    rows = [{"member_id": "unheard-of", "assignment": b""}] * 600
+    follower[0].send(tables.SYNC_GROUP, 3, body | {"assignments": rows})
+    del rows
+
+    def waits() -> bool:
+        group = served.endpoint.groups.coordinator.groups["waiting"]
+        return group.members[body["member_id"]].on_sync is not None
+
+    eventually(waits, "the follower to wait for its leader")
+    eventually(lambda: not any(_names_nobody(each) for each in gc.get_objects()), "no row kept")
+    members[1].close()
 
 
 def test_a_file_that_is_damaged_is_set_aside(tmp_path: Path) -> None:

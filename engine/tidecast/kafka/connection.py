@@ -14,8 +14,9 @@ import struct
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidecast.access import EVERYTHING, Access, printable
 from tidecast.kafka.answers.cache import Block, BlockCache
@@ -72,20 +73,27 @@ MADE_AGAIN = frozenset(
 )
 """Requests that only look. A long answer without room is made again when there is room for it."""
 WAITING = frozenset({tables.JOIN_GROUP, tables.SYNC_GROUP})
-"""Requests that wait for other clients, with few items, so they take no share."""
+"""Requests that wait for other clients. They keep none of their items, and take no share."""
 
 
 Work = Callable[[], Awaitable[Struct | None]]
 """Gives the answer itself, as a structure; it may be called again."""
 
 
-class _Begun(NamedTuple):
+@dataclass(slots=True)
+class _Begun:
     """A request under way: its bytes, those of them that all connections share, its items."""
 
     n_bytes: int
     shared: int
     items: int
-    turn: Turn
+    turn: Turn | None
+
+    async def answer(self) -> Pieces | None:
+        """Its answer, once. While it is sent the request is no more than these numbers."""
+        turn, self.turn = self.turn, None
+        assert turn is not None
+        return await turn()
 
 
 class Acceptor(Protocol):
@@ -227,27 +235,31 @@ class Connection:
     # --- requests ---------------------------------------------------------------------------------
 
     async def _read_all(self) -> None:
-        while True:
-            n = await self._read_length()
-            while self._turns and (
-                self._access is None
-                or len(self._turns) >= REQUESTS_MAX
-                or self._bytes + n > REQUESTS_BYTES_MAX
-            ):
-                self._answered.clear()
-                await self._answered.wait()
-            self._check_length(n)
-            shared = n if self._turns or n > FREE_BYTES else 0
-            if shared:
-                await self.endpoint.requests.take(shared)
-                self._shared += shared
-            async with asyncio.timeout(self._frame_s):
-                frame = await self._reader.readexactly(n)
-            await self.endpoint.room_to_decode()
-            self._bytes += n
-            items, turn = await self._begin(frame)
-            self._turns.append(_Begun(n, shared, items, turn))
+        while True:  # nothing of a request is kept here: the next one can be far away
+            self._turns.append(await self._next())
             self._asked.set()
+
+    async def _next(self) -> _Begun:
+        """Read the next request, when there is room for it, and begin it."""
+        n = await self._read_length()
+        while self._turns and (
+            self._access is None
+            or len(self._turns) >= REQUESTS_MAX
+            or self._bytes + n > REQUESTS_BYTES_MAX
+        ):
+            self._answered.clear()
+            await self._answered.wait()
+        self._check_length(n)
+        shared = n if self._turns or n > FREE_BYTES else 0
+        if shared:
+            await self.endpoint.requests.take(shared)
+            self._shared += shared
+        async with asyncio.timeout(self._frame_s):
+            frame = await self._reader.readexactly(n)
+        await self.endpoint.room_to_decode()
+        self._bytes += n
+        items, turn = await self._begin(frame)
+        return _Begun(n, shared, items, turn)
 
     @property
     def _frame_s(self) -> float:
@@ -390,8 +402,8 @@ class Connection:
             while not self._turns:
                 self._asked.clear()
                 await self._asked.wait()
-            n, shared, items, turn = self._turns[0]
-            pieces = await turn()
+            begun = self._turns[0]
+            pieces = await begun.answer()
             self._give_items()
             if pieces is not None:
                 self._sending_since_s = time.monotonic()
@@ -401,10 +413,10 @@ class Connection:
                 del pieces
             self._end_answer()
             self._turns.popleft()
-            self._bytes -= n
-            self._items -= items
-            self._shared -= shared
-            self.endpoint.requests.give(shared)
+            self._bytes -= begun.n_bytes
+            self._items -= begun.items
+            self._shared -= begun.shared
+            self.endpoint.requests.give(begun.shared)
             self._answered.set()
 
     async def _send(self, pieces: Pieces) -> None:

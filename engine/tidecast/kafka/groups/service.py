@@ -283,12 +283,14 @@ class GroupService:
             answer=_setter(answer),
         )
         self._busy.set()
+        asked.body.clear()  # the coordinator has copies; the answer can take an hour
         return await answer
 
     async def sync(self, asked: Request) -> Struct:
         """SyncGroup: answered when the leader has sent the assignments."""
         answer = _future()
         self.coordinator.sync(asked.body, time.monotonic(), _setter(answer))
+        asked.body.clear()
         return await answer
 
     async def heartbeat(self, asked: Request) -> Struct:
