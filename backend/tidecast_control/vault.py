@@ -11,8 +11,9 @@ import base64
 import hashlib
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -115,3 +116,37 @@ def vault_of(session: Session) -> Vault:
     """The vault of the service that a session belongs to."""
     found: Vault = session.info["vault"]
     return found
+
+
+Row = TypeVar("Row")
+
+
+def renew_rows(
+    session: Session,
+    rows: Iterable[Row],
+    places: Callable[[Row], Mapping[str, str]],
+    *,
+    forget: bool,
+) -> list[Row]:
+    """Seal the secrets of rows with the vault's first key. ``places``: of a row, field -> place.
+
+    Raises Unopened for a secret that no key opens; with ``forget`` returns the rows that have such
+    secrets, unchanged.
+    """
+    vault = vault_of(session)
+    lost = []
+    for row in rows:
+        try:
+            renewed = {
+                field: vault.renew(getattr(row, field), place)
+                for field, place in places(row).items()
+            }
+        except Unopened:
+            if not forget:
+                raise
+            lost.append(row)
+            continue
+        for field, text in renewed.items():
+            setattr(row, field, text)
+        session.add(row)
+    return lost

@@ -9,7 +9,7 @@ from tidecast_control.alerts.models import AlertRow, DeliveryRow, WebhookSecretR
 from tidecast_control.alerts.schemas import AlertRuleSpec
 from tidecast_control.alerts.webhook_address import is_masked, masked
 from tidecast_control.kit.problems import invalid
-from tidecast_control.vault import Unopened, vault_of
+from tidecast_control.vault import renew_rows, vault_of
 
 FIELDS = ("webhook", "webhook_secret")
 LOST = "failed: the URL is lost, give it again"
@@ -50,32 +50,22 @@ def reveal(session: Session, rule: str, shown: str) -> str | None:
 
 
 def reseal(session: Session, *, forget: bool) -> None:
-    """Seal with the vault's first key what is not, also calls that wait. Raises Unopened.
+    """Seal secrets with the vault's first key, also those of calls that wait. Raises Unopened.
 
-    ``forget``: what cannot be opened is deleted. Its rule then says that the URL is lost.
+    ``forget``: a secret that no key opens is deleted. Its rule then reports that the URL is lost.
     """
-    vault = vault_of(session)
-    for row in session.exec(select(WebhookSecretRow)).all():
-        try:
-            row.value = vault.renew(row.value, _place(row.rule, row.masked))
-            session.add(row)
-        except Unopened:
-            if not forget:
-                raise
-            session.delete(row)
-    for call in session.exec(select(DeliveryRow)).all():
-        try:
-            call.url = vault.renew(call.url, call_place(call.id, "url"))
-            call.secret = vault.renew(call.secret, call_place(call.id, "secret"))
-            session.add(call)
-        except Unopened:
-            if not forget:
-                raise
-            session.delete(call)
-            alert = session.get(AlertRow, call.alert)
-            if alert is not None:
-                alert.delivery = LOST
-                session.add(alert)
+    rows = session.exec(select(WebhookSecretRow)).all()
+    for row in renew_rows(
+        session, rows, lambda row: {"value": _place(row.rule, row.masked)}, forget=forget
+    ):
+        session.delete(row)
+    calls = session.exec(select(DeliveryRow)).all()
+    for call in renew_rows(session, calls, _call_places, forget=forget):
+        session.delete(call)
+        alert = session.get(AlertRow, call.alert)
+        if alert is not None:
+            alert.delivery = LOST
+            session.add(alert)
 
 
 def call_place(call: str, field: str) -> str:
@@ -85,3 +75,7 @@ def call_place(call: str, field: str) -> str:
 
 def _place(rule: str, shown: str) -> str:
     return f"webhook_secrets/{rule}/{shown}"
+
+
+def _call_places(call: DeliveryRow) -> dict[str, str]:
+    return {field: call_place(call.id, field) for field in ("url", "secret")}

@@ -13,7 +13,7 @@ from tidecast_control.kit import repository
 from tidecast_control.kit.problems import invalid
 from tidecast_control.mirrors.models import MirrorSecretRow
 from tidecast_control.mirrors.schemas import MirrorSpec
-from tidecast_control.vault import Unopened, vault_of
+from tidecast_control.vault import Unopened, renew_rows, vault_of
 
 MASK = re.compile(r"\*{8}-[0-9a-f]{12}")
 """Random: a digest of a short password says what it is."""
@@ -92,19 +92,15 @@ def forget(session: Session, mirror: str) -> None:
 
 
 def reseal(session: Session, *, forget: bool) -> None:
-    """Seal with the vault's first key what is not. Raises Unopened.
+    """Seal secrets with the vault's first key. Raises Unopened.
 
-    ``forget``: what cannot be opened is deleted. The mirror then says that it is lost.
+    ``forget``: a secret that no key opens is deleted. Its mirror then reports that it is lost.
     """
-    vault = vault_of(session)
-    for row in session.exec(select(MirrorSecretRow)).all():
-        try:
-            row.value = vault.renew(row.value, _place(row.mirror, row.field))
-            session.add(row)
-        except Unopened:
-            if not forget:
-                raise
-            session.delete(row)
+    rows = session.exec(select(MirrorSecretRow)).all()
+    for row in renew_rows(
+        session, rows, lambda row: {"value": _place(row.mirror, row.field)}, forget=forget
+    ):
+        session.delete(row)
 
 
 def _bound(spec: MirrorSpec, field: str) -> str:

@@ -20,7 +20,7 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
 from tidecast_control.kit.schemas import Plan
-from tidecast_control.vault import Unopened, vault_of
+from tidecast_control.vault import renew_rows, vault_of
 from tidecast_control.wire_keys import repository
 from tidecast_control.wire_keys.models import WireEpochRow
 from tidecast_control.wire_keys.schemas import WireEpoch, WireKeyState
@@ -122,20 +122,17 @@ def for_engines(session: Session) -> dict[str, list[dict[str, Any]]]:
 
 
 def reseal(session: Session, *, forget: bool) -> None:
-    """Seal with the vault's first key what is not. Raises `vault.Unopened`.
+    """Seal secrets with the vault's first key. Raises `vault.Unopened`.
 
     ``forget``: a transport with a secret that cannot be opened gets a new one, used at once.
     """
-    lost: dict[str, None] = {}
-    for row in repository.all_(session):
-        try:
-            row.secret = vault_of(session).renew(row.secret, _place(row.transport, row.epoch))
-        except Unopened:
-            if not forget:
-                raise
-            lost[row.transport] = None
-        session.add(row)
-    for name in lost:
+    lost = renew_rows(
+        session,
+        repository.all_(session),
+        lambda row: {"secret": _place(row.transport, row.epoch)},
+        forget=forget,
+    )
+    for name in dict.fromkeys(row.transport for row in lost):
         _next(session, name, repository.epochs(session, name, lock=True), at_once=True)
 
 
