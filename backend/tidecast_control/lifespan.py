@@ -27,6 +27,7 @@ from tidecast_control.faults import service as faults
 from tidecast_control.kit import repository
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.kit.wake import call_soon
 from tidecast_control.leases import moves
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
@@ -81,7 +82,7 @@ def lifespan_of(
             runner = Runner(db, place, settings.pipelines_max)
             mirrors = MirrorRunner(db, settings.data_dir, settings.mirrors_max)
             ctx = Context(settings, db, hub, feed, runner, mirrors)
-            ctx.changed = lambda: _soon(loop, hub.refresh)
+            ctx.changed = lambda: call_soon(loop, hub.refresh)
             app.state.context = ctx
             stack.callback(ctx.passwords.close)
             stack.push_async_callback(ctx.denials.flush_now)
@@ -91,11 +92,6 @@ def lifespan_of(
             yield
 
     return lifespan
-
-
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: the service stops
-        loop.call_soon_threadsafe(call)
 
 
 def _start_tasks(ctx: Context, postgres: EmbeddedPostgres | None) -> None:

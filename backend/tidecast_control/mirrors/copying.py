@@ -1,11 +1,9 @@
-"""One mirror on this service: its process, started again with back-off, and how it does."""
+"""One mirror on this service: its process, restarted with back-off, and its figures."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import random
 import signal
 import sys
 import time
@@ -16,7 +14,9 @@ from typing import Any
 
 import msgspec
 
+from tidecast.api.connecting import Backoff
 from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.process import Tail, error_of, signal_group
 from tidecast_control.mirrors.models import MirrorStateRow
 from tidecast_control.mirrors.schemas import MirrorProgress
 
@@ -25,7 +25,8 @@ RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
 TERMINATE_S = 12.0
 QUIET_S = 15.0
 """An error is over when records come, or after so long without one more attempt."""
-SAMPLES, EVENTS_MAX, TEXT_CHARS_MAX, LINE_BYTES_MAX = 600, 20, 1000, 8 << 20
+SAMPLES, EVENTS_MAX = 600, 20
+TEXT_CHARS_MAX, LINE_BYTES_MAX, ERRORS_BYTES_MAX = 1000, 8 << 20, 4096
 RATE_SAMPLES = 5
 COUNTS = ("records", "bytes", "repeated", "gone", "retries")
 AWAY = ("SourceAway", "EngineAway", "TargetAway")
@@ -42,7 +43,7 @@ class Copy:
         command: Sequence[str] = COMMAND,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``before``: how it did until now."""
+        """``before``: its figures so far."""
         self.job = job
         self._command, self._clock_s = command, clock_s
         self.figures: dict[str, Any] = {
@@ -55,18 +56,16 @@ class Copy:
         """(time, rate, lag, records) of each second."""
         self._retry = asyncio.Event()
         self._tried_s = self._retries = 0.0
-        self._tries = 0
+        self._backoff = Backoff(RETRY_S_MIN, RETRY_S_MAX)
         self.process: asyncio.subprocess.Process | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled; then the process is ended."""
+        """Run until cancelled; then end the process."""
         try:
             while True:
                 self._retry.clear()
                 await self._once()
-                wait_s = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self._tries, 10))
-                wait_s *= random.uniform(0.75, 1.25)
-                self._tries += 1
+                wait_s = self._backoff.next_s()
                 self.figures["failures"] += 1
                 self.figures |= {"state": "waiting", "rate": 0.0, "started_at": None}
                 self.figures["retry_at"] = utc_now() + timedelta(seconds=wait_s)
@@ -77,7 +76,7 @@ class Copy:
 
     def retry(self) -> None:
         """Do not wait any longer after an error."""
-        self._tries = 0
+        self._backoff.clear()
         self._retry.set()
 
     def progress(self, mirror: str) -> MirrorProgress:
@@ -108,8 +107,8 @@ class Copy:
             self._fail(f"it does not start: {problem}")
             return
         assert process.stdin is not None
-        assert process.stderr is not None
-        errors = asyncio.create_task(_tail(process.stderr))
+        errors = Tail(ERRORS_BYTES_MAX)
+        reading = asyncio.create_task(errors.read(process.stderr))
         failed = False
         try:
             with contextlib.suppress(ConnectionError):
@@ -120,12 +119,12 @@ class Copy:
         finally:
             if process.returncode is None:
                 await self._end()
-            said = await errors
+            await reading
         if not failed:
-            self._fail(_end_of(process.returncode, said))
+            self._fail(error_of(process.returncode, errors.text))
 
     async def _read(self, process: asyncio.subprocess.Process) -> bool:
-        """Take what it says until it ends. Whether it said why."""
+        """Take its output until it ends. True: it gave the reason of its end."""
         assert process.stdout is not None
         failed = False
         while True:
@@ -142,7 +141,7 @@ class Copy:
                 continue
 
     async def _end(self) -> None:
-        """By the end of its input, so that it writes its position; else by SIGKILL."""
+        """Close its input, so that it writes its position and ends; else kill it."""
         process, self.process = self.process, None
         if process is None or process.returncode is not None:
             return
@@ -153,14 +152,13 @@ class Copy:
                 await self._read(process)  # it counts records until its end
                 await process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             await process.wait()
 
-    # --- what it says -----------------------------------------------------------------------------
+    # --- its output -------------------------------------------------------------------------------
 
     def _take(self, said: dict[str, Any]) -> bool:
-        """One object of its output. Whether it is the reason of its end."""
+        """Take an object of its output. True: it is the reason of its end."""
         event = str(said["event"])
         if event == "progress":
             self._progress(said)
@@ -186,7 +184,8 @@ class Copy:
         if self.figures["state"] != "running":
             self.figures |= {"state": "running", "started_at": utc_now()}
         if said["queues"] and (moved or now_s - self._tried_s > QUIET_S):
-            self.figures["error"], self._tries = "", 0
+            self.figures["error"] = ""
+            self._backoff.clear()
         self._samples.append((at_s, self._rate(at_s), self.figures["lag"], counts["records"]))
         self.figures["rate"] = self._samples[-1][1]
 
@@ -194,7 +193,7 @@ class Copy:
         return int(self.figures["records"]) + int(self.figures["repeated"])
 
     def _rate(self, at_s: float) -> float:
-        """Over the last seconds."""
+        """Records a second over the last seconds."""
         recent = [row for row in self._samples if at_s - row[0] < RATE_SAMPLES + 1]
         if not recent:
             return 0.0
@@ -204,18 +203,3 @@ class Copy:
 
     def _fail(self, why: str) -> None:
         self.figures |= {"error": why[:TEXT_CHARS_MAX], "error_at": utc_now(), "rate": 0.0}
-
-
-async def _tail(stream: asyncio.StreamReader) -> str:
-    kept = b""
-    while data := await stream.read(64 << 10):
-        kept = (kept + data)[-4096:]
-    return kept.decode("utf-8", "replace").replace("\x00", "")
-
-
-def _end_of(code: int | None, said: str) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"its process was ended by {signal.Signals(-code).name}"
-    lines = [line for line in said.splitlines() if line.strip()]
-    return lines[-1] if lines else f"its process ended with status {code}"

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tidecast_control.db import Database
 from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.wake import Wake
 from tidecast_control.mirrors import repository, service
 from tidecast_control.mirrors.copying import COMMAND, Copy
 from tidecast_control.mirrors.models import MirrorStateRow
@@ -31,7 +32,7 @@ log = logging.getLogger("tidecast.control")
 
 TICK_S, IDLE_S, LEASE_S, RELEASE_S = 1.0, 2.0, 15.0, 5.0
 Wanted = dict[str, tuple[bytes, MirrorStateRow]]
-"""(job, how it did until now) of each mirror that is held."""
+"""(job, figures so far) of each mirror that this service holds."""
 
 
 class MirrorRunner:
@@ -48,8 +49,7 @@ class MirrorRunner:
     ) -> None:
         self.command, self.holder = command, str(uuid.uuid4())
         self._db, self._data_dir, self._max, self._tick_s = db, data_dir, mirrors_max, tick_s
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wake = asyncio.Event()
+        self._wake = Wake()
         self.copies: dict[str, Copy] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ending: set[str] = set()
@@ -59,7 +59,7 @@ class MirrorRunner:
 
     def wake(self) -> None:
         """Look at the mirrors now. From any thread."""
-        self._soon(self._wake.set)
+        self._wake.set()
 
     def retry(self, mirror: str) -> None:
         """Let a mirror that waits after an error try now. From any thread."""
@@ -69,21 +69,16 @@ class MirrorRunner:
                 self.copies[mirror].retry()
             self._wake.set()
 
-        self._soon(again)
+        self._wake.soon(again)
 
     def progress_of(self, mirror: str) -> MirrorProgress:
         """The last minutes of a mirror, if it runs here."""
         copy = self.copies.get(mirror)
         return MirrorProgress(mirror=mirror) if copy is None else copy.progress(mirror)
 
-    def _soon(self, call: Callable[[], object]) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the service stops
-                self._loop.call_soon_threadsafe(call)
-
     async def run(self, turn: Turn) -> None:
         """Keep the mirrors running, for ever."""
-        self._loop = asyncio.get_running_loop()
+        self._wake.attach()
         try:
             while True:
                 self._wake.clear()
@@ -97,12 +92,11 @@ class MirrorRunner:
                     turn.failed(problem)
                 turn.done()
                 wait_s = self._tick_s if self.copies else max(self._tick_s, IDLE_S)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), wait_s)
+                await self._wake.wait(wait_s)
         finally:
             await self._stop(list(self.copies))
 
-    # --- which run --------------------------------------------------------------------------------
+    # --- choosing ---------------------------------------------------------------------------------
 
     def _take(self) -> tuple[Wanted, list[Exception]]:
         wanted: Wanted = {}
@@ -149,7 +143,7 @@ class MirrorRunner:
                 self._tasks[name] = asyncio.create_task(self.copies[name].run(), name=name)
 
     async def _stop(self, names: Sequence[str]) -> None:
-        """End mirrors, keep how they did, and let other services have them."""
+        """End mirrors, store their figures, and release them to other services."""
         if not names:
             return
         for name in names:
@@ -173,7 +167,7 @@ class MirrorRunner:
             await asyncio.wait_for(run_in_threadpool(release), RELEASE_S)
 
     def _keep(self) -> None:
-        """Write what changed."""
+        """Store the figures that changed."""
         changed = {
             name: dict(copy.figures)
             for name, copy in self.copies.items()

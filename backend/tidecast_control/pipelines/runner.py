@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +23,8 @@ from sqlmodel import Session
 from tidecast_control.db import Database
 from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.process import Tail, error_of, signal_group
+from tidecast_control.kit.wake import Wake
 from tidecast_control.pipelines import repository, service
 from tidecast_control.pipelines.jobs import Command, Place, command_of, rows_of
 from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
@@ -42,32 +42,13 @@ CommandOf = Callable[[Mapping[str, Any], Place], Command]
 
 
 @dataclass
-class _Tail:
-    """The last bytes of a stream."""
-
-    bytes_max: int
-    kept: bytearray = field(default_factory=bytearray)
-    total: int = 0
-
-    def add(self, data: bytes) -> None:
-        self.total += len(data)
-        self.kept += data
-        if len(self.kept) > self.bytes_max:
-            del self.kept[: -self.bytes_max]
-
-    @property
-    def text(self) -> str:
-        return self.kept.decode("utf-8", "replace").replace("\x00", "")
-
-
-@dataclass
 class _Active:
     """A run that is under way."""
 
     run: PipelineRunRow
     process: asyncio.subprocess.Process
-    errors: _Tail = field(default_factory=lambda: _Tail(LOG_BYTES_MAX))
-    output: _Tail = field(default_factory=lambda: _Tail(REPORT_BYTES_MAX))
+    errors: Tail = field(default_factory=lambda: Tail(LOG_BYTES_MAX))
+    output: Tail = field(default_factory=lambda: Tail(REPORT_BYTES_MAX))
     why: str = ""
     """Why it was ended; "" = it ended by itself."""
 
@@ -86,19 +67,18 @@ class Runner:
         self.place = place
         self._db, self._command, self._tick_s = db, command, tick_s
         self._runs_max, self._lease_s = runs_max, LEASE_S
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wake = asyncio.Event()
+        self._wake = Wake()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._active: dict[str, _Active] = {}
         """Runs that have a process. Both by the run's id."""
 
     def wake(self) -> None:
         """Look for work now. From any thread."""
-        self._soon(self._wake.set)
+        self._wake.set()
 
     def end(self, run: str) -> None:
         """End a run, if its process is one of this service. From any thread."""
-        self._soon(lambda: self._terminate(run, "stopped"))
+        self._wake.soon(lambda: self._terminate(run, "stopped"))
 
     def log_of(self, run: str) -> PipelineLog | None:
         """The output so far of a run whose process is one of this service."""
@@ -107,14 +87,9 @@ class Runner:
             return None
         return PipelineLog(run=run, text=active.errors.text, bytes=active.errors.total)
 
-    def _soon(self, call: Callable[[], None]) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the service stops
-                self._loop.call_soon_threadsafe(call)
-
     async def run(self, turn: Turn) -> None:
-        """Start what is due, for ever."""
-        self._loop = asyncio.get_running_loop()
+        """Start the runs that are due, for ever."""
+        self._wake.attach()
         try:
             while True:
                 self._wake.clear()
@@ -127,8 +102,7 @@ class Runner:
                 for problem in problems:
                     turn.failed(problem)
                 turn.done()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._tick_s)
+                await self._wake.wait(self._tick_s)
         finally:
             for task in self._tasks.values():
                 task.cancel()
@@ -151,14 +125,14 @@ class Runner:
                 self._terminate(run, "stopped")
 
     def _ended(self) -> list[Exception]:
-        """Forget the tasks that have ended: the failures of those that no run explains."""
+        """Forget the tasks that have ended; their failures that no run explains."""
         ended = [run for run, task in self._tasks.items() if task.done()]
         tasks = [self._tasks.pop(run) for run in ended]
         problems = [task.exception() for task in tasks if not task.cancelled()]
         return [each for each in problems if isinstance(each, Exception)]
 
     async def _stored(self, work: Callable[[], Any]) -> Any:
-        """``work`` in a thread; again and again while Postgres is away."""
+        """Do ``work`` in a thread, repeated while Postgres is unreachable."""
         while True:
             try:
                 return await run_in_threadpool(work)
@@ -166,21 +140,20 @@ class Runner:
                 log.warning("pipelines: %s", str(problem).splitlines()[0])
                 await asyncio.sleep(RETRY_S)
 
-    # --- what to run ------------------------------------------------------------------------------
+    # --- choosing ---------------------------------------------------------------------------------
 
     def _forget_lost(self, session: Session) -> None:
-        """Runs of a service that was killed: their processes are ended, if they are theirs."""
+        """End the runs of services that were killed, and the processes that they left."""
         for row in repository.lost(session):
             if row.pid is not None and start_of(row.pid) == row.pid_start is not None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(row.pid, signal.SIGKILL)
+                signal_group(row.pid, signal.SIGKILL)
             row.state, row.finished_at = "lost", utc_now()
             row.error = "the service ended while it ran"
             session.add(row)
         session.flush()
 
     def _take(self) -> tuple[list[PipelineRunRow], list[Exception]]:
-        """Queue what is due by its schedule; those to run, and rows that cannot be read."""
+        """Queue the pipelines that are due; the runs to start, and rows that cannot be read."""
         problems: list[Exception] = []
         room = max(self._runs_max - sum(not task.done() for task in self._tasks.values()), 0)
         with self._db.begin() as session:
@@ -215,7 +188,7 @@ class Runner:
                 start_new_session=True,
             )
         except (OSError, KeyError, TypeError, ValueError) as problem:
-            await self._keep(row, _Tail(0), state="failed", error=f"cannot start: {problem!r}")
+            await self._keep(row, Tail(0), state="failed", error=f"cannot start: {problem!r}")
             return
         active = self._active[row.id] = _Active(row, process)
         try:
@@ -233,7 +206,7 @@ class Runner:
         pid = active.process.pid
         values = {"pid": pid, "pid_start": start_of(pid)}
         reading = asyncio.gather(
-            _read(active.process.stdout, active.output), _read(active.process.stderr, active.errors)
+            active.output.read(active.process.stdout), active.errors.read(active.process.stderr)
         )
         if not await self._stored(lambda: self._change(active.run.id, values)):
             active.why = NOT_HELD
@@ -255,22 +228,22 @@ class Runner:
         active = self._active.get(run)
         if active is not None and not active.why and active.process.returncode is None:
             active.why = why
-            _signal(active.process, signal.SIGTERM)
+            signal_group(active.process.pid, signal.SIGTERM)
             asyncio.get_running_loop().call_later(
-                TERMINATE_S, lambda: _signal(active.process, signal.SIGKILL)
+                TERMINATE_S, signal_group, active.process.pid, signal.SIGKILL
             )
 
     async def _kill(self, active: _Active) -> None:
-        _signal(active.process, signal.SIGTERM)
+        signal_group(active.process.pid, signal.SIGTERM)
         try:
             await asyncio.wait_for(active.process.wait(), TERMINATE_S)
         except TimeoutError:
-            _signal(active.process, signal.SIGKILL)
+            signal_group(active.process.pid, signal.SIGKILL)
             await active.process.wait()
-        _signal(active.process, signal.SIGKILL)  # what it started and left behind
+        signal_group(active.process.pid, signal.SIGKILL)  # what it started and left behind
 
     async def _finish(self, active: _Active) -> None:
-        _signal(active.process, signal.SIGKILL)
+        signal_group(active.process.pid, signal.SIGKILL)
         code = active.process.returncode
         result = _result_of(active.output)
         report = result.get("report") if code == 0 else None
@@ -283,10 +256,11 @@ class Runner:
         elif code == 0:
             values["state"] = "done"
         else:
-            values |= {"state": "failed", "error": _error(active.errors.text, code)}
+            error = error_of(code, active.errors.text)[:ERROR_CHARS_MAX]
+            values |= {"state": "failed", "error": error}
         await self._keep(active.run, active.errors, **values)
 
-    async def _keep(self, run: PipelineRunRow, said: _Tail, **values: Any) -> None:
+    async def _keep(self, run: PipelineRunRow, said: Tail, **values: Any) -> None:
         def keep() -> None:
             with self._db.begin() as session:
                 repository.change(session, run.id, finished_at=utc_now(), **values)
@@ -296,20 +270,8 @@ class Runner:
         await self._stored(keep)
 
 
-async def _read(stream: asyncio.StreamReader | None, tail: _Tail) -> None:
-    assert stream is not None
-    while data := await stream.read(64 << 10):
-        tail.add(data)
-
-
-def _signal(process: asyncio.subprocess.Process, number: int) -> None:
-    """To the whole group: Spark is several processes."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-
-
-def _result_of(output: _Tail) -> dict[str, Any]:
-    """The job's own result, as docs/SPARK.md has it; None, if it printed none."""
+def _result_of(output: Tail) -> dict[str, Any]:
+    """The job's own result, as in docs/SPARK.md; empty if it printed none."""
     try:
         result = msgspec.json.decode(bytes(output.kept))
     except msgspec.MsgspecError:
@@ -321,14 +283,8 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
 
 
-def _error(text: str, code: int | None) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    last = re.sub("^[Ee]rror: ", "", lines[-1]) if lines else ""
-    return (last or f"it ended with status {code}")[:ERROR_CHARS_MAX]
-
-
 def start_of(pid: int) -> int | None:
-    """When a process began, in ticks since boot: a later one of this number has another."""
+    """When a process began, in ticks since boot: a later process with this id has another."""
     try:
         raw = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
     except OSError:
