@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from tests.project import select
+from tests.syntax import nodes, statements
 
 ENGINE = "engine/"
 
@@ -32,7 +33,7 @@ def package_of(module: str, modules: Mapping[str, str]) -> str:
 def imported(tree: ast.AST, modules: Mapping[str, str]) -> set[str]:
     """Modules of ours that a text imports, wherever the import stands."""
     found = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -86,9 +87,11 @@ def siblings(modules: Mapping[str, str]) -> Counter[str]:
 
 def type_imports_of_parents(module: str, text: str, modules: Mapping[str, str]) -> list[str]:
     """Imports under ``TYPE_CHECKING`` of modules that lie in a package above the module's own."""
+    if "TYPE_CHECKING" not in text:
+        return []
     own = package_of(module, modules)
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for other in imported(ast.Module(node.body, []), modules):
                 package = package_of(other, modules)
@@ -99,12 +102,12 @@ def type_imports_of_parents(module: str, text: str, modules: Mapping[str, str]) 
 
 def _own_attributes(tree: ast.Module) -> Iterator[str]:
     """Attributes that classes of a module declare or set on themselves."""
-    for cls in ast.walk(tree):
+    for cls in nodes(tree):
         if isinstance(cls, ast.ClassDef):
             for line in cls.body:
                 if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                     yield line.target.id
-            for node in ast.walk(cls):
+            for node in nodes(cls):
                 if (
                     isinstance(node, ast.Attribute)
                     and isinstance(node.ctx, ast.Store)
@@ -120,7 +123,7 @@ def foreign_writes(text: str) -> Counter[str]:
     own = set(_own_attributes(tree))
     return Counter(
         ast.unparse(node)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store | ast.Del)
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
@@ -130,8 +133,10 @@ def foreign_writes(text: str) -> Counter[str]:
 
 def guesses(text: str) -> set[str]:
     """Names that ``hasattr``, or ``getattr`` with a default, look for, and uses of ``__dict__``."""
-    found = set()
-    for node in ast.walk(ast.parse(text)):
+    found: set[str] = set()
+    if not any(name in text for name in ("hasattr", "getattr", "__dict__")):
+        return found
+    for node in nodes(ast.parse(text)):
         if isinstance(node, ast.Attribute) and node.attr == "__dict__":
             found.add("__dict__")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

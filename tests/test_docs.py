@@ -18,6 +18,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tests.project import ROOT, Rule, complaints, files, select
+from tests.syntax import nodes, statements
 
 
 def _fences(text: str, *languages: str) -> Iterator[tuple[int, str]]:
@@ -260,7 +261,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.lineno, str(node.value.value)
 
@@ -300,9 +301,9 @@ def page_texts(text: str) -> Iterator[tuple[int, str]]:
 
 def messages(text: str) -> Iterator[tuple[int, str]]:
     """(line, text) of each text of several words in a module: errors, descriptions of fields."""
-    tree = ast.parse(text)
-    quoted = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    found = nodes(ast.parse(text))
+    quoted = {id(node.value) for node in found if isinstance(node, ast.Expr)}
+    for node in found:
         if not isinstance(node, ast.Constant) or id(node) in quoted:
             continue
         if isinstance(node.value, str) and node.value.count(" ") > 1:
@@ -311,7 +312,7 @@ def messages(text: str) -> Iterator[tuple[int, str]]:
 
 def api_docstrings(text: str) -> Iterator[tuple[int, str]]:
     """(line, text) of what /api/v1/openapi.json shows of a module of routes or schemas."""
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             said = ast.get_docstring(node)
             if said and not node.name.startswith("_"):

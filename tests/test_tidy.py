@@ -24,6 +24,7 @@ from tests.structure import (
     twin_classes,
     type_imports_of_parents,
 )
+from tests.syntax import nodes, statements
 
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
@@ -46,7 +47,7 @@ def _tree(text: str, *names: str) -> ast.Module:
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
     """(name bound here, dotted name it stands for, line) of every import, wherever it stands."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound = alias.asname or alias.name.partition(".")[0]
@@ -63,7 +64,7 @@ def _uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
     for name, dotted, line in _imports(tree):
         bound[name] = dotted
         yield dotted, line
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute):
             parts = [node.attr]
             value = node.value
@@ -120,7 +121,7 @@ def function_length(path: str, text: str) -> list[str]:
 def no_print(path: str, text: str) -> list[str]:
     return [
         f"{node.lineno}: print(); use rich, click.echo or a counter"
-        for node in ast.walk(_tree(text, "print"))
+        for node in nodes(_tree(text, "print"))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("print", "pprint")
@@ -135,7 +136,7 @@ def no_sleep(path: str, text: str) -> list[str]:
     tree = _tree(text, "sleep")
     yields = {
         node.func.lineno
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call)
         and len(node.args) == 1
         and isinstance(node.args[0], ast.Constant)
@@ -150,7 +151,7 @@ def no_sleep(path: str, text: str) -> list[str]:
 
 def no_hidden_sleep(path: str, text: str) -> list[str]:
     """An event that nobody can set, waited for with a timeout; a browser's page that pauses."""
-    calls = [node for node in ast.walk(_tree(text, "wait")) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes(_tree(text, "wait")) if isinstance(node, ast.Call)]
     return [
         f"{node.lineno}: {ast.unparse(node.func)}; wait on an event that comes, or use `eventually`"
         for node in calls
@@ -176,7 +177,7 @@ def requests_name_their_timeout(path: str, text: str) -> list[str]:
     """By itself httpx waits for 5 s, which a service beside other load may need."""
     return [
         f"{node.lineno}: {ast.unparse(node.func)} without a timeout; 5 s is too short beside load"
-        for node in ast.walk(_tree(text, "httpx"))
+        for node in nodes(_tree(text, "httpx"))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in REQUESTS
         and "timeout" not in {each.arg for each in node.keywords}
@@ -205,7 +206,7 @@ def kernels_take_few_arguments(path: str, text: str) -> list[str]:
     return [
         f"{node.lineno}: {node.name} takes {len(node.args.args)} arguments, "
         f"{KERNEL_ARGUMENTS_MAX} at most; pass a Span, a NamedTuple or an array of words"
-        for node in ast.walk(_tree(text, *KERNELS))
+        for node in nodes(_tree(text, *KERNELS))
         if isinstance(node, ast.FunctionDef)
         and any(ast.unparse(each) in KERNELS for each in node.decorator_list)
         and len(node.args.args) > KERNEL_ARGUMENTS_MAX
@@ -238,7 +239,7 @@ def no_probing_of_links(path: str, text: str) -> list[str]:
     """`Link` states its whole contract: nobody asks an implementation for more."""
     return [
         f"{node.lineno}: {node.func.id} of a link; put it into tidecast.api.link.Link"
-        for node in ast.walk(_tree(text, *PROBES))
+        for node in nodes(_tree(text, *PROBES))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in PROBES
@@ -302,7 +303,7 @@ ALIAS_CHARS_MIN = 3
 def no_short_aliases(path: str, text: str) -> list[str]:
     return [
         f"{node.lineno}: {dotted} as {alias.asname}; import it by its name"
-        for node in ast.walk(_tree(text, " as "))
+        for node in statements(_tree(text, " as "))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
         for dotted in [f"{getattr(node, 'module', None) or ''}.{alias.name}".strip(".")]
