@@ -46,7 +46,8 @@ interface Props {
   /** Of a new one that nobody names. */
   newName?: string;
   nameHint?: string;
-  title: string;
+  /** Of its dialog; by default it names the resource, or the kind of a new one. */
+  title?: string;
   lead?: ReactNode;
   /** What the button of a new one says. */
   create?: string;
@@ -183,7 +184,7 @@ export function ResourceEditor(props: Props) {
   return (
     <Editor
       {...(props.shape ? { shape: props.shape } : {})}
-      title={props.title}
+      title={props.title ?? (editing ? `Edit ${edited}` : `Create a ${word}`)}
       lead={props.lead}
       onClose={onClose}
       action={{ method: write.method, path: pathOf(kind, name), body }}

@@ -1,15 +1,21 @@
 import type { UseQueryResult } from "@tanstack/react-query";
 import { type LucideIcon, Pencil, Plus } from "lucide-react";
-import type { ComponentProps, ReactNode } from "react";
+import { type ComponentProps, type ComponentType, type ReactNode, useState } from "react";
+import { ActionButton } from "./action-button";
 import { Button } from "./button";
 import { Card } from "./card";
-import { CopyAs } from "./copy-as";
 import { Page } from "./page";
 import { Empty, Failed, Loading } from "./states";
 import { type Column, Table } from "./table";
 
 interface Named {
   metadata: { name: string };
+}
+
+interface Search {
+  /** The chosen resource. */
+  name?: string | undefined;
+  create?: true | undefined;
 }
 
 interface Props<T extends Named> {
@@ -21,22 +27,30 @@ interface Props<T extends Named> {
   /** What a resource is for, while there is none. */
   about: ReactNode;
   list: UseQueryResult<{ items: unknown[] }>;
-  rows: T[];
-  columns: Column<T>[];
-  /** Opens the form; without it the session may not create resources. */
-  onCreate?: () => void;
-  onChoose: (name: string) => void;
+  /** Their actions edit a row; without `onEdit` the session may not change resources. */
+  columns: (onEdit: ((row: T) => void) | undefined) => Column<T>[];
+  /** The session may create and change resources. */
+  may: boolean;
+  editor: ComponentType<{ name?: string; onClose: () => void; onSaved?: (name: string) => void }>;
+  search: Search;
+  onSearch: (search: Search) => void;
   /** Above the list. */
   notice?: ReactNode;
-  /** Below the list, once it is here. */
-  children?: ReactNode;
+  /** Below the list, once it is here; the chosen resource first. */
+  children?: (chosen: T | undefined) => ReactNode;
 }
 
-/** A page of resources that run: their table, a button for a new one, and the chosen one below. */
+/** A page of resources that run: their table, the form of one, and the chosen one below. */
 export function ResourceList<T extends Named>(props: Props<T>) {
-  const { title, noun, list, rows } = props;
-  const create = props.onCreate && (
-    <Button look="primary" icon={Plus} onClick={props.onCreate}>
+  const { title, noun, list, may, search, onSearch, editor: Editor } = props;
+  const [edited, setEdited] = useState<T | null>(null);
+  const rows = (list.data?.items ?? []) as T[];
+  const create = may && (
+    <Button
+      look="primary"
+      icon={Plus}
+      onClick={() => onSearch({ name: search.name, create: true })}
+    >
       Create {noun}
     </Button>
   );
@@ -55,15 +69,22 @@ export function ResourceList<T extends Named>(props: Props<T>) {
             ) : (
               <Table
                 label={title}
-                columns={props.columns}
+                columns={props.columns(may ? setEdited : undefined)}
                 rows={rows}
                 rowKey={(row) => row.metadata.name}
-                onRow={(row) => props.onChoose(row.metadata.name)}
+                onRow={(row) => onSearch({ name: row.metadata.name })}
               />
             )}
           </Card>
-          {props.children}
+          {props.children?.(rows.find((row) => row.metadata.name === search.name))}
         </div>
+      )}
+      {edited && <Editor name={edited.metadata.name} onClose={() => setEdited(null)} />}
+      {may && search.create && (
+        <Editor
+          onClose={() => onSearch({ name: search.name })}
+          onSaved={(name) => onSearch({ name })}
+        />
       )}
     </Page>
   );
@@ -90,19 +111,17 @@ export const errorColumn = <T extends Named>(
   ),
 });
 
-/** The actions of a row: its own, edit, and the same as a command. */
+/** The actions of a row: its own, the same as a command, and edit. */
 export function RowActions({
   name,
   verb,
   onEdit,
-  copy,
-  ...button
+  ...action
 }: {
   name: string;
   verb: string;
   onEdit: () => void;
-  copy: ComponentProps<typeof CopyAs>["action"];
-} & Pick<ComponentProps<typeof Button>, "icon" | "busy" | "disabled" | "title" | "onClick">) {
+} & ComponentProps<typeof ActionButton>) {
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: it only keeps its buttons' clicks from the row
     // biome-ignore lint/a11y/useKeyWithClickEvents: it only keeps its buttons' clicks from the row
@@ -110,13 +129,12 @@ export function RowActions({
       className="flex items-center justify-end gap-1"
       onClick={(event) => event.stopPropagation()}
     >
-      <Button size="sm" aria-label={`${verb} ${name}`} {...button}>
+      <ActionButton aria-label={`${verb} ${name}`} {...action}>
         {verb}
-      </Button>
+      </ActionButton>
       <Button size="sm" look="quiet" icon={Pencil} aria-label={`Edit ${name}`} onClick={onEdit}>
         Edit
       </Button>
-      <CopyAs small action={copy} />
     </span>
   );
 }

@@ -11,14 +11,13 @@ import {
   type Silence,
   silencesQuery,
 } from "@/api/queries";
-import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { compact, duration } from "@/lib/format";
 import { ago, dateTime, useZone } from "@/lib/time";
+import { ActionButton } from "@/ui/action-button";
 import { Badge, StateBadge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
-import { CopyAs } from "@/ui/copy-as";
 import { Page } from "@/ui/page";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
@@ -230,7 +229,6 @@ function Target({ pattern }: { pattern: string }) {
 
 function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (name: string) => void }) {
   const may = useMay()("alert_rules:write");
-  const { busy, act } = useAct();
   const columns: Column<AlertRule>[] = [
     { id: "name", head: "Rule", cell: (row) => <b className="font-medium">{row.metadata.name}</b> },
     {
@@ -289,28 +287,21 @@ function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (name: string) =
       cell: (row) =>
         may && (
           <span className="inline-flex gap-1">
-            <Button
-              size="sm"
-              busy={busy}
-              onClick={() =>
-                act(() =>
-                  http.PATCH("/api/v1/alert-rules/{name}", {
-                    params: { path: { name: row.metadata.name } },
-                    body: wanted<Schemas["MergePatch"]>({ spec: { enabled: !row.spec.enabled } }),
-                  }),
-                )
+            <ActionButton
+              run={() =>
+                http.PATCH("/api/v1/alert-rules/{name}", {
+                  params: { path: { name: row.metadata.name } },
+                  body: wanted<Schemas["MergePatch"]>({ spec: { enabled: !row.spec.enabled } }),
+                })
               }
-            >
-              {row.spec.enabled ? "Switch off" : "Switch on"}
-            </Button>
-            <CopyAs
-              small
-              action={{
+              copy={{
                 method: "PATCH",
                 path: `/api/v1/alert-rules/${row.metadata.name}`,
                 body: { spec: { enabled: !row.spec.enabled } },
               }}
-            />
+            >
+              {row.spec.enabled ? "Switch off" : "Switch on"}
+            </ActionButton>
             <Button
               size="sm"
               onClick={() => onRule(row.metadata.name)}
@@ -343,7 +334,6 @@ function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (name: string) =
 function Silences({ silences }: { silences: Silence[] }) {
   const may = useMay()("silences:write");
   const zone = useZone();
-  const { busy, act } = useAct();
   const columns: Column<Silence>[] = [
     {
       id: "state",
@@ -371,25 +361,17 @@ function Silences({ silences }: { silences: Silence[] }) {
       cell: (row) =>
         may && (
           <span className="inline-flex gap-1">
-            <Button
-              size="sm"
-              busy={busy}
-              onClick={() =>
-                act(
-                  () =>
-                    http.DELETE("/api/v1/silences/{name}", {
-                      params: { path: { name: row.metadata.name } },
-                    }),
-                  "The silence has ended",
-                )
+            <ActionButton
+              run={() =>
+                http.DELETE("/api/v1/silences/{name}", {
+                  params: { path: { name: row.metadata.name } },
+                })
               }
+              done="The silence has ended"
+              copy={{ method: "DELETE", path: `/api/v1/silences/${row.metadata.name}` }}
             >
               End
-            </Button>
-            <CopyAs
-              small
-              action={{ method: "DELETE", path: `/api/v1/silences/${row.metadata.name}` }}
-            />
+            </ActionButton>
           </span>
         ),
     },

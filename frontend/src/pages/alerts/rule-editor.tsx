@@ -86,7 +86,6 @@ export function RuleEditor({ name, onClose }: { name?: string; onClose: () => vo
     <ResourceEditor
       kind="alert_rule"
       name={name}
-      title={name ? `Edit ${name}` : "Create a rule"}
       fields={FIELDS}
       fresh={FRESH}
       deleting="The rule is no longer evaluated; its open alerts are resolved."

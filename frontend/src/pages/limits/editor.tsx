@@ -45,7 +45,6 @@ export function PolicyEditor({ name, onClose }: { name?: string; onClose: () => 
     <ResourceEditor
       kind="rate_limit"
       name={name}
-      title={name ? `Edit ${name}` : "Create a policy"}
       lead="A limit for each publisher of the topics that match."
       fields={FIELDS}
       fresh={FRESH}

@@ -205,7 +205,6 @@ export function MirrorEditor({ name, onClose, onSaved }: Props) {
     <ResourceEditor
       kind="mirror"
       name={name}
-      title={name ? `Edit ${name}` : "Create a mirror"}
       lead="It copies each record once, and resumes after any failure."
       fields={FIELDS}
       fresh={FRESH}

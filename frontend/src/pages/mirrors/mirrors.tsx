@@ -1,10 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { ArrowRightLeft, CirclePause, CirclePlay } from "lucide-react";
-import { useState } from "react";
 import { http } from "@/api/client";
 import { type Mirror, mirrorsQuery } from "@/api/queries";
-import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { commandOf } from "@/lib/copy-as";
 import { duration, exact, rate } from "@/lib/format";
@@ -36,39 +34,24 @@ export const endsOf = ({ spec }: Mirror): readonly [string, string] => {
 
 /** Copies between Kafka or JetStream and durable topics that the service keeps running. */
 export function MirrorsPage() {
-  const { name: chosen, create: creating } = route.useSearch();
+  const search = route.useSearch();
   const navigate = useNavigate();
-  const may = useMay()("mirrors:write");
-  const list = useQuery(mirrorsQuery);
-  const [edited, setEdited] = useState<Mirror | null>(null);
-  const setCreating = (create: true | undefined) =>
-    navigate({ to: "/mirrors", search: { name: chosen, create }, replace: true });
-  const mirrors = (list.data?.items ?? []) as Mirror[];
-  const open = mirrors.find((one) => one.metadata.name === chosen);
   return (
-    <>
-      <ResourceList
-        title="Mirrors"
-        lead="Kafka topics or JetStream streams to durable topics, and to Kafka; each record once."
-        noun="mirror"
-        icon={ArrowRightLeft}
-        about="A mirror copies each record of a topic once, in the order of its partition, and continues where it was after any failure."
-        list={list}
-        rows={mirrors}
-        columns={columns(may ? setEdited : undefined)}
-        onCreate={may ? () => setCreating(true) : undefined}
-        onChoose={(name) => navigate({ to: "/mirrors", search: { name }, replace: true })}
-      >
-        {open && <MirrorProgress mirror={open} />}
-      </ResourceList>
-      {edited && <MirrorEditor name={edited.metadata.name} onClose={() => setEdited(null)} />}
-      {may && creating && (
-        <MirrorEditor
-          onClose={() => setCreating(undefined)}
-          onSaved={(name) => navigate({ to: "/mirrors", search: { name }, replace: true })}
-        />
-      )}
-    </>
+    <ResourceList<Mirror>
+      title="Mirrors"
+      lead="Kafka topics or JetStream streams to durable topics, and to Kafka; each record once."
+      noun="mirror"
+      icon={ArrowRightLeft}
+      about="A mirror copies each record of a topic once, in the order of its partition, and continues where it was after any failure."
+      list={useQuery(mirrorsQuery)}
+      columns={columns}
+      may={useMay()("mirrors:write")}
+      editor={MirrorEditor}
+      search={search}
+      onSearch={(next) => navigate({ to: "/mirrors", search: next, replace: true })}
+    >
+      {(chosen) => chosen && <MirrorProgress mirror={chosen} />}
+    </ResourceList>
   );
 }
 
@@ -108,7 +91,6 @@ function columns(onEdit: ((mirror: Mirror) => void) | undefined): Column<Mirror>
 }
 
 function Doing({ mirror, onEdit }: { mirror: Mirror; onEdit: () => void }) {
-  const { busy, act } = useAct();
   const name = mirror.metadata.name;
   const params = { path: { name } };
   const paused = mirror.spec.paused === true;
@@ -118,16 +100,12 @@ function Doing({ mirror, onEdit }: { mirror: Mirror; onEdit: () => void }) {
       name={name}
       verb={paused ? "Resume" : "Pause"}
       icon={paused ? CirclePlay : CirclePause}
-      busy={busy}
-      onClick={() =>
-        act(
-          () =>
-            paused
-              ? http.POST("/api/v1/mirrors/{name}/resume", { params })
-              : http.POST("/api/v1/mirrors/{name}/pause", { params }),
-          `${name} is ${paused ? "resumed" : "paused"}`,
-        )
+      run={() =>
+        paused
+          ? http.POST("/api/v1/mirrors/{name}/resume", { params })
+          : http.POST("/api/v1/mirrors/{name}/pause", { params })
       }
+      done={`${name} is ${paused ? "resumed" : "paused"}`}
       onEdit={onEdit}
       copy={{
         method: "POST",

@@ -131,7 +131,6 @@ export function PipelineEditor({ name, onClose }: { name?: string; onClose: () =
     <ResourceEditor
       kind="pipeline"
       name={name}
-      title={name ? `Edit ${name}` : "Create a pipeline"}
       lead="A job on Spark, run by its schedule or by hand."
       fields={FIELDS}
       fresh={FRESH}

@@ -1,10 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { CirclePlay, CircleStop, Workflow } from "lucide-react";
-import { useState } from "react";
 import { http } from "@/api/client";
 import { type Pipeline, type PipelineRun, pipelinesQuery, systemQuery } from "@/api/queries";
-import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { duration, exact } from "@/lib/format";
 import { ago } from "@/lib/time";
@@ -32,42 +30,36 @@ export function RunState({ state }: { state: PipelineRun["state"] }) {
 
 /** Jobs on Spark and when they run; what each last did. */
 export function PipelinesPage() {
-  const { name: chosen, create: creating } = route.useSearch();
+  const search = route.useSearch();
   const navigate = useNavigate();
-  const may = useMay()("pipelines:write");
-  const list = useQuery(pipelinesQuery);
   const system = useQuery(systemQuery).data;
-  const [edited, setEdited] = useState<Pipeline | null>(null);
-  const setCreating = (create: true | undefined) =>
-    navigate({ to: "/pipelines", search: { name: chosen, create }, replace: true });
-  const pipelines = (list.data?.items ?? []) as Pipeline[];
-  const open = pipelines.find((one) => one.metadata.name === chosen);
   return (
-    <>
-      <ResourceList
-        title="Pipelines"
-        lead="Jobs on Spark: archive, replay, rollups, capacity; by a schedule or by hand."
-        noun="pipeline"
-        icon={Workflow}
-        about="A rollup fills the history charts; an archive keeps topics as Parquet; a capacity report recommends limits. Each needs Spark: pip install 'tidecast[spark]'."
-        list={list}
-        rows={pipelines}
-        columns={columns(may ? setEdited : undefined)}
-        onCreate={may ? () => setCreating(true) : undefined}
-        onChoose={(name) => navigate({ to: "/pipelines", search: { name }, replace: true })}
-        notice={
-          system &&
-          !system.spark && (
-            <p className="mb-3 rounded-md bg-warn-soft px-3 py-2 text-sm">{NO_SPARK}</p>
-          )
-        }
-      >
-        {open && <Runs pipeline={open} />}
-        <CapacityList />
-      </ResourceList>
-      {edited && <PipelineEditor name={edited.metadata.name} onClose={() => setEdited(null)} />}
-      {may && creating && <PipelineEditor onClose={() => setCreating(undefined)} />}
-    </>
+    <ResourceList<Pipeline>
+      title="Pipelines"
+      lead="Jobs on Spark: archive, replay, rollups, capacity; by a schedule or by hand."
+      noun="pipeline"
+      icon={Workflow}
+      about="A rollup fills the history charts; an archive keeps topics as Parquet; a capacity report recommends limits. Each needs Spark: pip install 'tidecast[spark]'."
+      list={useQuery(pipelinesQuery)}
+      columns={columns}
+      may={useMay()("pipelines:write")}
+      editor={PipelineEditor}
+      search={search}
+      onSearch={(next) => navigate({ to: "/pipelines", search: next, replace: true })}
+      notice={
+        system &&
+        !system.spark && (
+          <p className="mb-3 rounded-md bg-warn-soft px-3 py-2 text-sm">{NO_SPARK}</p>
+        )
+      }
+    >
+      {(chosen) => (
+        <>
+          {chosen && <Runs pipeline={chosen} />}
+          <CapacityList />
+        </>
+      )}
+    </ResourceList>
   );
 }
 
@@ -130,7 +122,6 @@ function columns(onEdit: ((pipeline: Pipeline) => void) | undefined): Column<Pip
 const NO_SPARK = "PySpark is not installed on the service's host: pip install 'tidecast[spark]'";
 
 function Doing({ pipeline, onEdit }: { pipeline: Pipeline; onEdit: () => void }) {
-  const { busy, act } = useAct();
   const name = pipeline.metadata.name;
   const params = { path: { name } };
   const runs = pipeline.status.state !== "idle";
@@ -141,18 +132,14 @@ function Doing({ pipeline, onEdit }: { pipeline: Pipeline; onEdit: () => void })
       name={name}
       verb={runs ? "Stop" : "Start"}
       icon={runs ? CircleStop : CirclePlay}
-      busy={busy}
       disabled={!runs && !spark}
       title={spark ? undefined : NO_SPARK}
-      onClick={() =>
-        act(
-          () =>
-            runs
-              ? http.POST("/api/v1/pipelines/{name}/stop", { params })
-              : http.POST("/api/v1/pipelines/{name}/start", { params }),
-          runs ? `${name} is stopped` : `${name} is queued`,
-        )
+      run={() =>
+        runs
+          ? http.POST("/api/v1/pipelines/{name}/stop", { params })
+          : http.POST("/api/v1/pipelines/{name}/start", { params })
       }
+      done={runs ? `${name} is stopped` : `${name} is queued`}
       onEdit={onEdit}
       copy={{ method: "POST", path: `/api/v1/pipelines/${encodeURIComponent(name)}/${verb}` }}
     />

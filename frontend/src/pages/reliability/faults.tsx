@@ -6,6 +6,7 @@ import { faultsQuery, systemQuery, transportsQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { exact, percent } from "@/lib/format";
+import { ActionButton } from "@/ui/action-button";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
@@ -55,25 +56,17 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
               <b className="font-medium">{fault.metadata.name}</b> drops{" "}
               {percent(fault.spec.drop ?? 0)}
             </span>
-            <Button
-              size="sm"
-              busy={busy}
-              onClick={() =>
-                act(
-                  () =>
-                    http.DELETE("/api/v1/faults/{name}", {
-                      params: { path: { name: fault.metadata.name } },
-                    }),
-                  "Faults are off",
-                )
+            <ActionButton
+              run={() =>
+                http.DELETE("/api/v1/faults/{name}", {
+                  params: { path: { name: fault.metadata.name } },
+                })
               }
+              done="Faults are off"
+              copy={{ method: "DELETE", path: `/api/v1/faults/${fault.metadata.name}` }}
             >
               Stop
-            </Button>
-            <CopyAs
-              small
-              action={{ method: "DELETE", path: `/api/v1/faults/${fault.metadata.name}` }}
-            />
+            </ActionButton>
           </div>
         ))}
         {!system?.faults_allowed ? (
@@ -87,7 +80,6 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
         ) : open.length === 0 ? (
           <Allow
             transports={transports.map((one) => one.metadata.name)}
-            {...{ busy, act }}
             may={may("transports:write")}
           />
         ) : (
@@ -148,13 +140,13 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
   );
 }
 
-interface AllowProps extends Pick<ReturnType<typeof useAct>, "busy" | "act"> {
+interface AllowProps {
   transports: readonly string[];
   may: boolean;
 }
 
 /** The second of two locks: each transport has one of its own. */
-function Allow({ transports, may, busy, act }: AllowProps) {
+function Allow({ transports, may }: AllowProps) {
   const [chosen, setChosen] = useState("");
   const name = chosen || transports.find((one) => one !== "ipc") || transports[0] || "";
   const body = { spec: { allow_faults: true } };
@@ -170,27 +162,19 @@ function Allow({ transports, may, busy, act }: AllowProps) {
         options={transports.map((one) => ({ value: one, label: one }))}
       />
       <div className="flex items-center gap-2">
-        <Button
-          size="sm"
-          busy={busy}
+        <ActionButton
           disabled={!may || !name}
-          onClick={() =>
-            act(
-              () =>
-                http.PATCH("/api/v1/transports/{name}", {
-                  params: { path: { name } },
-                  body: wanted<Schemas["MergePatch"]>(body),
-                }),
-              `Faults may be injected on ${name}`,
-            )
+          run={() =>
+            http.PATCH("/api/v1/transports/{name}", {
+              params: { path: { name } },
+              body: wanted<Schemas["MergePatch"]>(body),
+            })
           }
+          done={`Faults may be injected on ${name}`}
+          copy={{ method: "PATCH", path: `/api/v1/transports/${encodeURIComponent(name)}`, body }}
         >
           Allow faults
-        </Button>
-        <CopyAs
-          small
-          action={{ method: "PATCH", path: `/api/v1/transports/${encodeURIComponent(name)}`, body }}
-        />
+        </ActionButton>
       </div>
     </div>
   );

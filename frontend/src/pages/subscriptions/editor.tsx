@@ -78,7 +78,6 @@ export function SubscriptionEditor({ name, onClose }: { name?: string; onClose: 
     <ResourceEditor
       kind="subscription"
       name={name}
-      title={name ? `Edit ${name}` : "Create a subscription"}
       lead="A named consumer of a durable topic."
       fields={fields}
       fresh={FRESH}

@@ -1,12 +1,12 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { Fragment, useState } from "react";
+import { useState } from "react";
 import { bodyOf, http } from "@/api/client";
 import type { Plan, Topic } from "@/api/queries";
 import { useAct } from "@/app/act";
+import { ActionButton } from "@/ui/action-button";
 import { Button } from "@/ui/button";
 import { Confirm } from "@/ui/confirm";
-import { CopyAs } from "@/ui/copy-as";
 import { DangerRow, DangerZone } from "@/ui/danger";
 import { PlanView } from "@/ui/plan";
 
@@ -14,7 +14,7 @@ import { PlanView } from "@/ui/plan";
 export function Danger({ topic }: { topic: Topic }) {
   const name = topic.metadata.name;
   const params = { path: { name } };
-  const { busy, act } = useAct();
+  const { act } = useAct();
   const navigate = useNavigate();
   const [asked, setAsked] = useState<"delete" | "purge" | null>(null);
   const plan = useQuery({
@@ -36,25 +36,19 @@ export function Danger({ topic }: { topic: Topic }) {
           action={
             <span className="flex items-center gap-1.5">
               {(["pause", "resume"] as const).map((verb) => (
-                <Fragment key={verb}>
-                  <Button
-                    busy={busy}
-                    onClick={() =>
-                      act(
-                        () =>
-                          verb === "pause"
-                            ? http.POST("/api/v1/topics/{name}/pause", { params })
-                            : http.POST("/api/v1/topics/{name}/resume", { params }),
-                        verb === "pause"
-                          ? `Deliveries of ${name} are paused`
-                          : `Deliveries of ${name} are resumed`,
-                      )
-                    }
-                  >
-                    {verb === "pause" ? "Pause" : "Resume"}
-                  </Button>
-                  <CopyAs small action={{ method: "POST", path: `${path}/${verb}` }} />
-                </Fragment>
+                <ActionButton
+                  key={verb}
+                  size="md"
+                  run={() =>
+                    verb === "pause"
+                      ? http.POST("/api/v1/topics/{name}/pause", { params })
+                      : http.POST("/api/v1/topics/{name}/resume", { params })
+                  }
+                  done={`Deliveries of ${name} are ${verb}d`}
+                  copy={{ method: "POST", path: `${path}/${verb}` }}
+                >
+                  {verb === "pause" ? "Pause" : "Resume"}
+                </ActionButton>
               ))}
             </span>
           }

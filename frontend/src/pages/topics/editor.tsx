@@ -14,7 +14,6 @@ export function TopicEditor({ name, onClose }: { name?: string; onClose: () => v
       kind="topic"
       name={name}
       shape="sheet"
-      title={name ? `Edit ${name}` : "Create a topic"}
       lead={name ? "The preview shows what each change costs." : "Only the name has no default."}
       nameHint="Parts joined by dots, such as md.eu.equities"
       create="Create topic"
