@@ -90,6 +90,11 @@ def server_kept_option(command: F) -> F:
     return server_option(command, expose_value=False)
 
 
+def engine_options(command: F) -> F:
+    """Options of a command that asks an engine: --data-dir, --token, --server, --json."""
+    return data_dir_option(token_option(server_kept_option(json_option(command))))
+
+
 def server_of(ctx: click.Context | None = None) -> str | None:
     """The ``--server`` of a command, if it takes one; None: the service that runs."""
     found: str | None = (ctx or click.get_current_context()).meta.get(_SERVER)

@@ -14,14 +14,11 @@ import click
 from tidecast.cli.common import (
     all_rows,
     console,
-    data_dir_option,
     echo_json,
+    engine_options,
     human_bytes,
     human_count,
-    json_option,
-    server_kept_option,
     server_of,
-    token_option,
 )
 from tidecast.cli.options.params import Duration
 
@@ -45,10 +42,7 @@ Snapshot = dict[str, Any]
     help="Between two views; rates are over this time.",
 )
 @click.option("--once", is_flag=True, help="One view (over one interval), then exit.")
-@data_dir_option
-@token_option
-@server_kept_option
-@json_option
+@engine_options
 def top(interval_s: float, once: bool, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Watch rates, NAKs, retransmits, ring fill, the slowest receivers and loss by source.
 

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidecast.cli.common import (
-    console,
-    data_dir_option,
-    echo_json,
-    human_bytes,
-    human_count,
-    json_option,
-    server_kept_option,
-    token_option,
-)
+from tidecast.cli.common import console, echo_json, engine_options, human_bytes, human_count
 from tidecast.cli.options.names import TopicName
 from tidecast.cli.options.places import PLACES, Place, of_queue
 from tidecast.cli.topics.subscription import ask, table
@@ -26,7 +16,6 @@ from tidecast.cli.topics.subscription import ask, table
 if TYPE_CHECKING:
     from tidecast.api.start import Start
 
-F = TypeVar("F", bound=Callable[..., Any])
 PAGE = 1000
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
 
@@ -37,10 +26,6 @@ def kafka() -> None:
 
     A group has its offsets at one engine. Ask that engine.
     """
-
-
-def _common(command: F) -> F:
-    return data_dir_option(token_option(server_kept_option(json_option(command))))
 
 
 def _pages(
@@ -62,7 +47,7 @@ _limit = click.option("--limit", type=click.IntRange(1), metavar="N", help="At m
 
 
 @kafka.command()
-@_common
+@engine_options
 @click.option("--topic", type=TopicName(durable=True), help="Only groups that read this topic.")
 @click.option("--state", type=click.Choice(STATES), help="Only groups in this state.")
 @_limit
@@ -100,7 +85,7 @@ def groups(
 
 
 @kafka.command()
-@_common
+@engine_options
 @click.argument("name")
 def group(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """One group: its members, and each of its queues with offset, end and lag."""
@@ -142,7 +127,7 @@ def group(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
 
 
 @kafka.command()
-@_common
+@engine_options
 @_limit
 def clients(limit: int | None, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Connections of Kafka clients: software, address, key, bytes in and out."""
@@ -172,7 +157,7 @@ def clients(limit: int | None, data_dir: Path, token: str | None, as_json: bool)
 
 
 @kafka.command()
-@_common
+@engine_options
 @click.argument("name")
 @click.option("--to", "start", type=Place(), metavar="WHERE", help=PLACES)
 @click.option("--shift", type=int, metavar="N", help="By N records, back if below 0.")
@@ -216,7 +201,7 @@ def reset(
 
 
 @kafka.command()
-@_common
+@engine_options
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")

@@ -15,11 +15,11 @@ from tidecast.cli.common import (
     data_dir_option,
     dir_hint,
     echo_json,
+    engine_options,
     human_bytes,
     json_option,
     server_kept_option,
     server_of,
-    token_option,
 )
 from tidecast.cli.options.names import TopicName
 from tidecast.cli.topics.scheduled import cancel, scheduled
@@ -71,10 +71,7 @@ def _pausing(name: str, about: str, *, paused: bool) -> None:
     @queue.command(name, help=about)
     @click.argument("topic", type=TopicName(durable=True))
     @click.argument("number", type=click.IntRange(0), required=False)
-    @data_dir_option
-    @token_option
-    @server_kept_option
-    @json_option
+    @engine_options
     def command(
         topic: str, number: int | None, data_dir: Path, token: str | None, as_json: bool
     ) -> None:
@@ -135,10 +132,7 @@ def _unknown(topic: str, where: str, topics: list[str]) -> NotFound:
 
 @queue.command("list")
 @click.argument("topic", type=TopicName(durable=True), required=False)
-@data_dir_option
-@token_option
-@server_kept_option
-@json_option
+@engine_options
 def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: bool) -> None:
     """List the queues on disk and the queues of the engine's adapters, or the queues of TOPIC."""
     from tidecast.cli.topics.subscription import asked_if_running
@@ -182,10 +176,7 @@ def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: b
 @click.argument("number", type=int, default=0)
 @click.option("--batches", type=click.IntRange(1), default=20, show_default=True, help="How many.")
 @click.option("--offset", type=click.IntRange(0), help="Begin with the batch that holds it.")
-@data_dir_option
-@token_option
-@server_kept_option
-@json_option
+@engine_options
 @click.pass_context
 def inspect(
     ctx: click.Context,

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidecast.cli.common import (
-    console,
-    data_dir_option,
-    echo_json,
-    json_option,
-    server_kept_option,
-    token_option,
-)
+from tidecast.cli.common import console, echo_json, engine_options
 from tidecast.cli.options.names import TopicName
 from tidecast.cli.options.params import Param
 
@@ -40,10 +33,7 @@ class Place(Param):
 def _chosen(command: Any) -> Any:
     """Options that choose records of TOPIC."""
     for option in (
-        json_option,
-        server_kept_option,
-        token_option,
-        data_dir_option,
+        engine_options,
         click.option("--where", metavar="TEXT", help="Only records that pass this filter."),
         click.option("--key", metavar="KEY", help="Only records of this key."),
         click.option("--subscription", metavar="NAME", help="Only of this subscription."),

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tidecast.api.renamed import with_new_name
-from tidecast.cli.common import (
-    asking,
-    console,
-    data_dir_option,
-    echo_json,
-    human_count,
-    json_option,
-    server_kept_option,
-    server_of,
-    token_option,
-)
+from tidecast.cli.common import asking, console, echo_json, engine_options, human_count, server_of
 from tidecast.cli.options.names import SubscriptionName, TopicName
 from tidecast.cli.options.params import Duration
 from tidecast.cli.options.places import PLACES, Place, of_queue
@@ -40,13 +30,9 @@ def subscription() -> None:
     """
 
 
-def _common(command: F) -> F:
-    return data_dir_option(token_option(server_kept_option(json_option(command))))
-
-
 def _named(command: F) -> F:
     command = click.argument("name", type=SubscriptionName())(command)
-    return click.argument("topic", type=TopicName(durable=True))(_common(command))
+    return click.argument("topic", type=TopicName(durable=True))(engine_options(command))
 
 
 def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any:
@@ -66,7 +52,7 @@ def asked_if_running(data_dir: Path, token: str | None, action: str) -> list[dic
 
 
 @subscription.command("list")
-@_common
+@engine_options
 def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:
     """All subscriptions: lag, outstanding, members."""
     rows = ask(data_dir, token, "list")

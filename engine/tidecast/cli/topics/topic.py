@@ -15,14 +15,11 @@ from tidecast.cli.common import (
     asking,
     console,
     control,
-    data_dir_option,
     dir_hint,
     echo_json,
+    engine_options,
     human_bytes,
-    json_option,
-    server_kept_option,
     server_of,
-    token_option,
 )
 from tidecast.cli.options.names import TopicName
 from tidecast.cli.options.params import Duration, Size
@@ -278,10 +275,7 @@ def topic() -> None:
 @click.argument("name")
 @_settings_options
 @click.option("--if-missing", is_flag=True, help="No error when it exists already.")
-@data_dir_option
-@token_option
-@server_kept_option
-@json_option
+@engine_options
 def create(
     name: str, data_dir: Path, token: str | None, as_json: bool, if_missing: bool, **settings: Any
 ) -> None:
@@ -311,10 +305,7 @@ def create(
 
 @topic.command("list")
 @click.argument("pattern", type=TopicName(), default=">")
-@data_dir_option
-@token_option
-@server_kept_option
-@json_option
+@engine_options
 def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """List topics, or those that match PATTERN (* one token, > all that follow).
 
@@ -377,10 +368,7 @@ def _limit(topic: TopicConfig) -> str:
 
 @topic.command("show")
 @click.argument("name", type=TopicName())
-@data_dir_option
-@token_option
-@server_kept_option
-@json_option
+@engine_options
 def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Show all settings of topic NAME, and the command that makes it again."""
     target, where = _target(data_dir, token)
@@ -419,10 +407,7 @@ def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     is_flag=True,
     help="Also change settings that recreate the topic: its publications and subscriptions end.",
 )
-@data_dir_option
-@token_option
-@server_kept_option
-@json_option
+@engine_options
 def edit(
     name: str, data_dir: Path, token: str | None, as_json: bool, recreate: bool, **settings: Any
 ) -> None:
@@ -445,10 +430,7 @@ def edit(
 @topic.command("delete")
 @click.argument("name", type=TopicName())
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@data_dir_option
-@token_option
-@server_kept_option
-@json_option
+@engine_options
 def delete(name: str, yes: bool, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Delete topic NAME; its publications and subscriptions end."""
     target, where = _target(data_dir, token)
