@@ -1,8 +1,8 @@
-"""Records as they lie in memory, with a table of where: payloads, fields, Arrow columns."""
+"""Records in memory, with a table of their places: payloads, fields, Arrow columns."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -172,3 +172,39 @@ class StoredRecords:
 
     def _check(self) -> None:
         """Raise Closed when the memory may have been overwritten."""
+
+
+B = TypeVar("B", bound=StoredRecords)
+
+
+class StoredRecord(msgspec.Struct, Generic[B], frozen=True, gc=False, eq=False):
+    """A record of a batch. ``data``: its payload, copied; the other fields are in the batch."""
+
+    data: bytes
+    _batch: B
+    _row: int
+
+    @property
+    def size(self) -> int:
+        """Payload bytes."""
+        return len(self.data)
+
+    @property
+    def key(self) -> bytes | None:
+        """The key, or None."""
+        return self._batch.key(self._row)
+
+    @property
+    def headers(self) -> dict[str, HeaderValue]:
+        """The headers; empty when there are none."""
+        return self._batch.headers(self._row)
+
+    @property
+    def timestamp(self) -> int:
+        """The publisher's time-stamp, else when it was appended; ns since 1970."""
+        return self._batch.timestamp(self._row)
+
+    @property
+    def deliver_at(self) -> int | None:
+        """Its delivery time, ns since 1970; None: it was published without."""
+        return self._batch.deliver_at(self._row)

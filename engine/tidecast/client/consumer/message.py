@@ -17,8 +17,7 @@ import numpy as np
 from tidecast import codecs
 from tidecast.buffers import member_ring
 from tidecast.client.columns.received import HeaderForm
-from tidecast.client.columns.records import StoredRecords
-from tidecast.client.core.metadata import HeaderValue
+from tidecast.client.columns.records import StoredRecord, StoredRecords
 from tidecast.client.core.outgoing import reject
 from tidecast.client.kernels import objects
 from tidecast.errors import Closed
@@ -116,25 +115,16 @@ class Acknowledger(Protocol):
         """Must a delivery be given back because its key was refused after it was written?"""
 
 
-class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
+class DurableMessage(StoredRecord["DurableBatch"], frozen=True, gc=False, eq=False):
     """One delivery of a record. ``data`` is yours; the other fields last until the next batch.
 
     Settle it once: `ack`, `nak`, `term`; `extend` asks for more time.
     """
 
-    data: bytes
-    _batch: DurableBatch
-    _row: int
-
     @property
     def batch(self) -> DurableBatch:
         """The batch that it is of."""
         return self._batch
-
-    @property
-    def size(self) -> int:
-        """Payload bytes."""
-        return len(self.data)
 
     @property
     def token(self) -> Token:
@@ -150,26 +140,6 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     def attempts(self) -> int:
         """How often it was delivered, this time included."""
         return self._batch.numbers_of(self._row)[member_ring.RUN_ATTEMPTS]
-
-    @property
-    def key(self) -> bytes | None:
-        """The key, or None."""
-        return self._batch.key(self._row)
-
-    @property
-    def headers(self) -> dict[str, HeaderValue]:
-        """The headers; empty when there are none."""
-        return self._batch.headers(self._row)
-
-    @property
-    def timestamp(self) -> int:
-        """The publisher's time-stamp, else when it was appended; ns since 1970."""
-        return self._batch.timestamp(self._row)
-
-    @property
-    def deliver_at(self) -> int | None:
-        """Its delivery time, ns since 1970; None: it was published without."""
-        return self._batch.deliver_at(self._row)
 
     @property
     def value(self) -> Any:

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from tidecast import codecs
 from tidecast.buffers import member_ring
 from tidecast.client.columns.received import HeaderForm
-from tidecast.client.columns.records import StoredRecords
+from tidecast.client.columns.records import StoredRecord, StoredRecords
 from tidecast.client.consumer.message import Token
-from tidecast.client.core.metadata import HeaderValue
 from tidecast.layout import segment
 
 _LENGTH, _KEY_HASH, _KEY_LENGTH, _HEADERS_LENGTH = (
@@ -25,12 +23,8 @@ _LENGTH, _KEY_HASH, _KEY_LENGTH, _HEADERS_LENGTH = (
 )
 
 
-class LogRecord(msgspec.Struct, frozen=True, gc=False, eq=False):
+class LogRecord(StoredRecord["LogBatch"], frozen=True, gc=False, eq=False):
     """A record of a durable topic, as its queue keeps it."""
-
-    data: bytes
-    _batch: LogBatch
-    _row: int
 
     @property
     def topic(self) -> str:
@@ -49,33 +43,8 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def token(self) -> Token:
-        """Where it lies: topic, queue and offset (``sequence``)."""
+        """Its place: topic, queue and offset (``sequence``)."""
         return Token(self._batch.topic, self._batch.queue, self.offset)
-
-    @property
-    def size(self) -> int:
-        """Payload bytes."""
-        return len(self.data)
-
-    @property
-    def key(self) -> bytes | None:
-        """The key, or None."""
-        return self._batch.key(self._row)
-
-    @property
-    def headers(self) -> dict[str, HeaderValue]:
-        """The headers; empty when there are none."""
-        return self._batch.headers(self._row)
-
-    @property
-    def timestamp(self) -> int:
-        """The publisher's time-stamp, else when it was appended; ns since 1970."""
-        return self._batch.timestamp(self._row)
-
-    @property
-    def deliver_at(self) -> int | None:
-        """Its delivery time, ns since 1970; None: it was published without."""
-        return self._batch.deliver_at(self._row)
 
     @property
     def value(self) -> Any:
