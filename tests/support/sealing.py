@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from tidecast.layout import packet as wire
 from tidecast.layout import sealed as lay
 from tidecast.native.crypto.libcrypto import SUITE_AES_128_GCM, find_libcrypto
 from tidecast.native.jit import kernel
@@ -17,7 +18,13 @@ from tidecast.protocol.sealing.receiver import (
     open_packet,
     opener_state,
 )
-from tidecast.protocol.sealing.sender import SEALER, SenderKeys, seal_packet, sealer_state
+from tidecast.protocol.sealing.sender import (
+    SEALER,
+    SenderKeys,
+    seal_packet,
+    seal_run,
+    sealer_state,
+)
 
 TRANSPORT = "lan"
 SECRETS = {epoch: bytes([epoch]) * 32 for epoch in range(1, 9)}
@@ -28,6 +35,11 @@ _sealer, _opener = SEALER.of, OPENER.of
 @kernel
 def seal_one(words, target, packet, n, out):  # type: ignore[no-untyped-def]
     return seal_packet(_sealer(words), target, packet, 0, n, out, 0)
+
+
+@kernel
+def seal_several(words, memory, at, stride, packets, out):  # type: ignore[no-untyped-def]
+    return seal_run(_sealer(words), memory, at, stride, packets, out, stride + lay.SEAL_BYTES)
 
 
 @kernel
@@ -85,6 +97,15 @@ class Node:
         assert n > 0, n
         return ROOM[:n].tobytes()
 
+    def seal_run(self, packets: list[bytes], stride: int) -> list[bytes]:
+        """The sealed packets of a run; fewer when no key is ready for the rest."""
+        memory = array(b"".join(each.ljust(stride, b"\xee") for each in packets))
+        out_stride = stride + lay.SEAL_BYTES
+        out = np.zeros(len(packets) * out_stride, dtype=np.uint8)
+        done = int(seal_several(self.sealer.words, memory, 0, stride, len(packets), out))
+        sealed = [out[i * out_stride :][:out_stride].tobytes() for i in range(done)]
+        return [raw[: length_of(raw) + lay.SEAL_BYTES] for raw in sealed]
+
     def open(self, packet: bytes, now_ns: int = 0) -> int | bytes:
         """The packet, or a code below 0."""
         n = open_one(self.opener.words, array(packet), len(packet), ROOM, now_ns)
@@ -113,3 +134,8 @@ class Node:
 def number_of(packet: bytes) -> int:
     """A sealed packet's number."""
     return int.from_bytes(packet[lay.NUMBER_AT : lay.NUMBER_AT + 8], "little")
+
+
+def length_of(packet: bytes) -> int:
+    """The length that a packet's header names."""
+    return int.from_bytes(packet[wire.LENGTH_AT : wire.LENGTH_AT + 2], "little")

@@ -11,11 +11,24 @@ import numpy as np
 import pytest
 from tests.support import packets
 from tests.support.aes_gcm import Cipher
-from tests.support.sealing import SECRETS, TRANSPORT, Node, array, number_of, seal_one
+from tests.support.sealing import (
+    SECRETS,
+    TRANSPORT,
+    Node,
+    array,
+    length_of,
+    number_of,
+    seal_one,
+)
 
 from tidecast.layout import packet as wire
 from tidecast.layout import sealed as lay
-from tidecast.native.crypto.libcrypto import SUITE_AES_128_GCM, SUITE_AES_256_GCM
+from tidecast.native.crypto.libcrypto import (
+    DECRYPT_FINAL,
+    ENCRYPT_FINAL,
+    SUITE_AES_128_GCM,
+    SUITE_AES_256_GCM,
+)
 from tidecast.protocol.sealing.keys import Purpose, packet_key, root_of
 from tidecast.protocol.sealing.receiver import (
     FORGED_PACKET,
@@ -430,3 +443,88 @@ def test_too_many_epochs_and_targets_are_refused(sender: Node) -> None:
     with pytest.raises(ValueError, match=r"^targets: 513: allowed are 1 to 512$"):
         sender.sends.activate(1, tuple(range(513)))
     assert number_of(sender.seal(DATA)) == 1
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+RUN = [packets.data(packets.message(bytes([i]) * (40 * i)), source=3, seq=i) for i in range(9)]
+STRIDE = 400
+
+
+def test_a_run_has_the_bytes_of_its_packets_sealed_one_by_one() -> None:
+    one_by_one, in_runs = Node(3), Node(3)
+    wanted = [one_by_one.seal(each) for each in RUN]
+    assert in_runs.seal_run(RUN[:4], STRIDE) + in_runs.seal_run(RUN[4:], STRIDE) == wanted
+    assert in_runs.seal(DATA) == one_by_one.seal(DATA)
+
+
+def test_a_run_bounds_the_lengths_that_a_client_scribbled(receiver: Node, sender: Node) -> None:
+    scribbled = []
+    for length in (0, 31, STRIDE + 1, 65_535):
+        raw = bytearray(RUN[8].ljust(STRIDE, b"\xee"))
+        struct.pack_into("<H", raw, wire.LENGTH_AT, length)
+        scribbled.append(bytes(raw))
+    sealed = sender.seal_run(scribbled, STRIDE)
+    assert [length_of(each) for each in sealed] == [32, 32, STRIDE, STRIDE]
+    for each, whole in zip(sealed, scribbled, strict=True):
+        opened = receiver.open(each)
+        assert isinstance(opened, bytes)
+        assert opened[12:] == whole[12 : length_of(each)]
+
+
+def test_the_key_changes_within_a_run_at_the_next_generation(sender: Node, receiver: Node) -> None:
+    """A run that kept its key would seal under one that no receiver derives for these numbers."""
+    sender.skip_to(GENERATION - 4)
+    sender.use(1)
+    before = sender.sealer.sealer[0]["key"]
+    sealed = sender.seal_run(RUN, STRIDE)
+    assert [number_of(each) for each in sealed] == list(range(GENERATION - 4, GENERATION + 5))
+    assert sender.sealer.sealer[0]["key"] != before
+    assert [receiver.take(each) for each in sealed] == RUN
+    assert {receiver.open(each) for each in sealed} == {REPLAYED}
+    for of_old, of_new in zip(sealed[:4], sealed[4:8], strict=True):
+        # Under the other generation's key neither opens: the number is authenticated.
+        assert receiver.open(of_old[:48] + of_new[48:]) in (REPLAYED, TAG_FAILED)
+
+
+def test_a_run_stops_where_the_next_key_is_not_ready(sender: Node, receiver: Node) -> None:
+    sender.skip_to(2 * GENERATION - 4)
+    sender.use(1)  # keys of this generation, which is 1, and of 2
+    sender.skip_to(3 * GENERATION - 4)
+    first = sender.seal_run(RUN, STRIDE)
+    assert [number_of(each) for each in first] == list(range(3 * GENERATION - 4, 3 * GENERATION))
+    assert sender.seal_run(RUN[4:], STRIDE) == []
+    assert int(sender.sealer.sealer[0]["next"]) == 3 * GENERATION, "no number is used without a key"
+    sender.use(1)
+    rest = sender.seal_run(RUN[4:], STRIDE)
+    assert [receiver.take(each) for each in first + rest] == RUN
+
+
+def test_a_run_is_sealed_under_the_epoch_of_its_time(sender: Node, receiver: Node) -> None:
+    receiver.takes.update((1, 2))
+    sealed = sender.seal_run(RUN[:3], STRIDE)
+    sender.use(2)
+    sealed += sender.seal_run(RUN[3:], STRIDE)
+    epochs = [struct.unpack_from("<I", each, lay.EPOCH_AT)[0] for each in sealed]
+    assert epochs == [1] * 3 + [2] * 6
+    assert [number_of(each) for each in sealed] == list(range(number_of(sealed[0]), 11))
+    assert [receiver.take(each) for each in sealed] == RUN
+
+
+def test_a_run_ends_with_the_last_number(sender: Node) -> None:
+    sender.skip_to(lay.NUMBER_MAX - 1)
+    sender.use(1)
+    assert len(sender.seal_run(RUN, STRIDE)) == 2
+    assert sender.seal_run(RUN, STRIDE) == []
+
+
+def test_a_run_ends_where_libcrypto_refuses(sender: Node) -> None:
+    functions = sender.sealer.evp
+    refusing = functions.copy()
+    refusing[ENCRYPT_FINAL] = refusing[DECRYPT_FINAL]  # refuses a context for sealing
+    sender.sealer.replace("evp", refusing)
+    assert sender.seal_run(RUN, STRIDE) == []
+    sender.sealer.replace("evp", functions)
+    assert int(sender.sealer.sealer[0]["failed"]) == 1
+    assert number_of(sender.seal_run(RUN, STRIDE)[0]) == 2, "its number is never used again"

@@ -196,7 +196,7 @@ class Counter(IntEnum):
     INVALID_CHECKSUM = 61
     """Packets whose checksum does not match."""
     GSO_REFUSED = 62
-    """Times the kernel refused segmentation offload to a target; the target goes without since."""
+    """Times the kernel refused segmentation offload to a target, which gets none for a while."""
     ACKS = 63
     """ACK packets of durable topics: sent (image) or taken (publication)."""
     FOREIGN_ADDRESS = 64

@@ -28,8 +28,7 @@ from tidecast.native.memory import (
     store_u32,
 )
 from tidecast.native.system import syscalls as sys
-from tidecast.protocol.sealing.keys import ALL
-from tidecast.protocol.sealing.sender import SEALER, no_sealer, seal_packet
+from tidecast.protocol.sealing.sender import SEALER, no_sealer, seal_packet, seal_run
 
 KIND_UDP, KIND_MEMORY = 0, 1
 IO_KIND, IO_FD, IO_TARGETS, IO_GSO, IO_SEGMENTS_MAX, IO_ERRNO, IO_SOURCE = 0, 1, 2, 3, 4, 5, 6
@@ -322,14 +321,7 @@ def _seal_run(tx, memory, at, stride, packets):
     """Seal a run into the staging area. How many packets are; fewer when no key is ready."""
     out_stride = stride + SEAL_BYTES
     packets = min(packets, tx.sealed.size // out_stride)
-    done = 0
-    while done < packets:
-        packet = at + done * stride
-        length = load_u16(memory, packet + wire.LENGTH_AT)
-        length = max(min(length, stride), wire.PACKET_HEADER_BYTES)
-        if seal_packet(tx.seal, ALL, memory, packet, length, tx.sealed, done * out_stride) < 0:
-            break
-        done += 1
+    done = seal_run(tx.seal, memory, at, stride, packets, tx.sealed, out_stride)
     tx.io[IO_SEALED] += done
     return done
 

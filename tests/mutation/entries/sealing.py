@@ -47,6 +47,14 @@ MUTATIONS = (
         "Neighbouring packets share a nonce.",
     ),
     Mutation(
+        "seal-run-keeps-its-key",
+        _SENDER,
+        "end = min(packets, done + left)",
+        "end = packets + 0 * left",
+        (f"{_UNIT}test_the_key_changes_within_a_run_at_the_next_generation",),
+        "A run that comes to the next generation stays under the key of the one before.",
+    ),
+    Mutation(
         "seal-source-of-the-ring",
         _SENDER,
         "    store_u16(out, out_at + wire.SOURCE_AT, sealer.source)\n",
