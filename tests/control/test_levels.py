@@ -24,6 +24,7 @@ from tidecast.errors import ConfigError
 from tidecast.layout.levels import LEVEL_MAX, LEVELS, LOWEST, NEWEST
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.nodes import levels as cluster_levels
+from tidecast_control.nodes import repository
 from tidecast_control.nodes import service as nodes
 from tidecast_control.nodes.models import ClusterRow
 from tidecast_control.settings import Settings
@@ -273,3 +274,50 @@ def test_an_engine_of_level_2_writes_level_1_until_the_cluster_is_raised(
             eventually(lambda: row()["level"] == 2, "the engine told it")
         finally:
             engine.stop()
+
+
+def test_lanes_that_an_engine_of_before_ignores_are_an_error_at_its_transport(
+    service: Service, eventually: Eventually
+) -> None:
+    """It reports the transport as in effect, because it ignores settings that it does not know."""
+    with service.ctx.db.begin() as session:
+        row = session.get(ClusterRow, 1)
+        assert row is not None
+        row.level = LOWEST
+    transport, node = "multicast", str(HELLO["node"])
+    path = f"/api/v1/transports/{transport}"
+
+    def applied_version() -> int:
+        with service.ctx.db.begin() as session:
+            return repository.states(session)[node].applied_version
+
+    def status(lanes: int, **said: Any) -> Any:
+        """Of the transport, once an engine reports that it runs it."""
+        changed = service.admin.patch(path, json={"spec": {"lanes": lanes}})
+        assert changed.status_code == 200, changed.text
+        secret = token(service, f"e{lanes}.{len(said)}", node=node, replace=True)
+        headers = {"Authorization": f"Bearer {secret}"}
+        with service.admin.websocket_connect(ENGINE, headers=headers) as link:
+            link.send_json(HELLO | said)
+            message = until(link, "topology")
+            assert message["transports"][transport]["lanes"] == lanes
+            report = {"version": message["version"], "observed": message["generations"]}
+            rest: dict[str, Any] = {"errors": {}, "restart_needed": [], "differs": {}}
+            link.send_json({"type": "applied", **report, **rest})
+            eventually(lambda: applied_version() == message["version"], "applied")
+            found = service.admin.get(path).json()["status"]
+            link.close()
+            assert is_down(service, node)
+        return found
+
+    old = {"version": "0.1.0", "levels": None}
+    assert status(1, **old)["drift"] is False
+    found = status(3, **old)
+    [error] = [each for each in found["conditions"] if each["type"] == "Error"]
+    assert error["node"] == node
+    assert error["message"] == (
+        "lanes: 3: engine 0.1.0 does not know it and runs one lane: install tidecast >= 0.2.0 on "
+        "this node"
+    )
+    assert found["drift"] is True
+    assert status(3)["drift"] is False

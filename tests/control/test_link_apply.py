@@ -128,3 +128,17 @@ def test_settings_that_a_topic_has_already_end_no_publisher(engine: Engine) -> N
     publisher.publish(b"still open")
     assert engine.link.node.topic("early").linger_us == 0
     client.close()
+
+
+def test_a_transport_that_is_refused_stays_in_the_file_beside_others(engine: Engine) -> None:
+    """Else the next start opened the other transport alone, and topics of this one not at all."""
+    before = engine.link.node.topology.transports[0]
+    wanted: dict[str, Any] = {before.name: {"lanes": 900}, "second": {"port": 7_900, "lanes": 2}}
+    wanted |= {"ipc": {"kind": "ipc"}}
+    found = engine.applier.apply({"full": False, "topics": {}, "transports": wanted} | REST)
+    assert found.errors.keys() == {f"transport/{before.name}"}
+    assert "lanes" in found.errors[f"transport/{before.name}"]
+    assert found.restart_needed == ["transport/second"]
+    kept = engine.applier._store.topology.transports
+    assert [each.name for each in kept] == [before.name, "second", "ipc"]
+    assert (kept[0], kept[1].lanes) == (before, 2)

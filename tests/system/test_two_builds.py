@@ -316,11 +316,21 @@ def prove_levels(
             left = made
     eventually(lambda: up("left", 1) and up("right", 2), "both are up", timeout_s=TIMEOUT_S)
     assert {each["level"] for each in engines().values()} == {1}
+    prove_lanes(eventually, admin, wire["name"])
     refused = admin.post("/cluster/finalize")
     assert refused.status_code == 409
     assert "node left (0.1.0)" in refused.json()["detail"]
     left.kill()
     NEW.start(lab, left, TIDECAST_CONTROL_URL=url)
+    eventually(
+        lambda: not conditions(admin, wire["name"], "Error"), "it has lanes", timeout_s=TIMEOUT_S
+    )
+    admin.patch(f"/transports/{wire['name']}", json={"spec": {"lanes": 1}})
+    eventually(  # an engine of the tag refuses a topology file with lanes, and starts below
+        lambda: conditions(admin, wire["name"], "RestartNeeded").keys() == {"left"},
+        "its file has one lane again",
+        timeout_s=TIMEOUT_S,
+    )
     eventually(lambda: up("left", 2), "it is upgraded", timeout_s=TIMEOUT_S)
     assert admin.post("/cluster/finalize").status_code == 200
     eventually(
@@ -332,3 +342,25 @@ def prove_levels(
     old.begin(lab, left, TIDECAST_CONTROL_URL=url)
     eventually(lambda: engines()["left"]["refused"], "it is refused", timeout_s=TIMEOUT_S)
     assert "install tidecast >= 0.2.0" in engines()["left"]["refused"]
+
+
+def conditions(admin: httpx.Client, transport: str, kind: str) -> dict[str, str]:
+    """Messages of a transport's conditions of a kind, by node."""
+    status = admin.get(f"/transports/{transport}").json()["status"]
+    return {each["node"]: each["message"] for each in status["conditions"] if each["type"] == kind}
+
+
+def prove_lanes(eventually: Eventually, admin: httpx.Client, transport: str) -> None:
+    """The old engine ignores lanes and says that it took them; the service knows better."""
+    assert conditions(admin, transport, "Error") == {}
+    changed = admin.patch(f"/transports/{transport}", json={"spec": {"lanes": 3}})
+    assert changed.status_code == 200, changed.text
+    eventually(
+        lambda: conditions(admin, transport, "RestartNeeded").keys() == {"right"},
+        "the new engine needs a restart for them",
+        timeout_s=TIMEOUT_S,
+    )
+    errors = conditions(admin, transport, "Error")
+    assert errors.keys() == {"left"}
+    assert "lanes: 3: engine 0.1.0 does not know it and runs one lane" in errors["left"]
+    assert admin.get(f"/transports/{transport}").json()["status"]["drift"] is True

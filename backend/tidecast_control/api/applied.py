@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlmodel import Session
@@ -31,6 +31,18 @@ class Seen:
     errors: Mapping[str, Any]
     restart_needed: Sequence[Any]
     reported: Reported | None = None
+    version: str = ""
+    level_max: int = 1
+    """The newest level that it reads: settings of later releases are unknown to it."""
+
+    def without(self, reference: str, text: str) -> Seen:
+        """As it is when it ignores a part of a resource: an error, and not in effect."""
+        reported = self.reported
+        if reported is not None:
+            observed = {k: n for k, n in reported.observed.items() if k != reference}
+            reported = Reported(observed, reported.differs)
+        errors = {**self.errors, reference: text}
+        return replace(self, errors=errors, reported=reported)
 
     def observed(self, row: Row, reference: str) -> int:
         """The generation of a resource that is in effect there; 0: none, as far as is known."""
@@ -103,6 +115,8 @@ def connected(session: Session) -> list[Seen]:
             state.errors,
             state.restart_needed,
             reported(state.name) if reported is not None else None,
+            state.software,
+            state.level_max,
         )
         for state in repository.connected(session)
     ]

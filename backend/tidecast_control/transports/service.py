@@ -10,6 +10,7 @@ from sqlmodel import Session
 from tidecast.config.topology import TRANSPORTS_MAX, topology_from
 from tidecast.config.warnings import topology_warnings
 from tidecast.errors import ConfigError
+from tidecast.layout.levels import LEVELS
 from tidecast_control.api import applied
 from tidecast_control.kit import repository
 from tidecast_control.kit.kind import Kind
@@ -23,6 +24,9 @@ from tidecast_control.transports.schemas import (
     TransportSpec,
     TransportStatus,
 )
+
+LANES_LEVEL = 2
+"""Of the first release whose engines know `lanes`."""
 
 
 def _check(session: Session, name: str, spec: TransportSpec, row: ResourceRow | None) -> list[Any]:
@@ -77,12 +81,24 @@ def _status(
     states, topics = known
     return [
         TransportStatus(
-            **applied.applied(states, row),
+            **applied.applied([_taken_by(state, row) for state in states], row),
             topics=topics.get(row.name, 0),
             nodes=[s.name for s in states if f"transport/{row.name}" not in s.restart_needed],
         )
         for row in rows
     ]
+
+
+def _taken_by(state: applied.Seen, row: Row) -> applied.Seen:
+    """An engine of before ignores settings that it does not know, and reports no error."""
+    lanes = row.spec.get("lanes", 1)
+    if lanes == 1 or state.level_max >= LANES_LEVEL:
+        return state
+    text = (
+        f"lanes: {lanes}: engine {state.version} does not know it and runs one lane: install "
+        f"tidecast >= {LEVELS[LANES_LEVEL].since} on this node"
+    )
+    return state.without(f"transport/{row.name}", text)
 
 
 KIND = Kind(

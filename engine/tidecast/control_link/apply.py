@@ -274,10 +274,14 @@ class Applier:
     # --- transports -------------------------------------------------------------------------------
 
     def _transports(self, wanted: dict[str, dict[str, Any]]) -> None:
-        """Transports are opened when an engine starts: until then the file has the new ones."""
+        """Transports are opened when an engine starts: until then the file has the new ones.
+
+        Of a transport with an error the file keeps that of before.
+        """
         self._outcome.restart_needed.clear()
         self._outcome.differs.clear()
         running = {t.name: t for t in self._node.topology.transports}
+        saved = {t.name: t for t in self._store.topology.transports}
         built: list[TransportConfig] = []
         for name, raw in wanted.items():
             self._outcome.errors.pop(f"transport/{name}", None)
@@ -285,6 +289,7 @@ class Applier:
                 built.append(msgspec.convert(raw | {"name": name}, TransportConfig))
             except msgspec.ValidationError as problem:
                 self._outcome.errors[f"transport/{name}"] = str(problem)
+                built += [saved[name]] if name in saved else []
         changed = [t.name for t in built if t != running.get(t.name)]
         gone = [name for name in running if name not in wanted]
         self._outcome.errors.pop("topology.yaml", None)
