@@ -26,6 +26,7 @@ README = HERE.parent / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- figures: python -m benchmarks.report write -->", "<!-- end -->"
 LIMITS_S = {
     "throughput": 280.0,
+    "throughput-secure": 280.0,
     "ipc": 200.0,
     "latency": 250.0,
     "python": 160.0,
@@ -45,6 +46,7 @@ BROKER = tuple(
 RUNS: dict[str, tuple[str, ...]] = {
     "throughput": ("tidecast", "bench", "throughput", "--peers", "--json"),
     "throughput-engine": ("tidecast", "bench", "throughput", "--shape", "engine", "--json"),
+    "throughput-secure": ("tidecast", "bench", "throughput", "--secure", "--json"),
     "ipc": ("tidecast", "bench", "ipc", "--peers", "--json"),
     "latency": ("tidecast", "bench", "latency", "--peers", "--json"),
     "python": ("tidecast", "bench", "python", "--peers", "--json"),

@@ -19,12 +19,15 @@ from tidecast.bench.kafka import kafka
 from tidecast.bench.kafka_storage import kafka_storage
 from tidecast.bench.loops.floor import copy_packets, open_packets, seal_packets
 from tidecast.bench.measure import (
+    Deadline,
     Result,
     Worker,
     histogram_us,
     machine,
+    one_turn,
     percentiles_us,
     run_together,
+    turns_within,
     workers,
 )
 from tidecast.bench.pulling import pausing, slow_consumer
@@ -46,6 +49,7 @@ MESSAGE_BYTES = 70
 PORT = 17_400
 TURNS = 5
 """How often `throughput` and `latency` measure the raw socket and ours, one behind the other."""
+WITHIN_S = 300.0
 LOSS_RING_BYTES = 16 << 20
 IPC_TURNS, REQUEST_TURNS = 4, 3
 # Four busy threads on two cores: a stage waits some milliseconds for its turn, and a ring must last
@@ -114,26 +118,29 @@ def _engines(note: Note, **config: Any) -> tuple[list[Worker], list[str], list[A
     return engines, [f.name for f in folders], folders
 
 
+@contextlib.contextmanager
+def _pair(note: Note, shape: str, count: int, **config: Any) -> Iterator[tuple[Worker, Worker]]:
+    """A subscriber at node 2 and a publisher at node 1 of ``count`` messages a turn, ready."""
+    with contextlib.ExitStack() as stack:
+        places: tuple[dict[str, Any], ...] = (config, config)
+        if shape == "engine":
+            engines, dirs, _ = _engines(note, **config)
+            stack.enter_context(workers(*engines))
+            places = tuple({"data_dir": each} for each in dirs)
+        core = (0, 1) if shape == "embedded" else (None, None)
+        about: dict[str, Any] = {"count": count, "message_bytes": MESSAGE_BYTES}
+        subscriber = Worker("subscribe_compiled", core[1], node=2, **about, **places[1])
+        publisher = Worker("publish_compiled", core[0], node=1, **about, **places[0])
+        stack.enter_context(workers(subscriber, publisher))
+        yield subscriber, publisher
+
+
 def _transfer(note: Note, shape: str, count: int, **config: Any) -> tuple[Any, Any]:
     """(subscriber's, publisher's) outcome of ``count`` messages from node 1 to node 2."""
-    if shape == "embedded":
-        subscriber = Worker("subscribe_compiled", 1, node=2, count=count, **config)
-        publisher = Worker(
-            "publish_compiled", 0, node=1, count=count, message_bytes=MESSAGE_BYTES, **config
-        )
-        return tuple(run_together(subscriber, publisher))  # type: ignore[return-value]
-    engines, dirs, _ = _engines(note, **config)
-    with workers(*engines):
-        subscriber = Worker("subscribe_compiled", None, node=2, count=count, data_dir=dirs[1])
-        publisher = Worker(
-            "publish_compiled",
-            None,
-            node=1,
-            count=count,
-            data_dir=dirs[0],
-            message_bytes=MESSAGE_BYTES,
-        )
-        return tuple(run_together(subscriber, publisher))  # type: ignore[return-value]
+    with _pair(note, shape, count, **config) as both:
+        for each in both:
+            each.go()
+        return both[0].result(), both[1].result()
 
 
 def _pairs(note: Note, pairs: int, count: int, **config: Any) -> list[tuple[Any, Any]]:
@@ -160,7 +167,8 @@ def _lanes(note: Note, lanes: int, messages: int, config: dict[str, Any]) -> Res
         "secure": config["secure"],
         **ENGINE_RINGS,
     }
-    for turn in range(TURNS):
+    deadline = Deadline(config["within_s"])
+    for turn in turns_within(deadline, TURNS):
         for n, of_n in rates.items():
             note(f"{lanes} pairs, lanes: {n}, turn {turn + 1} of {TURNS}")
             done = _pairs(note, lanes, messages // TURNS // lanes, lanes=n, **case)
@@ -172,8 +180,9 @@ def _lanes(note: Note, lanes: int, messages: int, config: dict[str, Any]) -> Res
                 metrics["packets_resent"] += resent if n == lanes else 0
     by_turn = zip(rates[1], rates[lanes], strict=True)
     result.config["msgs_per_s_by_turn"] = [[round(one), round(many)] for one, many in by_turn]
-    result.floor = {"msgs_per_s": round(sorted(rates[1])[TURNS // 2])}
-    result.metrics = {"msgs_per_s": round(sorted(rates[lanes])[TURNS // 2]), **metrics}
+    middle = len(rates[1]) // 2
+    result.floor = {"msgs_per_s": round(sorted(rates[1])[middle])}
+    result.metrics = {"msgs_per_s": round(sorted(rates[lanes])[middle]), **metrics}
     result.metrics["bytes_per_s"] = result.metrics["msgs_per_s"] * MESSAGE_BYTES
     result.compare("msgs_per_s")
     return result
@@ -181,6 +190,32 @@ def _lanes(note: Note, lanes: int, messages: int, config: dict[str, Any]) -> Res
 
 def _rate(received: dict[str, Any]) -> float:
     return float((received["received"] - received["first"]) / max(received["elapsed_s"], 1e-9))
+
+
+def _turns(
+    note: Note, config: dict[str, Any], case: dict[str, Any], seconds: float
+) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+    """Figures of the floor, and the two outcomes of ours, of each turn that ended in time."""
+    shape, secure, count = config["shape"], config["secure"], config["messages"] // TURNS
+    floors: list[dict[str, Any]] = []
+    turns = []
+    with contextlib.ExitStack() as stack:
+        note("starting")
+        ours = stack.enter_context(_pair(note, shape, count, port=PORT + 10, secure=secure, **case))
+        plain = (
+            stack.enter_context(_pair(note, shape, count, port=PORT + 14, **case)) if secure else ()
+        )
+        deadline = Deadline(config["within_s"])
+        for turn in turns_within(deadline, TURNS):  # a machine changes its speed within seconds
+            note(f"floor, turn {turn + 1} of {TURNS}")
+            if plain:
+                floors.append({"msgs_per_s": round(_rate(one_turn(deadline, *plain)[0]))})
+            else:
+                each_s = seconds / TURNS
+                floors.append(floor_throughput(config["packet_bytes"], each_s, MESSAGE_BYTES))
+            note(f"{count} messages, {shape}, turn {turn + 1} of {TURNS}")
+            turns.append(one_turn(deadline, *ours))
+    return floors, turns
 
 
 def throughput(
@@ -192,11 +227,14 @@ def throughput(
     seconds: float = 2.0,
     secure: bool = False,
     lanes: int = 1,
+    within_s: float = WITHIN_S,
 ) -> Result:
     """70-byte messages, reliable, ordered, loopback multicast, two processes, compiled.
 
     Raw sockets and ours in turns; the median of each. ``secure``: plain and sealed packets.
     ``lanes``: several, beside one, with as many pairs of processes and two engines.
+    ``within_s``: for the turns. The bench does the turns that end in time, at least one. Raises
+    Timeout when not even that does.
     """
     if lanes > 1:
         if shape != "engine":
@@ -210,6 +248,7 @@ def throughput(
             "messages": messages // 2,
             "message_bytes": MESSAGE_BYTES,
             "secure": secure,
+            "within_s": within_s,
         }
         return _lanes(note, lanes, messages // 2, about | ENGINE_RINGS | machine())
     rings: dict[str, Any] = {}
@@ -220,29 +259,23 @@ def throughput(
         "packet_bytes": packet_bytes,
         "messages": messages,
         "message_bytes": MESSAGE_BYTES,
+        "secure": secure,
+        "within_s": within_s,
         **rings,
         **machine(),
     }
     result = Result("throughput", config)
-    floors, turns = [], []
-    for turn in range(TURNS):  # a virtual machine changes its speed within seconds
-        note(f"floor at {packet_bytes} bytes, turn {turn + 1} of {TURNS}")
-        case = {"port": PORT + 10, "packet_bytes": packet_bytes, **rings}
-        if secure:
-            plain, _ = _transfer(note, shape, messages // TURNS, **case)
-            floors.append({"msgs_per_s": round(_rate(plain))})
-        else:
-            floors.append(floor_throughput(packet_bytes, seconds / TURNS, MESSAGE_BYTES))
-        note(f"{messages // TURNS} messages, {shape}")
-        turns.append(_transfer(note, shape, messages // TURNS, secure=secure, **case))
-    result.floor = sorted(floors, key=lambda each: float(each["msgs_per_s"]))[TURNS // 2]
+    case = {"packet_bytes": packet_bytes, **rings}
+    floors, turns = _turns(note, config, case, seconds)
+    middle = len(turns) // 2
+    result.floor = sorted(floors, key=lambda each: float(each["msgs_per_s"]))[middle]
     rates = [_rate(received) for received, _ in turns]
     config["msgs_per_s_by_turn"] = [
         [each["msgs_per_s"], round(rate)] for each, rate in zip(floors, rates, strict=True)
     ]
     result.metrics = {
-        "msgs_per_s": round(sorted(rates)[TURNS // 2]),
-        "bytes_per_s": round(sorted(rates)[TURNS // 2] * MESSAGE_BYTES),
+        "msgs_per_s": round(sorted(rates)[middle]),
+        "bytes_per_s": round(sorted(rates)[middle] * MESSAGE_BYTES),
         "packets_resent": sum(sent["sender"].get("packets_resent", 0) for _, sent in turns),
         **{
             name: sum(received[name] for received, _ in turns)

@@ -207,6 +207,7 @@ def _add(name: str) -> None:
     )
     @click.option("--secure", is_flag=True, default=None, help="Sealed packets, beside plain ones.")
     @click.option("--lanes", type=click.IntRange(1, 8), help="Lanes, beside one; --shape engine.")
+    @click.option("--within-s", type=click.FloatRange(1, 3600), help="For all turns; 300.")
     @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost.")
     @data_dir_option
     def command(as_json: bool, shape: str, peers: bool, data_dir: Path, **given: Any) -> None:

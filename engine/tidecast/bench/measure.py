@@ -20,11 +20,29 @@ import numpy as np
 from tidecast.errors import TidecastError, Timeout
 
 WORKER_TIMEOUT_S = 150.0
-"""Longest silence of a worker: it compiles, or measures, for less."""
+"""Longest silence of a worker that measures."""
+READY_S = 900.0
+"""Longest start of a worker: it compiles its loops once, beside the load of others."""
+END_S = 5.0
+
+
+class Deadline:
+    """The end of a bench: no worker waits longer than that."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._end_s = seconds, time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then, 0 after it."""
+        return max(self._end_s - time.monotonic(), 0.0)
 
 
 class Worker:
-    """A bench role in a process of its own: says ready, continues on request, gives a result."""
+    """A bench role in a process of its own: reports ready, measures on request, gives a result.
+
+    A role that is a generator measures again and again, until `stop`.
+    """
 
     def __init__(
         self, role: str, core: int | None = None, *, prefix: tuple[str, ...] = (), **config: Any
@@ -44,9 +62,9 @@ class Worker:
             self._lines.put(line)
         self._lines.put("")
 
-    def wait_ready(self) -> None:
-        """Until the worker has set up (and compiled) everything."""
-        self._line("ready")
+    def wait_ready(self, within_s: float = READY_S) -> None:
+        """Until the worker has set up (and compiled) everything. Raises Timeout."""
+        self._line("ready", within_s)
 
     def go(self) -> None:
         """Start measuring."""
@@ -54,19 +72,19 @@ class Worker:
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
-    def result(self) -> dict[str, Any]:
-        """The worker's figures."""
-        found: dict[str, Any] = json.loads(self._line("{"))
-        self.process.wait(WORKER_TIMEOUT_S)
+    def result(self, within_s: float = WORKER_TIMEOUT_S) -> dict[str, Any]:
+        """The worker's figures. Raises Timeout."""
+        found: dict[str, Any] = json.loads(self._line("{", within_s))
         return found
 
-    def _line(self, start: str) -> str:
+    def _line(self, start: str, within_s: float) -> str:
+        end_s = time.monotonic() + within_s
         while True:
             try:
-                line = self._lines.get(timeout=WORKER_TIMEOUT_S)
+                line = self._lines.get(timeout=max(end_s - time.monotonic(), 0.0))
             except queue.Empty:
                 raise Timeout(
-                    f"bench worker {self.role} said nothing for {WORKER_TIMEOUT_S:g} s"
+                    f"bench worker {self.role} said nothing for {within_s:.0f} s"
                 ) from None
             if not line:
                 raise TidecastError(
@@ -76,14 +94,15 @@ class Worker:
                 return line
 
     def stop(self) -> None:
-        """End the process if it still runs."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(5)
+        """End the process: it stops at the end of its input, else it is made to."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended
+            self.process.stdin.close()
+        for end in (self.process.terminate, self.process.kill, self.process.wait):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_S)
+                return
+            end()
 
 
 @contextlib.contextmanager
@@ -106,11 +125,33 @@ def run_together(*all_of_them: Worker) -> list[dict[str, Any]]:
         return [each.result() for each in ready]
 
 
+def one_turn(deadline: Deadline, *kept: Worker) -> list[dict[str, Any]]:
+    """As `run_together`, of workers that stay for the next turn. Raises Timeout."""
+    for each in kept:
+        each.go()
+    found = [each.result(min(deadline.left_s, WORKER_TIMEOUT_S)) for each in kept]
+    for each in kept:
+        each.wait_ready(deadline.left_s)
+    return found
+
+
+def turns_within(deadline: Deadline, turns: int) -> Iterator[int]:
+    """Numbers of turns from 0 on: the first, and each that ends in time if it takes as long."""
+    longest_s = 0.0
+    for turn in range(turns):
+        left_s = deadline.left_s
+        if longest_s > left_s:
+            return
+        yield turn
+        longest_s = max(longest_s, left_s - deadline.left_s)
+
+
 def ready() -> None:
-    """Tell the parent that everything is set up, and wait for its go."""
+    """Report that everything is set up, and wait for the parent's go; end with its end."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    sys.stdin.readline()
+    if not sys.stdin.readline():
+        raise SystemExit(0)
 
 
 def percentiles_us(samples_ns: np.ndarray, prefix: str = "rtt") -> dict[str, float]:

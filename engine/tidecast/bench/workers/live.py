@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,23 +110,25 @@ def compile_loops(c: Any, message_bytes: int) -> None:
         sub.run_compiled(check_order, np.zeros(8, np.int64), max_messages=1, duration_s=SETTLE_S)
 
 
-def publish_compiled(node: int, count: int, message_bytes: int, **config: Any) -> dict[str, Any]:
-    """Publish ``count`` numbered messages from a compiled producer."""
+def publish_compiled(
+    node: int, count: int, message_bytes: int, **config: Any
+) -> Iterator[dict[str, Any]]:
+    """Publish ``count`` numbered messages a turn from a compiled producer."""
     topic = config.get("topic", TOPIC)
     with connect(node, config) as c:
         compile_loops(c, message_bytes)
-        pub = c.publisher(topic)
         state = np.full(1, message_bytes, dtype=np.int64)
-        ready()
-        wait_for_receivers(c, config.get("receivers", 1), topic)
-        began = time.perf_counter()
-        done = pub.run_compiled(
-            produce_numbered, state, count, message_bytes_max=message_bytes, timeout=60
-        )
-        elapsed = time.perf_counter() - began
-        pub.close()
-        sender = work_until_read(c, topic)
-        return {"published": done, "elapsed_s": elapsed, **sender}
+        while True:
+            pub = c.publisher(topic)
+            ready()
+            wait_for_receivers(c, config.get("receivers", 1), topic)
+            began = time.perf_counter()
+            done = pub.run_compiled(
+                produce_numbered, state, count, message_bytes_max=message_bytes, timeout=60
+            )
+            elapsed = time.perf_counter() - began
+            pub.close()
+            yield {"published": done, "elapsed_s": elapsed, **work_until_read(c, topic)}
 
 
 def publications(c: Any, topic: str = TOPIC) -> list[dict[str, Any]]:
@@ -149,52 +151,53 @@ def wait_for_receivers(c: Any, wanted: int, topic: str = TOPIC) -> None:
 
 
 def work_until_read(c: Any, topic: str = TOPIC) -> dict[str, Any]:
-    """Serve repairs until every receiver has left."""
+    """Serve repairs until every receiver has left and the publication is gone."""
     deadline = time.monotonic() + SETTLE_S
     last: dict[str, Any] = {}
     while time.monotonic() < deadline:
         for _ in range(200):
             c.link.work()
         rows = publications(c, topic)
-        if rows:
-            last = rows[0]
-        if not rows or last.get("receivers", 0) == 0:
+        if not rows:
             break
+        last = rows[0]
         if not c.link.inline:
             time.sleep(0.01)
     return {"sender": last}
 
 
-def subscribe_compiled(node: int, count: int, **config: Any) -> dict[str, Any]:
-    """Receive ``count`` numbered messages in a compiled handler that checks their order."""
+def subscribe_compiled(node: int, count: int, **config: Any) -> Iterator[dict[str, Any]]:
+    """Receive ``count`` numbered messages a turn in a compiled handler that checks their order."""
     with connect(node, config) as c:
         compile_loops(c, 8)
         if config.get("faults"):
             c.link.node.set_faults("bench", FaultSettings(**config["faults"]))
-        with c.subscribe(config.get("topic", TOPIC), on_gap="event") as sub:
-            state = np.zeros(8, dtype=np.int64)
-            ready()
-            # The first tenth is not timed: compilers and caches warm up on it.
-            sub.run_compiled(check_order, state, max_messages=max(1, count // 10), duration_s=60)
-            began, first = time.perf_counter(), int(state[0])
-            sub.run_compiled(
-                check_order,
-                state,
-                max_messages=count - first,
-                duration_s=config.get("timeout_s", 60),
-            )
-            elapsed = time.perf_counter() - began
-            stats = c.link.stats()
-        return {
-            "received": int(state[0]),
-            "elapsed_s": elapsed,
-            "first": first,
-            "lost": int(state[3]) + max(0, count - int(state[1])),
-            "duplicated": int(state[4]),
-            "bytes": int(state[5]),
-            "image": (stats.get("image") or [{}])[0],
-            "receiver": (stats.get("receiver") or [{}])[0],
-        }
+        while True:
+            with c.subscribe(config.get("topic", TOPIC), on_gap="event") as sub:
+                ready()
+                found = _receive(sub, count, config.get("timeout_s", 60))
+                stats = c.link.stats()
+            yield {
+                **found,
+                "image": (stats.get("image") or [{}])[0],
+                "receiver": (stats.get("receiver") or [{}])[0],
+            }
+
+
+def _receive(sub: Any, count: int, timeout_s: float) -> dict[str, Any]:
+    state = np.zeros(8, dtype=np.int64)
+    # The first tenth is not timed: compilers and caches warm up on it.
+    sub.run_compiled(check_order, state, max_messages=max(1, count // 10), duration_s=timeout_s)
+    began, first = time.perf_counter(), int(state[0])
+    sub.run_compiled(check_order, state, max_messages=count - first, duration_s=timeout_s)
+    return {
+        "received": int(state[0]),
+        "elapsed_s": time.perf_counter() - began,
+        "first": first,
+        "lost": int(state[3]) + max(0, count - int(state[1])),
+        "duplicated": int(state[4]),
+        "bytes": int(state[5]),
+    }
 
 
 def engine(data_dir: str, node: int, **config: Any) -> dict[str, Any]:
@@ -213,7 +216,7 @@ def engine(data_dir: str, node: int, **config: Any) -> dict[str, Any]:
     return {}
 
 
-ROLES: dict[str, Callable[..., dict[str, Any]]] = {
+ROLES: dict[str, Callable[..., dict[str, Any] | Iterator[dict[str, Any]]]] = {
     "publish_compiled": publish_compiled,
     "subscribe_compiled": subscribe_compiled,
     "engine": engine,

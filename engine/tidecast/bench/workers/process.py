@@ -1,6 +1,6 @@
 """A bench's process: ``python -m tidecast.bench.workers.process ROLE '{...}'``.
 
-Reports a JSON line.
+Reports a JSON line; a role that is a generator one a turn.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ def main() -> None:
     if core is not None and core < (os.cpu_count() or 1):
         os.sched_setaffinity(0, {core})
     outcome = ROLES[sys.argv[1]](**config)
-    sys.stdout.write(json.dumps(outcome) + "\n")
-    sys.stdout.flush()
+    for each in (outcome,) if isinstance(outcome, dict) else outcome:
+        sys.stdout.write(json.dumps(each) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tidecast.bench import durable, gateway
 from tidecast.bench.workers import floor, latency, live
 
-ROLES: dict[str, Callable[..., dict[str, Any]]] = {
+ROLES: dict[str, Callable[..., dict[str, Any] | Iterator[dict[str, Any]]]] = {
     "flood": floor.flood,
     "soak": floor.soak,
     "send_paced": floor.send_paced,
