@@ -366,6 +366,7 @@ const attached = (nowMs: number) => ({
       records: "0",
       errors: "0",
       reconnects: "0",
+      left_out: "0",
       lag: "0",
     },
     beta: {
@@ -376,6 +377,7 @@ const attached = (nowMs: number) => ({
       records: "184302",
       errors: "2",
       reconnects: "1",
+      left_out: "3",
       lag: "740",
     },
   },

@@ -34,6 +34,7 @@ export const mirrors = (nowMs: number): Row[] => {
     bytes: "9744000000",
     repeated: "0",
     gone: "0",
+    left_out: "0",
     retries: "3",
     rate: 40_200,
     lag: "1200",

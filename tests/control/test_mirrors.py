@@ -42,9 +42,9 @@ import json, sys, time
 job = json.loads(sys.stdin.readline())
 say = lambda event, **about: print(json.dumps({"event": event, **about}), flush=True)
 def progress(records, lag=0, retries=0):
-    say("progress", records=records, bytes=records * 10, repeated=0, gone=0, retries=retries,
-        lag=lag, queues=[{"source": 0, "position": records, "durable": records,
-                          "end": records + lag}])
+    say("progress", records=records, bytes=records * 10, repeated=0, gone=0, left_out=2 * records,
+        retries=retries, lag=lag, queues=[{"source": 0, "position": records, "durable": records,
+                                           "end": records + lag}])
 """
 FOLLOW = SAY + "progress(7, lag=3); sys.stdin.read()"
 Script = Callable[[str], None]
@@ -90,6 +90,7 @@ def test_a_mirror_is_started_shown_paused_and_resumed(
     assert _put(api).status_code == 201
     found = _until(eventually, api, lambda s: s["state"] == "running", "progress")
     assert (found["records"], found["lag"], found["position"]) == ("7", "3", "7")
+    assert found["left_out"] == "14"
     assert found["queues"] == [{"source": 0, "position": "7", "durable": "7", "end": "10"}]
     process = service.ctx.mirrors.copies["m"].process
     assert process is not None
@@ -102,7 +103,7 @@ def test_a_mirror_is_started_shown_paused_and_resumed(
     eventually(lambda: process.returncode == 0, "the end of its process")
     api.post("/api/v1/mirrors/m/resume")
     found = _until(eventually, api, lambda s: s["records"] == "14", "a second run")
-    assert found["failures"] == 0
+    assert (found["failures"], found["left_out"]) == (0, "28")
     samples = api.get("/api/v1/mirrors/m/progress").json()
     assert samples["mirror"] == "m"
     assert len(samples["at_s"]) == len(samples["rate"]) == len(samples["lag"]) >= 1
@@ -489,6 +490,7 @@ def test_alerts_and_metrics_have_mirrors(service: Service) -> None:
     assert 'tidecast_mirror_up{mirror="m"} 0.0' in shown
     assert 'tidecast_mirror_lag_records{mirror="m"} 9.0' in shown
     assert 'tidecast_mirror_failures_total{mirror="m"} 0.0' in shown
+    assert 'tidecast_mirror_left_out_total{mirror="m"} 0.0' in shown
 
 
 def test_rights_are_those_of_the_effect(service: Service) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tidecast.errors import Closed, ConfigError, NotFound
-from tidecast.queues.adapter import Direction, Received, Record, fit, pack, unpack
+from tidecast.queues.adapter import Direction, LeftOut, Received, Record, fit, pack, unpack
 from tidecast.queues.sources import Fetched
 
 KEYS = 3
@@ -25,6 +25,7 @@ class Punched:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, Any]] = []
         self.end = self.earliest = 0
+        self.left_out: list[LeftOut] = []
         self.grown = threading.Condition()
 
     def add(self, hole: int, records: int) -> None:
@@ -35,6 +36,14 @@ class Punched:
             if records:
                 run = pack((record_for(first + i) for i in range(records)), first)
                 self.batches.append((first, self.end, run))
+            self.grown.notify_all()
+
+    def leave_out(self, records: int = 1) -> None:
+        """Add records that cannot be received."""
+        with self.grown:
+            about = LeftOut(self.end, self.end + records, records, 70_000, "headers too large")
+            self.left_out.append(about)
+            self.end = about.end
             self.grown.notify_all()
 
     def tokens(self) -> list[int]:
@@ -58,7 +67,11 @@ class Punched:
         """The answer of a receiver."""
         if token < self.earliest:
             raise NotFound(f"token {token}: the oldest is {self.earliest}")
-        left = [one for one in self.batches if one[1] > token]
+        large = next((one for one in self.left_out if one.end > token), None)
+        bound = self.end if large is None else large.first
+        left = [one for one in self.batches if one[1] > token and one[0] < bound]
+        if not left and large is not None:
+            return Received(0, large.end, left_out=large)
         if not left:
             return Received(0, max(token, self.end))
         many = left[:4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from tidecast.agents.puller import entries
 from tidecast.api.start import Earliest, Latest, Time, Tokens
 from tidecast.embedded import EmbeddedLink
 from tidecast.engine.adapters import made_by
-from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound
-from tidecast.events import MessageDropped, QueueUnreadable, RecordsGone
+from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound, StorageError
+from tidecast.events import MessageDropped, QueueUnreadable, RecordsGone, RecordsLeftOut
+from tidecast.layout.counters import AdapterCounter
 from tidecast.queues import attached
+from tidecast.queues.adapter import LeftOut, Received
 from tidecast.queues.generator import GeneratorAdapter
 from tidecast.queues.sources import Fetched
 from tidecast.sync import Connection
@@ -232,7 +235,7 @@ def test_a_function_is_named_by_its_module() -> None:
 
 
 def test_a_block_is_waited_for_by_nobody() -> None:
-    source = attached.AttachedQueue(made(), 0, lambda: None).source()
+    source = attached.AttachedQueue(made(), 0, lambda: None, lambda _: None).source()
     block = np.zeros(1 << 16, dtype=np.uint8)
     source.read(0, block)
     wait_until(lambda: source._answer is not None, 5.0, "an answer")
@@ -321,6 +324,61 @@ def test_holes_are_passed_and_positions_lag_and_seek_stay_true(tmp_path: Path) -
         consumer.close()
     with fed(tmp_path, PunchedAdapter(queue)) as client, client.consumer("feed", "reader") as again:
         assert [m.token.sequence for m in take_messages(again, 5)] == tokens[10:15]
+
+
+def test_records_that_are_left_out_are_reported_once_counted_and_passed(tmp_path: Path) -> None:
+    queue = Punched()
+    queue.leave_out()
+    queue.add(0, 5)
+    queue.leave_out(3)
+    queue.leave_out()
+    queue.add(2, 5)
+    feed = PunchedAdapter(queue)
+    with fed(tmp_path, feed) as client:
+        with client.consumer("feed", "one") as one, client.consumer("feed", "other") as other:
+            for consumer in (one, other):
+                got = take_messages(consumer, 10)
+                assert [m.token.sequence for m in got] == queue.tokens()
+                for message in got:
+                    message.ack()
+            queue.leave_out()  # at the end
+            for consumer in (one, other):
+                wait_until(partial(_is_through, consumer), 5.0, "all is passed")
+            one.seek(Earliest())
+            assert len(take(one, 10)) == 10
+            events = [e for e in client.events(0.1) if isinstance(e, RecordsLeftOut)]
+        assert [(e.topic, e.queue, e.first, e.end, e.records) for e in events] == [
+            ("feed", 0, first, end, end - first)
+            for first, end in ((0, 1), (6, 9), (9, 10), (17, 18))
+        ]
+        assert {(e.bytes, e.reason) for e in events} == {(70_000, "headers too large")}
+        node = client.link.node  # type: ignore[attr-defined]
+        node.consumers.attached.counters.update(node.counters, now=True)
+        (row,) = (each for each in node.counters.rows() if each.kind == "adapter")
+        assert node.counters.values[row.index, AdapterCounter.LEFT_OUT] == 6
+        assert not [e for e in client.events(0.0) if isinstance(e, RecordsGone | QueueUnreadable)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Received(0, 3, left_out=LeftOut(0, 2, 1, 1, "another end")),
+        Received(0, 2, left_out=LeftOut(0, 2, 3, 1, "more records than offsets")),
+        Received(0, 2, left_out=LeftOut(2, 2, 1, 1, "no offset")),
+        Received(0, 2, need=9, left_out=LeftOut(0, 2, 1, 1, "and a need")),
+    ],
+)
+def test_a_record_left_out_that_makes_no_sense_is_refused(wrong: Received) -> None:
+    queue = Punched()
+    queue.add(5, 1)
+    receiver = PunchedAdapter(queue).receiver(0)
+    receiver.receive = lambda *_: wrong  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="the adapter: it received"):
+        attached.fetched(receiver, 0, np.zeros(1 << 10, dtype=np.uint8), lambda _: None)
+
+
+def _is_through(consumer: Any) -> bool:
+    return bool(consumer.info()["lag"] == 0)
 
 
 def take_messages(consumer: Any, n: int) -> list[Any]:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 import ssl
 import subprocess
 import threading
@@ -28,7 +29,7 @@ from tidecast.api.start import Time
 from tidecast.config.sources.jetstream import JetStreamSource, jetstream_source
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, NotFound, StorageError
-from tidecast.events import RecordsGone
+from tidecast.events import QueueUnreadable, RecordsGone, RecordsLeftOut
 from tidecast.jetstream import receiver as receivers
 from tidecast.jetstream.adapter import JetStreamAdapter
 from tidecast.jetstream.logins import login
@@ -234,6 +235,30 @@ def test_one_slow_subscription_beside_nine_fast_ones_reads_each_byte_once(
         assert len(slowly) == n
         assert {one.info()["lag"] for one in fast} == {0}
         assert stored < feed.counted().bytes < 1.25 * stored, "each byte once, not ten times"
+
+
+def test_messages_with_headers_that_are_too_long_are_left_out(
+    shared: NatsServer, stream: str, tmp_path: Path
+) -> None:
+    """The server takes 65,535 bytes of headers; with the subject beside them there are more."""
+    for payload, n in ((b"1", 10), (b"2", 65_510), (b"3", 65_000), (b"4", 65_511)):
+        shared.fill(f"{stream}.long", [payload], {"h": "v" * n})
+    feed = adapter_of(shared, stream, key_header="Key", fetch_bytes=65_536)
+    with fed(tmp_path, feed) as client:
+        with client.consumer("feed", "reader") as consumer:
+            assert drain(consumer, 2) == [b"1", b"3"]
+            wait_until(lambda: consumer.info()["lag"] == 0, 20.0, "the last one is passed")
+            shared.fill(stream, [b"5"])
+            assert drain(consumer, 1) == [b"5"]
+        events = [e for e in client.events(0.1) if isinstance(e, RecordsLeftOut)]
+        assert [(e.topic, e.queue, e.first, e.end) for e in events] == [
+            ("feed", 0, 2, 3),
+            ("feed", 0, 4, 5),
+        ]
+        for event in events:
+            assert event.bytes > 65_535
+            assert re.fullmatch(r"headers of 655\d\d bytes: at most 65535", event.reason)
+        assert not [e for e in client.events(0.0) if isinstance(e, RecordsGone | QueueUnreadable)]
 
 
 def test_messages_that_the_stream_deleted_are_told_and_passed(

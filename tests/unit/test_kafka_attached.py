@@ -22,7 +22,7 @@ import tidecast.sync
 from tidecast.config.kafka import kafka_source
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError
-from tidecast.events import AdapterOpened, QueueUnreadable, RecordsGone
+from tidecast.events import AdapterOpened, QueueUnreadable, RecordsGone, RecordsLeftOut
 from tidecast.kafka.brokers.adapter import KafkaAdapter
 from tidecast.sync import Connection
 
@@ -211,6 +211,30 @@ def test_partitions_that_are_added_are_read(real_kafka: Brokers, tmp_path: Path)
         positions = {cursor["queue"]: cursor["position"] for cursor in consumer.info()["cursors"]}
         assert positions == {0: 60, 1: 10, 2: 10}
         assert (feed.counted().records, feed.counted().lag) == (80, 0)
+
+
+def test_records_that_cannot_be_held_are_left_out(real_kafka: Brokers, tmp_path: Path) -> None:
+    topic = fresh("large")
+    real_kafka.create(topic)
+    for value, more in (
+        (b"0", {}),
+        (b"1", {"headers": [("h", bytes(70_000))]}),
+        (b"2", {"key": bytes(70_000)}),
+        (b"3", {"headers": [("h", bytes(60_000))], "key": bytes(60_000)}),
+        (b"4", {"headers": [(f"h{i}", b"x" * 10) for i in range(6000)]}),
+    ):
+        producer = real_kafka.producer()
+        producer.produce(topic, value, partition=0, **more)
+        producer.flush(30)
+    with fed(tmp_path, adapter_of(real_kafka, topic)) as client:
+        with client.consumer("feed", "reader") as consumer:
+            assert drain(consumer, 2) == [b"0", b"3"]
+            wait_until(lambda: consumer.info()["lag"] == 0, 20.0, "the last one is passed")
+        events = [e for e in client.events(0.1) if isinstance(e, RecordsLeftOut)]
+        assert [(e.topic, e.queue, e.first) for e in events] == [("feed", 0, i) for i in (1, 2, 4)]
+        assert [e.reason.rsplit(" of ")[0] for e in events] == ["headers", "a key", "headers"]
+        assert all(e.bytes > 65_535 for e in events)
+        assert not [e for e in client.events(0.0) if isinstance(e, RecordsGone | QueueUnreadable)]
 
 
 def test_records_that_kafka_deleted_are_told_and_passed(

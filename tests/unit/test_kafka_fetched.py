@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import random
+import re
 import socket
 import struct
 import threading
@@ -14,22 +16,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.kafka import batch, batch_of, record
+from tests.support.kafka import batch, batch_of, record, varint
 
 from tidecast.config.kafka import KafkaSource, kafka_source, kafka_source_of
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, CorruptLog, StorageError
 from tidecast.kafka.brokers import logins
 from tidecast.kafka.brokers.connection import Address, Link
 from tidecast.kafka.brokers.fetched import Decoder, Fetched
-from tidecast.queues.adapter import Record, unpack
+from tidecast.queues.adapter import LeftOut, Record, unpack
 
 
 def fetched(raw: bytes, token: int = 0, aborted: Any = ()) -> Fetched:
     return Fetched("orders/3 at broker:9092", token, memoryview(raw), aborted, 1 << 40)
 
 
-def read(answer: Fetched, token: int, room: int = 1 << 16) -> list[tuple[int, Record]]:
-    """All that an answer holds from a token on, by receives of ``room`` bytes."""
+def read(
+    answer: Fetched, token: int, room: int = 1 << 16, left_out: list[LeftOut] | None = None
+) -> list[tuple[int, Record]]:
+    """All that an answer holds from a token on, by receives of ``room`` bytes.
+
+    ``left_out`` gets what is left out.
+    """
     found: list[tuple[int, Record]] = []
     decoder, buffer = Decoder(), np.zeros(room, dtype=np.uint8)
     while answer.covers(token):
@@ -38,6 +45,10 @@ def read(answer: Fetched, token: int, room: int = 1 << 16) -> list[tuple[int, Re
             buffer = np.zeros(got.need, dtype=np.uint8)
             continue
         assert got.next_token > token
+        if got.left_out is not None:
+            assert left_out is not None
+            assert (got.bytes, got.left_out.end) == (0, got.next_token)
+            left_out.append(got.left_out)
         found += [one for one in unpack(buffer[: got.bytes]) if one[0] >= token]
         token = got.next_token
     return found
@@ -73,6 +84,93 @@ def test_compacted_batches_are_read_with_their_offsets() -> None:
     for room in (100, 150, 1 << 10):
         assert [t for t, _ in read(answer, 15, room)] == [19, 32, 33]
     assert answer.receive(20, np.zeros(1 << 10, dtype=np.uint8), Decoder()).next_token == 34
+
+
+def odd(i: int, *, key: bytes = b"k", headers: Any = (), time_ms: int = 0) -> bytes:
+    """A record of a batch, the ``i``-th: names of headers are bytes, its time may be any."""
+    body = b"\0" + varint(time_ms) + varint(i) + varint(len(key)) + key + varint(1) + b"v"
+    body += varint(len(headers))
+    for name, value in headers:
+        body += varint(len(name)) + name + varint(len(value)) + value
+    return varint(len(body)) + body
+
+
+LEFT_OUT: dict[str, tuple[dict[str, Any], str]] = {
+    "headers": (
+        {"headers": [(b"h", bytes(70_000))]},
+        "headers of 70008 bytes: at most 65535",
+    ),
+    "many headers": (
+        {"headers": [(b"h%d" % i, b"") for i in range(20_000)]},
+        r"headers of \d+ bytes: at most 65535",
+    ),
+    "key": ({"key": bytes(65_536)}, "a key of 65536 bytes: at most 65535"),
+    "time": ({"time_ms": 1 << 43}, "its time is out of range: allowed are 0 to"),
+    "name": ({"headers": [(b"\xff", b"")]}, "the name of a header is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+@pytest.mark.parametrize("places", ["0", "1", "3", "01", "13", "0123"])
+def test_records_that_a_run_cannot_hold_are_left_out_and_named(kind: str, places: str) -> None:
+    given, says = LEFT_OUT[kind]
+    gone = [int(place) for place in places]
+    records = [
+        odd(i, **given) if i in gone else record(i, b"k", b"%d" % (10 + i)) for i in range(4)
+    ]
+    raw = batch(b"".join(records), 4, offset=10) + batch_of(b"14", offset=14)
+    for room in (100, 1 << 16):
+        left_out: list[LeftOut] = []
+        found = read(fetched(raw, token=10), 10, room, left_out)
+        assert [(t, r.payload) for t, r in found] == [
+            (10 + i, b"%d" % (10 + i)) for i in range(5) if i not in gone
+        ]
+        assert [(one.first, one.end, one.records) for one in left_out] == [
+            (10 + i, 11 + i, 1) for i in gone
+        ]
+        for i, one in zip(gone, left_out, strict=True):
+            assert one.bytes == len(records[i])
+            assert re.match(says, one.reason), one.reason
+    left_out.clear()
+    behind = 11 + gone[-1]
+    assert [t for t, _ in read(fetched(raw, token=10), behind, 100, left_out)] == [
+        t for t in range(10, 15) if t >= behind
+    ]
+    assert not left_out, "a reader behind them meets none"
+
+
+def test_the_largest_key_and_headers_are_read() -> None:
+    """The map of headers has six bytes more than the value here."""
+    large = odd(0, key=bytes(65_535), headers=[(b"h", bytes(65_529))])
+    assert [t for t, _ in read(fetched(batch(large, 1, offset=3)), 3, 1 << 20)] == [3]
+
+
+def test_a_batch_with_an_impossible_time_is_left_out_whole() -> None:
+    left_out: list[LeftOut] = []
+    raw = batch_of(b"a", b"b", offset=5, time_ms=1 << 50) + batch_of(b"c", offset=7)
+    assert [t for t, _ in read(fetched(raw, token=5), 5, left_out=left_out)] == [7]
+    (one,) = left_out
+    assert one[:3] == (5, 7, 2)
+    assert one.reason.startswith(f"a time of {1 << 50} ms: allowed are 0 to")
+    left_out.clear()
+    assert [t for t, _ in read(fetched(raw, token=5), 6, left_out=left_out)] == [7]
+    assert [about.first for about in left_out] == [5]
+
+
+def test_a_batch_that_decompresses_to_too_much_is_left_out_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidecast.kafka.brokers.fetched.PLAIN_BYTES_MAX", 1000)
+    body = record(0, None, bytes(2000))
+    head = batch(body, 1, offset=4, attributes=1)[:61]
+    large = bytearray(head + gzip.compress(body))
+    struct.pack_into(">i", large, 8, len(large) - 12)
+    raw = sealed(large) + batch_of(b"c", offset=5)
+    left_out: list[LeftOut] = []
+    assert [t for t, _ in read(fetched(raw, token=4), 4, left_out=left_out)] == [5]
+    (one,) = left_out
+    assert one[:4] == (4, 5, 1, len(large))
+    assert "1000" in one.reason
 
 
 @given(
@@ -149,7 +247,6 @@ def put(form: str, at: int, value: int) -> Callable[[bytearray], None]:
         (batch_of(b"a", offset=7) + batch_of(b"b", offset=6), r"offset 6: offsets go back: 8"),
         (sparse(0, [0, 0]), r"offset 0: offsets are not contiguous"),
         (sealed(bytearray(batch(b"\x50" * 30, 3))), r"offset 0: a length does not fit"),
-        (batch_of(b"a", time_ms=1 << 50), r"offset 0: a time of"),
         (batch_of(b"a", attributes=2), r"offset 0: snappy"),
         (batch_of(b"a", attributes=7), r"offset 0: compression codec 7"),
     ],
@@ -175,7 +272,7 @@ def test_no_bytes_harm() -> None:
             answer = fetched(bytes(raw[: chance.randint(0, len(raw))]))
             for part in answer._parts:
                 if not part.is_hole:  # as if its checksum were right
-                    Decoder().run(answer, part, memoryview(sealed_part(answer, part)))
+                    Decoder().batch(answer, part, memoryview(sealed_part(answer, part)))
         except CorruptLog:
             pass
 

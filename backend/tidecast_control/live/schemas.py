@@ -112,6 +112,9 @@ class AdapterLive(View):
     errors: Int64 = Field(0, description="Requests for records that failed")
     reconnects: Int64 = 0
     lag: Int64 = Field(0, description="Records of its system that were not read yet")
+    left_out: Int64 = Field(
+        0, description="Records that were passed: too large, or otherwise not to be held"
+    )
 
 
 class StorageLive(View):

@@ -16,6 +16,7 @@ from tidecast_control.live.rates import Json
 
 AGENT_KINDS = ("sender", "receiver")
 KAFKA_TOTALS = ("groups_total", "clients_total")
+ADAPTER_COUNTS = ("records", "errors", "reconnects", "lag", "left_out")
 STATES = ("idle", "active", "paused")
 """Of a subscription on several nodes the last of these is reported."""
 NOBODY = 1 << 62
@@ -294,7 +295,7 @@ def _add_adapters(world: World, node: str, sample: Json) -> None:
             "state": "waiting" if each["state"] == "waiting" else "open",
             "detail": each["detail"],
             "queues": each["queues"],
-            **{n: str(counts.get(n, 0)) for n in ("records", "errors", "reconnects", "lag")},
+            **{name: str(counts.get(name, 0)) for name in ADAPTER_COUNTS},
         }
         if each["since_ns"]:
             shown["since"] = datetime.fromtimestamp(each["since_ns"] / 1e9, UTC).isoformat()

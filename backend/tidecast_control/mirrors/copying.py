@@ -28,7 +28,7 @@ QUIET_S = 15.0
 SAMPLES, EVENTS_MAX = 600, 20
 TEXT_CHARS_MAX, LINE_BYTES_MAX, ERRORS_BYTES_MAX = 1000, 8 << 20, 4096
 RATE_SAMPLES = 5
-COUNTS = ("records", "bytes", "repeated", "gone", "retries")
+COUNTS = ("records", "bytes", "repeated", "gone", "left_out", "retries")
 AWAY = ("SourceAway", "EngineAway", "TargetAway")
 
 

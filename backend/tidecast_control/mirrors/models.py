@@ -34,6 +34,7 @@ class MirrorStateRow(SQLModel, table=True):
     bytes: int = Field(default=0, sa_type=BigInteger)
     repeated: int = Field(default=0, sa_type=BigInteger)
     gone: int = Field(default=0, sa_type=BigInteger)
+    left_out: int = Field(default=0, sa_type=BigInteger)
     retries: int = Field(default=0, sa_type=BigInteger)
     rate: float = 0.0
     lag: int = Field(default=0, sa_type=BigInteger)

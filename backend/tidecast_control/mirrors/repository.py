@@ -17,7 +17,7 @@ def states(session: Session) -> dict[str, MirrorStateRow]:
     return {row.mirror: row for row in session.execute(select(MirrorStateRow)).scalars()}
 
 
-FIGURES = ("state", "error", "failures", "records", "bytes", "gone", "rate", "lag")
+FIGURES = ("state", "error", "failures", "records", "bytes", "gone", "left_out", "rate", "lag")
 
 
 def figures(session: Session) -> dict[str, dict[str, Any]]:

@@ -125,6 +125,7 @@ class MirrorStatus(Status):
     bytes: Int64 = 0
     repeated: Int64 = Field(0, description="Records that the topic had already")
     gone: Int64 = Field(0, description="Offsets that were deleted before they were copied")
+    left_out: Int64 = Field(0, description="Records that cannot be copied, such as too large ones")
     retries: Int64 = Field(0, description="Attempts after an error")
     rate: float = Field(0.0, description="Records a second, lately")
     lag: Int64 = Field(0, description="Offsets that are to be copied")

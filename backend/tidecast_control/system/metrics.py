@@ -116,6 +116,7 @@ MIRROR_COUNTS = {
     "records": "Records that a mirror has copied.",
     "bytes": "Bytes of these.",
     "gone": "Offsets that were deleted before a mirror copied them.",
+    "left_out": "Records that a mirror cannot copy, such as too large ones.",
     "failures": "Unexpected ends of a mirror's process.",
 }
 

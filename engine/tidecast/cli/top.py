@@ -563,6 +563,7 @@ def _adapters(found: list[dict[str, Any]]) -> RenderableType:
             human_count(a["lag"]),
             human_count(a["errors"]),
             human_count(a["reconnects"]),
+            human_count(a["left_out"]),
         ]
         for a in sorted(found, key=lambda a: -int(a["lag"]))
     ]
@@ -577,6 +578,7 @@ def _adapters(found: list[dict[str, Any]]) -> RenderableType:
         "lag",
         "errors",
         "reconnects",
+        "left out",
     ]
     return _table("Adapters", columns, rows, 3)
 

@@ -49,6 +49,23 @@ class QueueUnreadable(Event, frozen=True):
     detail: str
 
 
+class RecordsLeftOut(Event, frozen=True):
+    """An adapter's queue has records that Tidecast cannot hold: they are never delivered.
+
+    Their tokens are [first, end); ``records``: how many; ``bytes``: their size in their system;
+    ``reason``: what is wrong with them, with the size and the limit. Reported once for all
+    subscriptions, and again after the engine was started again or a subscription went back far.
+    """
+
+    topic: str
+    queue: int
+    first: int
+    end: int
+    records: int
+    bytes: int
+    reason: str
+
+
 class SegmentsDeleted(Event, frozen=True):
     """Retention deleted the oldest segments of a queue."""
 
@@ -167,6 +184,7 @@ DurableEvent = (
     | TornTail
     | FileDamaged
     | QueueUnreadable
+    | RecordsLeftOut
     | SegmentsDeleted
     | PublisherWaits
     | ProducerFenced

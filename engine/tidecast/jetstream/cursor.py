@@ -18,7 +18,7 @@ from tidecast.errors import ConnectionLost, NotFound, StorageError, TidecastErro
 from tidecast.jetstream import frame_kernels as kernels
 from tidecast.jetstream.connection import ROOM_MIN, Frame
 from tidecast.jetstream.streams import Streams
-from tidecast.queues.adapter import Received, Run
+from tidecast.queues.adapter import LeftOut, Received, Run
 from tidecast.queues.foreign.runs import Cutter
 from tidecast.queues.records import head_of
 
@@ -33,12 +33,14 @@ _GONE = ("consumer deleted", "leadership change", "server shutdown", "consumer i
 _WHY = {
     kernels.BAD_FRAME: "a frame that cannot be read",
     kernels.BAD_ORDER: "sequences that do not ascend",
-    kernels.TOO_LONG: "its headers, or its key, exceed 65,535 bytes: seek behind it",
 }
 
 
 class Block(NamedTuple):
-    """Records with tokens in [token, behind). ``gone``: below it the stream keeps no message."""
+    """Records with tokens in [token, behind). ``gone``: below it the stream keeps no message.
+
+    ``left_out``: the only message, which a run cannot hold; then the run is empty.
+    """
 
     token: int
     behind: int
@@ -48,6 +50,7 @@ class Block(NamedTuple):
     bytes: int
     gaps: int
     gone: int = 0
+    left_out: LeftOut | None = None
 
 
 class Scanner:
@@ -88,7 +91,15 @@ class Scanner:
     @property
     def sequence(self) -> int:
         """Of the message that was looked at last."""
-        return int(self.fields[6])
+        return int(self.fields[kernels.F_SEQUENCE])
+
+    def left_out(self) -> LeftOut:
+        """The message that is too long, which ended the scan."""
+        sequence, size = self.sequence, int(self.words[kernels.W_NEED])
+        key_n, map_n = int(self.fields[kernels.F_KEY_N]), int(self.fields[kernels.F_MAP_N])
+        what, n = ("a key", key_n) if key_n > map_n else ("headers", map_n)
+        reason = f"{what} of {n} bytes: at most {kernels.FIELD_BYTES_MAX}"
+        return LeftOut(sequence, sequence + 1, 1, size, reason)
 
 
 class Cursor:
@@ -159,6 +170,8 @@ class Cursor:
                         return None
                     self._obey(found)
                     continue
+                if why == kernels.TOO_LONG:
+                    return self._leave_out()
                 if why != kernels.MORE:
                     raise self._refused(why)
                 need = int(words[kernels.W_NEED])
@@ -206,11 +219,32 @@ class Cursor:
             end - begin,
             int(words[kernels.W_GAPS]),
         )
-        self._number = int(words[kernels.W_LAST_NUMBER]) + 1
-        self._since += records
+        return self._taken(block, int(words[kernels.W_LAST_NUMBER]))
+
+    def _leave_out(self) -> Block:
+        """Pass the message that ended the scan."""
+        link, fields = self.link, self._scanner.fields
+        about = self._scanner.left_out()
+        link.take(link.at + about.bytes)
+        block = Block(
+            self.position,
+            about.end,
+            about.end + int(fields[kernels.F_PENDING]),
+            np.empty(0, dtype=np.uint8),
+            1,
+            about.bytes,
+            int(about.first != self.position),
+            left_out=about,
+        )
+        return self._taken(block, int(fields[kernels.F_NUMBER]))
+
+    def _taken(self, block: Block, number: int) -> Block:
+        """Note a block; ``number``: of its last message."""
+        self._number = number + 1
+        self._since += block.records
         if self._single or self._since >= BATCH_MAX:  # its request is over, and nothing says so
             self._end_request()
-        self.position, self.block = behind, block
+        self.position, self.block = block.behind, block
         return block
 
     def _end_request(self) -> None:
@@ -249,22 +283,30 @@ class Cursor:
         self.block = self.block._replace(gone=first)
 
     def cut(self, token: int, buffer: Run) -> Received:
-        """Whole batches of the block from ``token`` on. Raises NotFound when messages are gone."""
+        """Whole batches of the block from ``token`` on, or the message that is left out.
+
+        Raises NotFound when messages are gone.
+        """
         block = self.block
         assert block is not None
+        if block.left_out is not None:
+            self._check_kept(token, block.left_out.first, block.gone)
+            return Received(0, block.behind, end=block.end, left_out=block.left_out)
         n, first, stop, behind = self._cutter.cut(block.run, token, buffer.size)
         if block.gone > token:
             base, _ = head_of(block.run, first)
-            if base > token:
-                raise NotFound(
-                    f"{self._where}: sequence {token} is deleted: the oldest is {block.gone}"
-                )
+            self._check_kept(token, base, block.gone)
             stop, behind = self._stretch(block.run, first, stop, behind)
             n = stop - first
         if n <= 0:
             return Received(0, token, need=self._cutter.need(block.run, token), end=block.end)
         buffer[:n] = block.run[first:stop]
         return Received(n, behind, end=max(block.end, behind))
+
+    def _check_kept(self, token: int, base: int, gone: int) -> None:
+        """Raise NotFound when messages before ``base`` were there, and are deleted."""
+        if gone > token and base > token:
+            raise NotFound(f"{self._where}: sequence {token} is deleted: the oldest is {gone}")
 
     def _stretch(self, run: Run, at: int, stop: int, behind: int) -> tuple[int, int]:
         """The end of batches without a hole between them from ``at`` on, and the token behind."""

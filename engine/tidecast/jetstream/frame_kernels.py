@@ -27,8 +27,8 @@ from tidecast.queues.mapper import key_hash
 
 MORE, OTHER, BAD_FRAME, BAD_ORDER, LOST, TOO_LONG, FULL = 0, -1, -2, -3, -4, -5, -6
 """Why a scan ends: the next frame has not arrived whole; it is not a message of a consumer; it
-cannot be read; its sequence does not ascend; messages before it are missing; its headers exceed
-64 KiB; the run is long enough."""
+cannot be read; its sequence does not ascend; messages before it are missing; its headers, or its
+key, exceed 64 KiB, and it is left out; the run is long enough."""
 
 LINE_BYTES_MAX = 16 * 1024
 """Of the first line of a frame."""
@@ -63,8 +63,8 @@ the frame that has not arrived whole, 0: unknown; the first sequence."""
 SCAN_WORDS = 16
 
 _SUBJECT_AT, _SUBJECT_N, F_LIST_AT, F_LIST_END = 0, 1, 2, 3
-F_PAYLOAD_AT, F_PAYLOAD_N, _SEQUENCE, _NUMBER, _TIME, _PENDING = 4, 5, 6, 7, 8, 9
-_COUNT, _MAP_N, _KEY_AT, _KEY_N, _NEED, _REPLY_AT, _REPLY_N, _HEADER_N = (
+F_PAYLOAD_AT, F_PAYLOAD_N, F_SEQUENCE, F_NUMBER, _TIME, F_PENDING = 4, 5, 6, 7, 8, 9
+_COUNT, F_MAP_N, _KEY_AT, F_KEY_N, F_NEED, _REPLY_AT, _REPLY_N, _HEADER_N = (
     10,
     11,
     12,
@@ -153,7 +153,7 @@ def _place(data, f):
         if value < 0:
             return BAD_FRAME
         if k > 0:
-            f[_SEQUENCE + k - 1] = value
+            f[F_SEQUENCE + k - 1] = value
         at = stop + 1
     return 0
 
@@ -236,7 +236,7 @@ def _count_headers(data, at, end):
 @inlined
 def _find_key(data, f, name):
     """The value of the header with the key; its bytes are -1 when there is none."""
-    f[_KEY_AT], f[_KEY_N] = 0, -1
+    f[_KEY_AT], f[F_KEY_N] = 0, -1
     at = f[F_LIST_AT]
     while at < f[F_LIST_END]:
         n, value_at, value_n, behind = header_line(data, at, f[F_LIST_END])
@@ -247,7 +247,7 @@ def _find_key(data, f, name):
             for i in range(n):
                 is_same = is_same and load_u8(data, at + i) == load_u8(name, i)
             if is_same:
-                f[_KEY_AT], f[_KEY_N] = value_at, value_n
+                f[_KEY_AT], f[F_KEY_N] = value_at, value_n
                 return
         at = behind
 
@@ -336,7 +336,7 @@ def _parse_headers(data, at, f):
 @inlined
 def parse_frame(data, at, end, mode, name, f):
     """Parse the frame at ``data[at:end]`` into ``f``: where it ends, or why not, see MORE."""
-    f[_NEED] = 0
+    f[F_NEED] = 0
     if end - at < 5:
         return MORE
     has_headers = load_u8(data, at) == 0x48
@@ -359,7 +359,7 @@ def parse_frame(data, at, end, mode, name, f):
         return status
     body = stop + 2
     behind = body + f[_HEADER_N] + f[F_PAYLOAD_N]
-    f[_NEED] = behind + 2 - at
+    f[F_NEED] = behind + 2 - at
     if behind + 2 > end:
         return MORE
     if load_u8(data, behind) != 0x0D or load_u8(data, behind + 1) != 0x0A:
@@ -368,14 +368,14 @@ def parse_frame(data, at, end, mode, name, f):
     if _parse_headers(data, body, f) < 0:
         return BAD_FRAME
     if mode == BARE:
-        f[_KEY_AT], f[_KEY_N], f[_MAP_N] = 0, -1, -1
+        f[_KEY_AT], f[F_KEY_N], f[F_MAP_N] = 0, -1, -1
         return behind + 2
     if mode == 1:
         _find_key(data, f, name)
     else:
-        f[_KEY_AT], f[_KEY_N] = f[_SUBJECT_AT], f[_SUBJECT_N]
-    f[_MAP_N] = _map_bytes(data, f, mode)
-    if f[_KEY_N] > FIELD_BYTES_MAX or f[_MAP_N] > FIELD_BYTES_MAX:
+        f[_KEY_AT], f[F_KEY_N] = f[_SUBJECT_AT], f[_SUBJECT_N]
+    f[F_MAP_N] = _map_bytes(data, f, mode)
+    if f[F_KEY_N] > FIELD_BYTES_MAX or f[F_MAP_N] > FIELD_BYTES_MAX:
         return TOO_LONG
     return behind + 2
 
@@ -392,6 +392,7 @@ def _ends(records, in_batch, n, sequence, due):
 def scan_frames(data, at, end, name, w, f):
     """Verify the messages at ``data[at:end]``; why the scan ends, see MORE.
 
+    After TOO_LONG ``f`` and W_NEED are of the message that is left out; else it was verified.
     ``name``: the header with the key; ``w``: int64[SCAN_WORDS], see W_NEXT; ``f``: int64[FIELDS].
     """
     due, number, total, records, in_batch = w[W_NEXT], w[W_NUMBER], 0, 0, 0
@@ -403,14 +404,17 @@ def scan_frames(data, at, end, name, w, f):
             return FULL
         behind = parse_frame(data, at, end, w[W_MODE], name, f)
         if behind <= 0:
-            w[W_NEED] = f[_NEED]
+            w[W_NEED] = f[F_NEED]
+        if behind <= 0 and behind != TOO_LONG:
             return behind
-        sequence = f[_SEQUENCE]
-        if f[_NUMBER] != number:
+        sequence = f[F_SEQUENCE]
+        if f[F_NUMBER] != number:
             return LOST
         if sequence < due or sequence > TOKEN_MAX:
             return BAD_ORDER
-        n = record_bytes(f[_KEY_N], f[_MAP_N], f[F_PAYLOAD_N])
+        if behind == TOO_LONG:
+            return TOO_LONG
+        n = record_bytes(f[F_KEY_N], f[F_MAP_N], f[F_PAYLOAD_N])
         if sequence != due:
             w[W_GAPS] += 1
         if records == 0 or _ends(records, in_batch, n, sequence, due):
@@ -424,7 +428,7 @@ def scan_frames(data, at, end, name, w, f):
         in_all += 1
         due, number, at = sequence + 1, number + 1, behind
         w[W_END], w[W_RECORDS], w[W_BYTES] = at, in_all, total
-        w[W_BEHIND], w[W_LAST_NUMBER], w[W_PENDING] = due, number - 1, f[_PENDING]
+        w[W_BEHIND], w[W_LAST_NUMBER], w[W_PENDING] = due, number - 1, f[F_PENDING]
 
 
 @kernel
@@ -436,8 +440,8 @@ def convert_frames(data, at, end, name, w, out, scratch, f):
     begun, to, records, due, first, time_ns = 0, 0, 0, 0, 0, 0
     while at < end:
         at = parse_frame(data, at, end, w[W_MODE], name, f)
-        sequence = f[_SEQUENCE]
-        n = record_bytes(f[_KEY_N], f[_MAP_N], f[F_PAYLOAD_N])
+        sequence = f[F_SEQUENCE]
+        n = record_bytes(f[F_KEY_N], f[F_MAP_N], f[F_PAYLOAD_N])
         if _ends(records, to - begun, n, sequence, due):
             seal_batch(out, begun, to, first, time_ns)
             begun, records = to, 0
@@ -445,10 +449,10 @@ def convert_frames(data, at, end, name, w, out, scratch, f):
             first = sequence
             to = begin_batch(out, begun, 0, 0, 0, sequence + 1, 0)
         time_ns = f[_TIME]
-        hashed = key_hash(data, f[_KEY_AT], f[_KEY_N]) if f[_KEY_N] >= 0 else 0
-        if f[_MAP_N] >= 0:
+        hashed = key_hash(data, f[_KEY_AT], f[F_KEY_N]) if f[F_KEY_N] >= 0 else 0
+        if f[F_MAP_N] >= 0:
             _put_map(data, f, w[W_MODE], scratch, 0)
-        key, headers = Span(data, f[_KEY_AT], f[_KEY_N]), Span(scratch, 0, f[_MAP_N])
+        key, headers = Span(data, f[_KEY_AT], f[F_KEY_N]), Span(scratch, 0, f[F_MAP_N])
         payload = Span(data, f[F_PAYLOAD_AT], f[F_PAYLOAD_N])
         to = add_record(out, begun, to, sequence + 1, time_ns, hashed, key, headers, payload)
         records += 1

@@ -53,9 +53,10 @@ LOG_BATCH_BYTES = 256 * 1024
 """A batch of the log ends when it has so many bytes, or `segment.BATCH_RECORDS_MAX` records."""
 SCRATCH_BYTES = 3 * (FIELD_BYTES_MAX + 1) + 64
 
-S_BYTES, S_RECORDS, S_TIME_MAX = 0, 1, 2
+S_BYTES, S_RECORDS, S_TIME_MAX, S_LEFT_OUT = 0, 1, 2, 3
 """Results of `scan_records`: bytes that the records take in the log, batch headers included; their
-number; the latest of their times, as a difference to the batch's."""
+number; the latest of their times, as a difference to the batch's. Of `scan_fetched` also how many
+records are left out."""
 SCAN_WORDS = 4
 
 BATCH_BYTES = 61
@@ -266,7 +267,7 @@ def parse_record(data, at, end, f):
 
     f: 0 time delta, 1 key at, 2 key bytes or -1, 3 value at, 4 value bytes or -1, 5 headers'
     count, 6 first header at, 7 their map's bytes or -1, 8 the raw list's bytes or 0, 9 where it
-    begins, 10 offset delta.
+    begins, 10 offset delta, 11 its end. After TOO_LONG, BAD_TIME and BAD_NAME they are valid, too.
     """
     n, at = _varint(data, at, end)
     if at < 0:
@@ -277,8 +278,6 @@ def parse_record(data, at, end, f):
     f[0], at = varlong(data, at + 1, end)  # behind the attributes, which are not used
     if at < 0:
         return BAD_VARINT
-    if f[0] < -TIME_MS_MAX or f[0] > TIME_MS_MAX:
-        return BAD_TIME
     f[10], at = _varint(data, at, end)
     if at < 0:
         return BAD_VARINT
@@ -297,18 +296,22 @@ def parse_record(data, at, end, f):
     if count < 0 or count > end - at:
         return BAD_LENGTH
     f[5], f[6] = count, at
+    are_text = True
     for _ in range(count):
         name_at, n, _, _, at = _header(data, at, end)
         if at < 0:
             return BAD_LENGTH
-        if not _is_utf8(data, name_at, n):
-            return BAD_NAME
+        are_text = are_text and _is_utf8(data, name_at, n)
     if at != end:
         return BAD_LENGTH
-    f[8] = 0
+    f[8], f[11] = 0, end
     if count > 0 and not _fits_map(data, f[6], end, count):
         f[8] = end - f[9]
     f[7] = _map_bytes(data, f[6], end, count, f[8], 1 if f[4] < 0 else 0)
+    if f[0] < -TIME_MS_MAX or f[0] > TIME_MS_MAX:
+        return BAD_TIME
+    if not are_text:
+        return BAD_NAME
     if f[2] > FIELD_BYTES_MAX or f[7] > FIELD_BYTES_MAX:
         return TOO_LONG
     return end

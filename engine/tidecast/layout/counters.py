@@ -534,7 +534,7 @@ class KafkaApiCounter(IntEnum):
 class AdapterCounter(IntEnum):
     """Columns of an adapter's row, by the topic that it is. All but the gauges only grow.
 
-    Those behind WAITING stay 0 for an adapter that does not count.
+    FETCHES to LAG stay 0 for an adapter that does not count.
     """
 
     QUEUES = 0
@@ -553,6 +553,8 @@ class AdapterCounter(IntEnum):
     """Connections that replaced a lost one."""
     LAG = 7
     """Gauge: offsets between what was read last and the newest end that is known, of all queues."""
+    LEFT_OUT = 8
+    """Records that were passed because they are too large, or otherwise not to be held."""
 
 
 ADAPTER_GAUGES = frozenset({AdapterCounter.QUEUES, AdapterCounter.WAITING, AdapterCounter.LAG})

@@ -16,14 +16,14 @@ from functools import partial
 import numpy as np
 
 from tidecast.api.connecting import Backoff
-from tidecast.errors import Closed, ConfigError, NotFound, TidecastError
+from tidecast.errors import Closed, ConfigError, NotFound, PayloadTooLarge, TidecastError
 from tidecast.mirror import runs
 from tidecast.mirror.plan import Placing, Plan, Route, placing, plan_of
 from tidecast.mirror.progress import Place, Progress, Stopped
 from tidecast.mirror.state import Saved, StateFile
 from tidecast.mirror.target import Target
 from tidecast.mirror.threads import run_together
-from tidecast.queues.adapter import Adapter, Growing, Receiver, Run
+from tidecast.queues.adapter import Adapter, Growing, LeftOut, Receiver, Run
 
 WAIT_S, HELD_S, LOOK_S = 0.25, 0.02, 0.5
 GAPS = ("report", "stop")
@@ -97,7 +97,28 @@ class Copier:
         if got.bytes:
             self._place(self._buffer[: got.bytes])
             self._pending.append((got.next_token, dict(self._ends)))
+        if got.left_out is not None:
+            self._leave_out(got.left_out)
         self.position = got.next_token
+
+    def _leave_out(self, about: LeftOut) -> None:
+        text = (
+            f"{self.where}: offset {about.first} ({about.records} records, {about.bytes} bytes) "
+            f"cannot be copied: {about.reason}"
+        )
+        if self._on_gap == "stop":
+            raise PayloadTooLarge(text)
+        self._progress.count(left_out=about.records)
+        self._progress.tell(
+            "RecordsLeftOut",
+            text,
+            queue=self.route.source,
+            first=about.first,
+            end=about.end,
+            records=about.records,
+            bytes=about.bytes,
+            reason=about.reason,
+        )
 
     def _pass_gap(self, problem: NotFound) -> None:
         oldest = self._receiver.earliest()

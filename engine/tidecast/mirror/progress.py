@@ -21,13 +21,15 @@ class Counts(msgspec.Struct, kw_only=True):
     """The figures of a mirror. ``lag`` is a gauge: offsets that are to be copied.
 
     ``repeated``: records that the topic had already; ``gone``: offsets that the source deleted
-    before they were copied; ``retries``: attempts after an error.
+    before they were copied; ``left_out``: records that cannot be copied; ``retries``: attempts
+    after an error.
     """
 
     records: int = 0
     bytes: int = 0
     repeated: int = 0
     gone: int = 0
+    left_out: int = 0
     retries: int = 0
     lag: int = 0
 
@@ -43,7 +45,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """``event``: RecordsGone, SourceAway, EngineAway, TargetAway, Placed, MarkMoved, ..."""
+    """``event``: RecordsGone, RecordsLeftOut, SourceAway, EngineAway, TargetAway, Placed, ..."""
 
     event: str
     text: str

@@ -35,8 +35,8 @@ from tidecast.native.memory import load_i64, load_u32, store_u32
 from tidecast.queues.mapper import hash_of
 
 __all__ = [
-    "Adapter", "Counting", "Counts", "Direction", "EmbeddedAdapter", "Growing", "Received",
-    "Receiver", "Record", "Sender", "fit", "pack", "restamp", "unpack",
+    "Adapter", "Counting", "Counts", "Direction", "EmbeddedAdapter", "Growing", "LeftOut",
+    "Received", "Receiver", "Record", "Sender", "fit", "pack", "restamp", "unpack",
 ]  # fmt: skip
 
 PACK_RECORDS, PACK_BYTES = 1000, 1 << 20
@@ -54,18 +54,34 @@ class Direction(Enum):
     BOTH = "both"
 
 
+class LeftOut(NamedTuple):
+    """Records [first, end) of a queue that Tidecast cannot hold: they are passed, and reported.
+
+    ``records``: how many; ``bytes``: what they have in their system; ``reason``: what is wrong with
+    them, with the size and the limit.
+    """
+
+    first: int
+    end: int
+    records: int
+    bytes: int
+    reason: str
+
+
 class Received(NamedTuple):
     """The result of a receive. ``bytes`` 0: nothing came in time, which is not an error.
 
     ``next_token``: behind the last record; without bytes the token that was asked for, or a later
     one when no record lies before that. ``need``: the next batch needs a buffer of so many bytes.
-    ``end``: what `Receiver.latest` would answer, if that is known already.
+    ``end``: what `Receiver.latest` would answer, if that is known already. ``left_out``: these
+    records are the next, and end before ``next_token``; there are no bytes then.
     """
 
     bytes: int
     next_token: int
     need: int = 0
     end: int = -1
+    left_out: LeftOut | None = None
 
 
 class Record(NamedTuple):
@@ -83,7 +99,8 @@ class Receiver(Protocol):
     def receive(self, token: int, buffer: Run, timeout_s: float) -> Received:
         """Whole batches into ``buffer``, the first the one that holds ``token``, or the next one.
 
-        Waits up to ``timeout_s`` for the first record, and not for more. Raises NotFound when
+        Waits up to ``timeout_s`` for the first record, and not for more. A record that a run cannot
+        hold is an answer of its own: `Received.left_out`. Raises NotFound when
         ``token`` is no longer kept, a retryable error when trying again can help, Closed.
         """
 

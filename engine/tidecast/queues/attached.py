@@ -18,7 +18,7 @@ from tidecast.errors import Closed, NotFound, StorageError, TidecastError
 from tidecast.log.batch import CAUSES
 from tidecast.log.building import check
 from tidecast.native.mapped import Bytes
-from tidecast.queues.adapter import Adapter, Received, Receiver
+from tidecast.queues.adapter import Adapter, LeftOut, Received, Receiver
 from tidecast.queues.records import head_of
 from tidecast.queues.sources import Fetched
 
@@ -26,6 +26,8 @@ FETCH_S, WATCH_S, RETRY_S, NEXT_S = 0.1, 0.05, 1.0, 0.02
 """How long a receive may wait for a block that is wanted, and for the next record at the end; how
 long nothing is asked after an error; how long a reader that has more to read may take to ask."""
 TOKEN_MAX = 1 << 62
+LEFT_OUT_KEPT_MAX = 4096
+"""Of a queue so many records that were left out last are known, and not reported again."""
 _JOIN_S = 5.0
 
 
@@ -38,8 +40,20 @@ class AttachedQueue:
 
     fsync, bytes, segments = "none", 0, ()
 
-    def __init__(self, adapter: Adapter, number: int, on_growth: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        number: int,
+        on_growth: Callable[[], None],
+        on_left_out: Callable[[LeftOut], None],
+    ) -> None:
+        """``on_left_out``: called once for records that the adapter left out, in any thread."""
         self.adapter, self.queue, self.on_growth = adapter, number, on_growth
+        self._on_left_out = on_left_out
+        self._known: dict[int, None] = {}
+        self._left_out = threading.Lock()
+        self.left_out = 0
+        """Records that the adapter left out."""
         self._receiver: Receiver = _asked(adapter.receiver, number)
         self._lock = threading.Lock()
         try:
@@ -81,7 +95,18 @@ class AttachedQueue:
     def read_now(self, token: int, buffer: Bytes) -> Fetched:
         """A block, waited for. Raises TidecastError."""
         with self._lock:
-            return fetched(self._receiver, token, buffer)
+            return fetched(self._receiver, token, buffer, self.note_left_out)
+
+    def note_left_out(self, about: LeftOut) -> None:
+        """Count and report records that the adapter left out, if they are not known."""
+        with self._left_out:
+            if about.first in self._known:
+                return
+            self._known[about.first] = None
+            if len(self._known) > LEFT_OUT_KEPT_MAX:
+                del self._known[next(iter(self._known))]
+            self.left_out += about.records
+        self._on_left_out(about)
 
     def close(self) -> None:
         """Hang up. Idempotent."""
@@ -92,7 +117,9 @@ class AttachedQueue:
         return AdapterSource(self)
 
 
-def fetched(receiver: Receiver, token: int, buffer: Bytes) -> Fetched:
+def fetched(
+    receiver: Receiver, token: int, buffer: Bytes, note_left_out: Callable[[LeftOut], None]
+) -> Fetched:
     """The result of a receive, or the oldest records when those are gone. Raises TidecastError."""
     oldest = 0
     try:
@@ -109,6 +136,8 @@ def fetched(receiver: Receiver, token: int, buffer: Bytes) -> Fetched:
         return Fetched(0, token, got.need, oldest)
     if got.bytes:
         _check_run(buffer, got, token)
+    if got.left_out is not None:
+        note_left_out(got.left_out)
     end = token
     if got.next_token > token:
         end = max(got.next_token, got.end if got.end >= 0 else int(_asked(receiver.latest)))
@@ -132,9 +161,22 @@ def _received(receiver: Receiver, token: int, buffer: Bytes, timeout_s: float) -
         or not 0 <= got.bytes <= buffer.size
         or got.need < 0
         or not token <= got.next_token <= TOKEN_MAX
+        or (got.left_out is not None and not _makes_sense(got, got.left_out, token))
     ):
         raise StorageError(f"the adapter: it received {got!r} from {token} in {buffer.size} bytes")
     return got
+
+
+def _makes_sense(got: Received, about: object, token: int) -> bool:
+    return (
+        isinstance(about, LeftOut)
+        and not got.bytes
+        and not got.need
+        and 0 <= about.first < about.end
+        and token < about.end == got.next_token
+        and 1 <= about.records <= about.end - about.first
+        and about.bytes >= 0
+    )
 
 
 def _check_run(buffer: Bytes, got: Received, token: int) -> None:
@@ -254,7 +296,7 @@ class AdapterSource:
     def _fetch(self, token: int, room: int) -> Fetched:
         if self._block.size < room:
             self._block = np.empty(room, dtype=np.uint8)
-        return fetched(self._receiver, token, self._block[:room])
+        return fetched(self._receiver, token, self._block[:room], self._of.note_left_out)
 
     def _grew(self, end: int) -> bool:
         got = _received(self._receiver, end, self._block[:1], WATCH_S)

@@ -363,7 +363,8 @@ class _Screen:
         click.echo("\r\x1b[K" if self._rewrites else "", err=True, nl=False)
         click.echo(
             f"{found['records']} records, {found['repeated']} there already, {found['gone']} "
-            f"offsets gone, {past_s:.1f} s, {human_count(rate)} records/s"
+            f"offsets gone, {found['left_out']} records left out, {past_s:.1f} s, "
+            f"{human_count(rate)} records/s"
         )
 
     @staticmethod

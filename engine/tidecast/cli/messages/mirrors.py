@@ -81,6 +81,7 @@ def show(name: str, url: str | None, data_dir: Path, as_json: bool) -> None:
         f"{name}: {status['state']}, {status['records']} records, "
         f"{human_count(status['rate'])} records/s, lag {status['lag']}, "
         f"{status['repeated']} there already, {status['gone']} offsets gone, "
+        f"{status['left_out']} records left out, "
         f"{status['failures']} failures"
     )
     if status["error"]:

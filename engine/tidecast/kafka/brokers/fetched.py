@@ -7,6 +7,7 @@ as a run in two kernels when a reader comes to them.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,12 +17,13 @@ from tidecast.errors import CorruptLog
 from tidecast.kafka import compression, record_kernels
 from tidecast.kafka.brokers import fetched_kernels as kernels
 from tidecast.kafka.records import CAUSES, CODEC_MASK, CONTROL, HEADER, TRANSACTIONAL, BatchHead
-from tidecast.queues.adapter import Received, Run
+from tidecast.queues.adapter import LeftOut, Received, Run
 from tidecast.queues.foreign.runs import Cutter
 
 OFFSET_MAX = 1 << 61
 PLAIN_BYTES_MAX = 256 << 20
 """Of one batch, decompressed: as long as a record of a queue may be."""
+_TIMES = f"allowed are 0 to {record_kernels.TIME_MS_MAX} ms since 1970, or -1"
 _OVERHEAD, _MAGIC, _ATTRIBUTES_AT = 12, 2, 21
 _FIXED_TIME = 0x08
 _ABORT = 0
@@ -36,6 +38,24 @@ class Part(NamedTuple):
     at: int
     length: int
     is_hole: bool
+
+
+class Left(NamedTuple):
+    """Records that are left out of a run. ``at``: where the run continues behind them."""
+
+    about: LeftOut
+    at: int
+
+
+class Batch(NamedTuple):
+    """The records of a record batch: those that a run can hold, and the others in order."""
+
+    run: Run
+    left_out: list[Left]
+
+
+def _end_of(left: Left) -> int:
+    return left.about.end
 
 
 class Aborted:
@@ -102,7 +122,7 @@ class Fetched:
         self._list(Aborted(aborted))
         self.behind = self._parts[-1].behind if self._parts else token
         self._decoded = -1
-        self._run: Run = np.empty(0, dtype=np.uint8)
+        self._batch = Batch(np.empty(0, dtype=np.uint8), [])
 
     def damage(self, offset: int, cause: str) -> CorruptLog:
         """The error for a batch that is not sound."""
@@ -141,7 +161,10 @@ class Fetched:
         return self.token <= token < self.behind
 
     def receive(self, token: int, buffer: Run, decoder: Decoder) -> Received:
-        """Whole batches from ``token``, which it covers, on. Raises CorruptLog."""
+        """Whole batches, or what is left out, from ``token``, which it covers, on.
+
+        Raises CorruptLog.
+        """
         used, behind = 0, token
         for number, part in enumerate(self._parts):
             if part.behind <= behind:
@@ -151,23 +174,58 @@ class Fetched:
                     behind = part.behind
                 continue
             if number != self._decoded:
-                self._run = decoder.run(self, part, self._records)
+                self._batch = decoder.batch(self, part, self._records)
                 self._decoded = number
-            n, first, stop, last = decoder.cut(self._run, behind, buffer.size - used)
+            run, left = self._from(behind)
+            n, first, stop, last = decoder.cut(run, behind, buffer.size - used)
+            if n == 0 and first < 0 and left is not None:
+                if used:
+                    break
+                return Received(0, left.end, end=self.end, left_out=left)
             if n == 0 and first < 0:  # the rest of a batch is a hole
                 behind = part.behind if not used else behind
                 continue
             if n == 0:
                 break
-            buffer[used : used + n] = self._run[first:stop]
+            buffer[used : used + n] = run[first:stop]
             used, behind = used + n, last
-            if stop < self._run.size:
+            if stop < run.size or left is not None:
                 break
         else:
             return Received(used, behind, end=self.end)
         if used:
             return Received(used, behind, end=self.end)
-        return Received(0, token, need=decoder.need(self._run, behind), end=self.end)
+        return Received(0, token, need=decoder.need(self._batch.run, behind), end=self.end)
+
+    def _from(self, token: int) -> tuple[Run, LeftOut | None]:
+        """The run up to the first records from ``token`` on that are left out, and these."""
+        run, left_out = self._batch
+        next_left = bisect.bisect_right(left_out, token, key=_end_of)
+        if next_left == len(left_out):
+            return run, None
+        about, at = left_out[next_left]
+        return run[:at], about
+
+
+def _whole(part: Part, head: BatchHead, reason: str) -> Batch:
+    """A batch that is left out whole."""
+    records = min(max(head.records, 1), part.behind - part.base)
+    about = LeftOut(part.base, part.behind, records, part.length, reason)
+    return Batch(np.empty(0, dtype=np.uint8), [Left(about, 0)])
+
+
+def _left(offset: int, at: int, why: int, size: int, key_n: int, headers_n: int) -> Left:
+    """A record that is left out, see `fetched_kernels.L_OFFSET`."""
+    if why == record_kernels.BAD_TIME:
+        reason = f"its time is out of range: {_TIMES}"
+    elif why == record_kernels.BAD_NAME:
+        reason = "the name of a header is not UTF-8"
+    elif max(key_n, headers_n) > record_kernels.FIELD_BYTES_MAX:
+        what, n = ("a key", key_n) if key_n > headers_n else ("headers", headers_n)
+        reason = f"{what} of {n} bytes: at most {record_kernels.FIELD_BYTES_MAX}"
+    else:
+        reason = f"a record of {size} bytes: at most {kernels.RECORD_BYTES_MAX}"
+    return Left(LeftOut(offset, offset + 1, 1, size, reason), at)
 
 
 def warm_up() -> None:
@@ -191,15 +249,18 @@ class Decoder:
         cutter = Cutter()
         self.cut, self.need = cutter.cut, cutter.need
 
-    def run(self, answer: Fetched, part: Part, records: memoryview) -> Run:
-        """The records of a batch as a run. Raises CorruptLog."""
+    def batch(self, answer: Fetched, part: Part, records: memoryview) -> Batch:
+        """The records of a batch. Raises CorruptLog."""
         batch = records[part.at : part.at + part.length]
         head = BatchHead(*HEADER.unpack_from(batch))
         data: Any = np.frombuffer(batch, dtype=np.uint8)
         crc = int(record_kernels.checksum(data, _ATTRIBUTES_AT, data.size - _ATTRIBUTES_AT))
         if crc != head.crc:
             raise answer.damage(part.base, f"its checksum is {crc:08x}, and it says {head.crc:08x}")
-        data, at = self._plain(answer, head, data, batch)
+        try:
+            data, at = self._plain(answer, head, data, batch)
+        except compression.TooMuch as problem:
+            return _whole(part, head, str(problem))
         delta = head.last_offset_delta
         status = int(
             kernels.scan_fetched(
@@ -208,9 +269,9 @@ class Decoder:
         )
         if status < 0:
             raise answer.damage(part.base, CAUSES[status])
-        times = (head.base_timestamp, head.max_timestamp)
-        if not all(-1 <= each <= record_kernels.TIME_MS_MAX for each in times):
-            raise answer.damage(part.base, f"a time of {max(times)} ms")
+        for each in (head.base_timestamp, head.max_timestamp):
+            if not -1 <= each <= record_kernels.TIME_MS_MAX:
+                return _whole(part, head, f"a time of {each} ms: {_TIMES}")
         self._words[:] = (
             head.base_offset,
             head.base_timestamp,
@@ -218,11 +279,21 @@ class Decoder:
             max(head.leader_epoch, 0),
         )
         out = np.empty(int(self._found[record_kernels.S_BYTES]), dtype=np.uint8)
+        rows = int(self._found[record_kernels.S_LEFT_OUT]), kernels.LEFT_WORDS
+        left_out = np.zeros(rows, dtype=np.int64)
         n = kernels.convert_fetched(
-            data, at, data.size, head.records, self._words, out, self._scratch, self._fields
+            data,
+            at,
+            data.size,
+            head.records,
+            self._words,
+            out,
+            left_out,
+            self._scratch,
+            self._fields,
         )
         assert n == out.size
-        return out
+        return Batch(out, [_left(*row) for row in left_out.tolist()])
 
     def _plain(
         self, answer: Fetched, head: BatchHead, data: Any, batch: memoryview
@@ -238,6 +309,8 @@ class Decoder:
             raise CorruptLog(
                 f"{answer.where}: batch at offset {head.base_offset}: {problem}"
             ) from None
+        except compression.TooMuch:
+            raise
         except compression.BadCompression as problem:
             raise answer.damage(head.base_offset, str(problem)) from None
         return np.frombuffer(plain, dtype=np.uint8), 0

@@ -44,7 +44,10 @@ class BatchReader:
         self._scratch = np.zeros(16, dtype=np.int64)
 
     def look(self, head: BatchHead, raw: memoryview) -> Noted | None:
-        """A whole batch; None: it has no notes. Raises StorageError for one that is damaged."""
+        """A whole batch; None: it has no notes. Raises StorageError for one that is damaged.
+
+        One that decompresses to more than the log's writer puts into a batch has none.
+        """
         data: Any = np.frombuffer(raw, dtype=np.uint8)
         crc = int(record_kernels.checksum(data, 21, data.size - 21))
         if crc != head.crc or not 0 <= head.records <= RECORDS_MAX:
@@ -53,6 +56,8 @@ class BatchReader:
         if codec != compression.NONE:
             try:
                 plain = compression.decompress(codec, raw[at:], compression.BYTES_MAX)
+            except compression.TooMuch:
+                return None
             except compression.BadCompression as problem:
                 raise StorageError(f"offset {head.base_offset}: {problem}") from None
             data, at = np.frombuffer(plain, dtype=np.uint8), 0

@@ -17,7 +17,7 @@ from tidecast.errors import Closed, ConfigError, Conflict, NotFound, StorageErro
 from tidecast.log.queue_log import QueueLog
 from tidecast.node.consumers.metrics import AdapterRows
 from tidecast.node.consumers.state import ConsumersState, Waiting
-from tidecast.queues.adapter import Adapter, Direction, Growing
+from tidecast.queues.adapter import Adapter, Direction, Growing, LeftOut
 from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.mapper import QueueMap
 
@@ -102,7 +102,12 @@ class Attached:
         with contextlib.ExitStack() as undo:
             fresh: list[AttachedQueue] = []
             for number in range(len(known), count):
-                one = AttachedQueue(adapter, number, partial(self._host.appended, topic, number))
+                one = AttachedQueue(
+                    adapter,
+                    number,
+                    partial(self._host.appended, topic, number),
+                    partial(self._report_left_out, topic, number),
+                )
                 undo.callback(one.close)
                 fresh.append(one)
             with state.lock:
@@ -113,6 +118,19 @@ class Attached:
                     self._host.topic_opened(config, [*known, *fresh], QueueMap(count))
             undo.pop_all()
         return len(fresh)
+
+    def _report_left_out(self, topic: str, queue: int, about: LeftOut) -> None:
+        self._state.durable.notify(
+            events.RecordsLeftOut(
+                topic=topic,
+                queue=queue,
+                first=about.first,
+                end=about.end,
+                records=about.records,
+                bytes=about.bytes,
+                reason=about.reason,
+            )
+        )
 
     # --- growth -----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from tidecast.layout.subscription_counters import SubscriptionCounter as S
 from tidecast.node.consumers.lag import NOT_ACKED, acked_ahead
 from tidecast.node.consumers.state import ConsumersState, SubscriptionState
 from tidecast.queues.adapter import Counting
+from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.cache.cursors import FOR_QUEUE, STREAM_CHAINS, WHERE
 
 INTERVAL_S = 1.0
@@ -137,6 +138,8 @@ class AdapterRows:
         there, adapter = state.topics.get(topic), state.adapters.get(topic)
         values[A.QUEUES] = len(there.queues) if there is not None else 0
         values[A.WAITING] = topic in state.waiting
+        logs = [one.log for one in there.queues] if there is not None else []
+        values[A.LEFT_OUT] = sum(one.left_out for one in logs if isinstance(one, AttachedQueue))
         if isinstance(adapter, Counting):
             with contextlib.suppress(Exception):  # the code of others must not end this thread
                 counts = adapter.counted()

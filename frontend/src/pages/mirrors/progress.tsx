@@ -52,6 +52,7 @@ export function MirrorProgress({ mirror }: { mirror: Mirror }) {
           <span data-testid="mirror-records">{exact(status.records)} copied</span>
           <span data-testid="mirror-lag">{exact(status.lag)} to copy</span>
           {status.gone !== "0" && <span>{exact(status.gone)} gone</span>}
+          {status.left_out !== "0" && <span>{exact(status.left_out)} left out</span>}
           {status.failures > 0 && <span>{exact(status.failures)} failures</span>}
         </p>
         {status.error && <p className="text-bad text-sm">{status.error}</p>}

@@ -61,6 +61,7 @@ export function AdaptersCard({ live }: { live: TopicLive | null | undefined }) {
     { id: "lag", head: "Lag (records)", right: true, cell: (row) => exact(row.lag) },
     { id: "errors", head: "Errors", right: true, cell: (row) => exact(row.errors) },
     { id: "reconnects", head: "Reconnects", right: true, cell: (row) => exact(row.reconnects) },
+    { id: "left-out", head: "Left out", right: true, cell: (row) => exact(row.left_out) },
   ];
   return (
     <Card title="Adapters" hint="adapters keep the queues; the engine reads them" flush>
