@@ -119,6 +119,12 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
         f"{ENGINE}mirror/",
         f"{ENGINE}jetstream/",
     ),
+    "tests/control/test_storage_jetstream.py": (
+        f"{SERVICE}topics/",
+        f"{SERVICE}messages/",
+        f"{ENGINE}jetstream/",
+        f"{ENGINE}node/storing/",
+    ),
     "tests/control/test_openapi.py": (SERVICE,),
     "tests/control/test_pipelines_spark.py": (f"{SERVICE}pipelines/", *_SPARK),
     "tests/control/test_unicast_peers.py": (
@@ -139,7 +145,12 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/e2e/test_copy_as.py": (*_PAGE, *_COMMANDS),
     "tests/e2e/test_dead_letters.py": (*_PAGE, f"{ENGINE}node/consumers/"),
     "tests/e2e/test_forms.py": _PAGE,
-    "tests/e2e/test_mirrors.py": (*_PAGE, f"{SERVICE}mirrors/", f"{ENGINE}mirror/"),
+    "tests/e2e/test_mirrors.py": (
+        *_PAGE,
+        f"{SERVICE}mirrors/",
+        f"{ENGINE}mirror/",
+        f"{ENGINE}jetstream/",
+    ),
     "tests/e2e/test_kafka_groups.py": (
         *_PAGE,
         f"{ENGINE}kafka/groups/",
