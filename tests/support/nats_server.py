@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,10 @@ class NatsServer:
     # --- streams ----------------------------------------------------------------------------------
 
     def do(self, call: Callable[[Any, Any], Awaitable[Any]]) -> Any:
-        """The result of a coroutine function of nats-py's connection and its JetStream."""
+        """The result of a coroutine function of nats-py's connection and its JetStream.
+
+        It has a thread of its own: that of a browser's tests runs a loop already.
+        """
 
         async def run() -> Any:
             import nats
@@ -121,7 +125,8 @@ class NatsServer:
             finally:
                 await connection.close()
 
-        return asyncio.run(asyncio.wait_for(run(), CALL_S * 2))
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(asyncio.wait_for(run(), CALL_S * 2))).result()
 
     def create(self, stream: str, subjects: Sequence[str] = (), **config: Any) -> None:
         """Create a stream; its subject is its name, and all below."""
