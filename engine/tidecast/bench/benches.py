@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from tidecast.bench.durable import durable, recovery
 from tidecast.bench.gateway import gateway
 from tidecast.bench.kafka import kafka
 from tidecast.bench.kafka_storage import kafka_storage
-from tidecast.bench.loops.floor import copy_packets, open_packets, seal_packets
+from tidecast.bench.loops.sealing import seal_turns
 from tidecast.bench.measure import (
     Deadline,
     Result,
@@ -36,11 +35,8 @@ from tidecast.bench.streams import streams
 from tidecast.bench.tables import tables
 from tidecast.bench.workers.live import write_keys
 from tidecast.errors import ConfigError, TidecastError
-from tidecast.native.crypto.aes_gcm import TAG_BYTES
 from tidecast.native.crypto.libcrypto import (
-    KEY_BYTES,
     SUITE_NAMES,
-    Libcrypto,
     find_libcrypto,
 )
 from tidecast.native.mapped import MappedFile
@@ -691,52 +687,21 @@ def floor(note: Note, *, packet_bytes: int = 1400, seconds: float = 2.0) -> Resu
     return result
 
 
-SEAL_TURNS, SEAL_PACKETS = 200, 1_000
-"""Short turns, of which the best counts: a turn of a millisecond often has the core to itself."""
-_AUTHENTICATED_BYTES = 56
-"""Headers of a sealed packet: authenticated, in clear."""
-
-
-def _seal_turns(library: Libcrypto, suite: int, packet_bytes: int) -> dict[str, float]:
-    """The best ns to seal, to open and to copy a packet."""
-    secret, packet = os.urandom(KEY_BYTES[suite]), np.zeros(packet_bytes, dtype=np.uint8)
-    sealed, opened, nonce, scratch = (
-        np.zeros(n, dtype=np.uint8) for n in (packet_bytes + TAG_BYTES, packet_bytes, 16, 32)
-    )
-    sealing, opening = (library.key(suite, secret, opens=opens) for opens in (False, True))
-    best = dict.fromkeys(("seal", "open", "copy"), float("inf"))
-    for _ in range(SEAL_TURNS):
-        turn = {
-            "seal": seal_packets(
-                library.functions, sealing.context, nonce, _AUTHENTICATED_BYTES, packet, sealed,
-                SEAL_PACKETS, scratch,
-            ),
-            "open": open_packets(
-                library.functions, opening.context, nonce, _AUTHENTICATED_BYTES, packet, sealed,
-                opened, SEAL_PACKETS, scratch,
-            ),
-            "copy": copy_packets(packet, opened, SEAL_PACKETS, scratch),
-        }  # fmt: skip
-        if not all(turn.values()):
-            raise TidecastError(f"bench seal: {library.version} refused a packet")
-        best = {step: min(ns, turn[step] / SEAL_PACKETS) for step, ns in best.items()}
-    sealing.close()
-    opening.close()
-    return best
-
-
 def seal(note: Note, *, packet_bytes: int = 1400) -> Result:
-    """AES-GCM of libcrypto in kernels, beside a copy of the packet."""
+    """AES-GCM of libcrypto in kernels, beside a copy of the packet.
+
+    ``run``: packets as a sender seals them, with headers, numbers and nonces, beside the cipher.
+    """
     library = find_libcrypto()
     config = {"packet_bytes": packet_bytes, "libcrypto": library.version}
     result = Result("seal", {**config, **machine()})
     for suite, name in SUITE_NAMES.items():
         note(name)
-        best = _seal_turns(library, suite, packet_bytes)
-        for step in ("seal", "open"):
+        best = seal_turns(library, suite, packet_bytes)
+        for step, floor_of in (("seal", "copy"), ("open", "copy"), ("run", "seal")):
             figure = f"{name.replace('-', '_')}_{step}_ns_per_packet"
             result.metrics[figure] = round(best[step], 1)
-            result.floor[figure] = round(best["copy"], 1)
+            result.floor[figure] = round(best[floor_of], 1)
             result.compare(figure)
     return result
 

@@ -1,11 +1,10 @@
-"""Raw sockets, raw memory and the cipher of sealed packets, compiled by Numba: no protocol."""
+"""Raw sockets and raw memory, compiled by Numba: no protocol."""
 
 from __future__ import annotations
 
 from tidecast.native.atomics import load_acquire, pause, store_release
-from tidecast.native.crypto.aes_gcm import DONE, TAG_BYTES, open_sealed, seal
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import Span, address_of, copy, load_i64, store_i64, store_u16
+from tidecast.native.memory import address_of, copy, load_i64, store_i64, store_u16
 from tidecast.native.system import syscalls as sys
 from tidecast.transport.wire_io import (
     RECEIVE_IO,
@@ -244,33 +243,4 @@ def copy_packets(packet, target, packets, scratch):
     for i in range(packets):
         store_i64(packet, 0, i)
         copy(target, 0, packet, 0, packet.size)
-    return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
-
-
-@kernel
-def seal_packets(evp, context, nonce, header_bytes, packet, target, packets, scratch):
-    """Seal one packet again and again, each with a nonce of its own. Returns ns; 0: it failed."""
-    began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
-    for i in range(packets):
-        store_i64(nonce, 4, i)
-        header = Span(packet, 0, header_bytes)
-        text = Span(packet, header_bytes, packet.size - header_bytes)
-        outcome = seal(evp, context, nonce, header, text, target, 0, scratch)
-        if outcome != DONE:
-            return 0
-    return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
-
-
-@kernel
-def open_packets(evp, context, nonce, header_bytes, packet, sealed, target, packets, scratch):
-    """Open the packet that was sealed last, again and again. Returns ns; 0: it failed."""
-    n = packet.size - header_bytes
-    if sealed.size < n + TAG_BYTES:
-        return 0
-    began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
-    for _ in range(packets):
-        header, text = Span(packet, 0, header_bytes), Span(sealed, 0, n)
-        outcome = open_sealed(evp, context, nonce, header, text, target, 0, scratch)
-        if outcome != DONE:
-            return 0
     return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began

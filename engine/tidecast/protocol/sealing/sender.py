@@ -181,7 +181,7 @@ def seal_run(state, memory, at, stride, packets, out, out_stride):
     Each packet's header holds its length, bounded here to 32 bytes .. ``stride``. ``out`` has room
     for ``packets`` times ``out_stride`` bytes. Returns packets sealed: fewer when no key is ready,
     or libcrypto refuses one. The key is looked up for all, and again where the next generation of
-    keys begins. 1,400 bytes take 479 ns, 499 by `seal_packet`, 472 by the cipher alone.
+    keys begins. `tidecast bench seal` compares it to the cipher alone.
     """
     sealer = state.sealer[0]
     done = 0
