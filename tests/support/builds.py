@@ -1,4 +1,4 @@
-"""Builds of the product: that of the checkout, and that of the last tag, beside it."""
+"""Builds of the product: that of the checkout, and that of the last release, beside it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ import pytest
 from tests.support.lab import Lab, Platform
 from tests.support.process import ROOT, Child
 
-TAG = "v0.1.0"
+RELEASE = "v0.1.0"
+COMMIT = "23c7389cca5f0984da1216d5837721a0cfd3a2ea"
+"""That of the release's tag: a clone without tags has it, too."""
 PARTS = ("engine", "backend", "tests")
 _WARM_UP = "from tidecast.agents.warmup import warm_up; warm_up()"
 
@@ -84,15 +86,15 @@ NEW = Build("new")
 
 
 def missing() -> str:
-    """Why there is no build of the tag; empty when there is."""
-    asked = ["git", "rev-parse", "--verify", "--quiet", f"{TAG}^{{commit}}"]
+    """Why there is no build of the release; empty when there is."""
+    asked = ["git", "cat-file", "-e", f"{COMMIT}^{{commit}}"]
     found = subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
-    return f"no tag {TAG}: a shallow clone has none" if found.returncode else ""
+    return f"no commit of {RELEASE}: a shallow clone has none" if found.returncode else ""
 
 
 @pytest.fixture(scope="session")
 def old() -> Iterator[Build]:
-    """The build of the tag; unpacked and compiled once."""
+    """The build of the release; unpacked and compiled once."""
     if missing():
         pytest.skip(missing())
     directory = Path(tempfile.mkdtemp(prefix="tc-"))
@@ -101,8 +103,8 @@ def old() -> Iterator[Build]:
 
 
 def unpacked(directory: Path) -> Build:
-    """The build of the tag, its kernels compiled: about a minute."""
-    asked = ["git", "archive", "--format=tar", TAG, *PARTS]
+    """The build of the release, its kernels compiled: about a minute."""
+    asked = ["git", "archive", "--format=tar", COMMIT, *PARTS]
     packed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
         archive.extractall(directory, filter="data")

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from tests.conftest import Eventually
-from tests.support.builds import NEW, TAG, Build, old
+from tests.support.builds import NEW, RELEASE, Build, old
 from tests.support.control_process import ControlProcess
 from tests.support.durable import rows_of
 from tests.support.gateways import until_event
@@ -148,9 +148,9 @@ def test_an_old_engine_names_the_lanes_that_it_does_not_know(old: Build) -> None
     assert "lanes" in said
 
 
-def test_the_old_build_is_that_of_the_tag(old: Build) -> None:
+def test_the_old_build_is_that_of_the_release(old: Build) -> None:
     told = old.python("import tidecast; print(tidecast.__version__, tidecast.__file__)")
-    assert told == f"{TAG[1:]} {old.directory}/engine/tidecast/__init__.py"
+    assert told == f"{RELEASE[1:]} {old.directory}/engine/tidecast/__init__.py"
 
 
 def test_live_messages_arrive_once_in_order_under_loss(lab: Lab, pair: tuple[Build, Build]) -> None:
