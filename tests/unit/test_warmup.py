@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -198,7 +199,7 @@ def test_a_fresh_machine_compiles_what_the_first_message_needs(tmp_path: Path) -
     ]
 
 
-def test_kernels_may_take_cpu_for_so_long_and_a_busy_machine_any_time(
+def test_the_compiler_is_limited_by_its_cpu_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A limit of 600 s by the clock ended them where 30 other processes computed."""
@@ -209,5 +210,16 @@ def test_kernels_may_take_cpu_for_so_long_and_a_busy_machine_any_time(
     monkeypatch.setattr(warmup, "_COMPILING", compiling := warmup._Compiling())
     monkeypatch.setattr(warmup, "_directory", lambda: tmp_path)
     compiling.begin(("log",), 0)
-    with pytest.raises(TidecastError, match=r"do not compile: they took more than 1 s of CPU"):
+    with pytest.raises(TidecastError, match=r"do not compile: they took more CPU time .* 1 s"):
         compiling.wait(("log",), warmup._silent)
+
+
+def test_a_lower_limit_of_the_user_stays() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (7, 9))
+            warmup._limit_cpu(process.pid)
+            assert resource.prlimit(process.pid, resource.RLIMIT_CPU) == (7, 9)
+        finally:
+            process.kill()
+    warmup._limit_cpu(process.pid)  # it has ended

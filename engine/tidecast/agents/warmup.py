@@ -26,7 +26,7 @@ from tidecast.native.jit import build_directory
 
 Progress = Callable[[str, int, int], None]
 COMPILE_CPU_S = 600
-"""CPU that one process may take. 20 s are usual; on a busy machine they may last any time."""
+"""CPU time that one compiling process may take: 20 s are usual. A busy machine needs any time."""
 _LOOK_S = 0.2
 _KERNELS = "tidecast.agents.kernels"
 _BACKGROUND_NICE = 10
@@ -88,6 +88,17 @@ def needed(topology: Topology, *, inline: bool = False) -> tuple[str, ...]:
     return (*names, "inline") if inline else names
 
 
+def _limit_cpu(pid: int) -> None:
+    """Give a process at most COMPILE_CPU_S; a lower limit of the user stays."""
+    with contextlib.suppress(ProcessLookupError):
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_CPU)
+        lowest = min(
+            (n for n in (soft, hard) if n != resource.RLIM_INFINITY), default=COMPILE_CPU_S
+        )
+        limits = min(lowest, COMPILE_CPU_S), hard
+        resource.prlimit(pid, resource.RLIMIT_CPU, limits)
+
+
 class _Child:
     """A process that compiles kernels of these names, one after the other."""
 
@@ -104,9 +115,7 @@ class _Child:
             stderr=self._words,
             text=True,
         )
-        with contextlib.suppress(ProcessLookupError):
-            limits = COMPILE_CPU_S, COMPILE_CPU_S + 5
-            resource.prlimit(self._process.pid, resource.RLIMIT_CPU, limits)
+        _limit_cpu(self._process.pid)
         threading.Thread(target=self._follow, name="tidecast-compiling", daemon=True).start()
 
     def _follow(self) -> None:
@@ -118,7 +127,9 @@ class _Child:
             words.seek(0)
             problem = words.read().strip()[-2000:] or f"exit code {code}"
             if code == -signal.SIGXCPU:
-                problem = f"they took more than {COMPILE_CPU_S} s of CPU"
+                problem = (
+                    f"they took more CPU time than is allowed: {COMPILE_CPU_S} s, or `ulimit -t`"
+                )
         _COMPILING.ended(self, problem)
 
     def stop(self) -> None:

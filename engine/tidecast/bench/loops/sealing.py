@@ -68,6 +68,7 @@ _AUTHENTICATED_BYTES = 56
 
 
 RUN_PACKETS = 40
+"""Packets of one run."""
 
 
 class _Runs:

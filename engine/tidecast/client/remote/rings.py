@@ -378,7 +378,7 @@ class OutgoingRing:
         self.done.set()
 
     def close(self) -> None:
-        """Free the ring; not while another thread reads it."""
+        """Free the ring. The caller holds the lock of the link: no other thread reads the ring."""
         with self._lock:
             self.freed = True
             self.mapped.unlink()
