@@ -155,6 +155,34 @@ def test_udp_carries_runs_with_and_without_offload(
         assert tx.io[wire_io.IO_CALLS] == 1
 
 
+def test_a_quiet_socket_is_asked_for_one_message_and_a_busy_one_for_more(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    """A round trip waits for no headers of further messages, and a burst comes in few calls."""
+    send, receive = sockets
+    tx, rx = udp(send, receive, gso=False)
+    packets = [packet_builder.data(packet_builder.message(bytes([i])), seq=i) for i in range(20)]
+    for packet in packets:
+        assert sent(tx.words, run_of(packet), STRIDE, 1, False) == 1
+    sizes = np.zeros((wire_io.RECEIVE_MESSAGES, 2), dtype=np.int64)
+    brought, asked, found = [], [], []
+    assert _readable(receive)
+    while (n := int(received(rx.words, sizes))) > 0:
+        brought.append(n)
+        asked.append(int(rx.io[wire_io.IO_ASKED]))
+        for i in range(n):
+            total, size = sizes[i].tolist()
+            assert total == size
+            base = i * wire_io.RECEIVE_BUFFER_BYTES
+            found.append(rx.buffers[base : base + total].tobytes())
+    assert found == packets
+    assert brought == [1, 2, 4, 8, 5]
+    assert asked == [2, 4, 8, 8, 8], "no more than there are headers"
+    assert rx.io[wire_io.IO_CALLS] == 6
+    assert int(received(rx.words, sizes)) == 0
+    assert rx.io[wire_io.IO_ASKED] == 0, "quiet: one message again"
+
+
 def test_answers_go_to_where_a_packet_came_from(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:

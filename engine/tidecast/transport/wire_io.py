@@ -37,7 +37,9 @@ IO_SEALS, IO_SEALED, IO_KEYLESS = 11, 12, 13
 IO_TOO_LONG, IO_REFUSING = 14, 15
 """Sends that failed because they were longer than the path carries, and the target of the last send
 that failed (-1: an address that is no target)."""
-IO_FIELDS = 16
+IO_ASKED = 16
+"""How many messages a receiver asks for next; 0 as 1."""
+IO_FIELDS = 17
 """IO_GSO: some target takes segments. IO_SEGMENTS_MAX: the most packets of a datagram to any."""
 MESSAGES_MAX = 64
 _ADDRESS = sys.SOCKADDR_IN_BYTES
@@ -232,6 +234,9 @@ def _send_run_udp(tx, target, channel, memory, at, stride, packets, padded, extr
     name_address = address_of(tx.addresses) + (target * wire.CHANNELS + channel) * _ADDRESS
     base = address_of(memory) + at
     last = _packet_bytes(memory, at + (packets - 1) * stride, stride, extra)
+    io[IO_CALLS] += 1
+    if packets == 1:
+        return min(sys.sendto(io[IO_FD], base, last, sys.MSG_DONTWAIT, name_address), 1)
     n = 0
     gso = padded and packets > 1 and tx.segments[target] > 1
     per = tx.segments[target] if gso else 1
@@ -247,7 +252,6 @@ def _send_run_udp(tx, target, channel, memory, at, stride, packets, padded, extr
         _set_message(tx, n, name_address, base + done * stride, size, stride if part > 1 else 0)
         n += 1
         done += part
-    io[IO_CALLS] += 1
     result = sys.sendmmsg(io[IO_FD], address_of(tx.headers), n, sys.MSG_DONTWAIT)
     if result < 0:
         return result
@@ -371,12 +375,11 @@ def send_to_address(tx, name, memory, n, node):
     if io[IO_KIND] == KIND_MEMORY:
         _deliver_to_inbox(name, io[IO_SOURCE], memory, 0, n)
         return 1
-    _set_message(tx, 0, address_of(name), address_of(memory), n, 0)
     io[IO_CALLS] += 1
-    result = sys.sendmmsg(io[IO_FD], address_of(tx.headers), 1, sys.MSG_DONTWAIT)
+    result = sys.sendto(io[IO_FD], address_of(memory), n, sys.MSG_DONTWAIT, address_of(name))
     if result < 0 and result != -sys.EAGAIN and result != -sys.ECONNREFUSED:
         _count_error(io, result, -1)
-    return result
+    return min(result, 1)
 
 
 # --- receiving ------------------------------------------------------------------------------------
@@ -408,7 +411,9 @@ def receive(rx):
     """Fill the buffers without waiting. Returns bundles received; 0 none; ``-errno`` on errors."""
     if rx.io[IO_KIND] == KIND_MEMORY:
         return _receive_memory(rx)
-    for i in range(RECEIVE_MESSAGES):
+    io = rx.io
+    asked = max(io[IO_ASKED], 1)
+    for i in range(asked):
         header = i * sys.MMSGHDR_BYTES
         store_i64(rx.headers, header + sys.MSG_NAME_AT, address_of(rx.names) + i * _ADDRESS)
         store_i64(rx.headers, header + sys.MSG_NAMELEN_AT, _ADDRESS)
@@ -421,8 +426,15 @@ def receive(rx):
         store_i64(rx.headers, header + sys.MSG_CONTROL_AT, control)
         store_i64(rx.headers, header + sys.MSG_CONTROLLEN_AT, _CONTROL_BYTES)
         store_i64(rx.headers, header + sys.MSG_FLAGS_AT, 0)
-    rx.io[IO_CALLS] += 1
-    done = sys.recvmmsg(rx.io[IO_FD], address_of(rx.headers), RECEIVE_MESSAGES, sys.MSG_DONTWAIT)
+    io[IO_CALLS] += 1
+    if asked == 1:
+        done = sys.recvmsg(io[IO_FD], address_of(rx.headers), sys.MSG_DONTWAIT)
+        if done >= 0:
+            store_u32(rx.headers, sys.MMSG_LEN_AT, done)
+            done = 1
+    else:
+        done = sys.recvmmsg(io[IO_FD], address_of(rx.headers), asked, sys.MSG_DONTWAIT)
+    io[IO_ASKED] = min(max(done, 0) * 2, RECEIVE_MESSAGES)
     if done == -sys.EAGAIN or done == -sys.EINTR or done == -sys.ECONNREFUSED:
         return 0
     return done

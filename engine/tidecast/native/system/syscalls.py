@@ -39,6 +39,11 @@ _sendmmsg = ExternalFunction(
 _recvmmsg = ExternalFunction(
     "recvmmsg", types.int32(types.int32, types.int64, types.uint32, types.int32, types.int64)
 )
+_sendto = ExternalFunction(
+    "sendto",
+    types.int64(types.int32, types.int64, types.int64, types.int32, types.int64, types.uint32),
+)
+_recvmsg = ExternalFunction("recvmsg", types.int64(types.int32, types.int64, types.int32))
 _syscall6 = ExternalFunction(
     "syscall",
     types.int64(
@@ -79,6 +84,26 @@ def recvmmsg(fd, headers_address, n, flags):
     if done < 0:
         return -errno()
     return types.int64(done)
+
+
+@inlined
+def sendto(fd, base, n, flags, name_address):
+    """Send ``n`` bytes to a ``sockaddr_in``. Bytes sent, or ``-errno``."""
+    done = _sendto(
+        types.int32(fd), base, n, types.int32(flags), name_address, types.uint32(SOCKADDR_IN_BYTES)
+    )
+    if done < 0:
+        return -errno()
+    return done
+
+
+@inlined
+def recvmsg(fd, header_address, flags):
+    """Fill one ``struct msghdr``. Bytes received, or ``-errno``."""
+    done = _recvmsg(types.int32(fd), header_address, types.int32(flags))
+    if done < 0:
+        return -errno()
+    return done
 
 
 @inlined
