@@ -59,13 +59,14 @@ class Scanner:
     ``words``: see `frame_kernels.W_NEXT`.
     """
 
-    def __init__(self, key_header: str, limit: int) -> None:
+    def __init__(self, key_header: str, limit: int, *, stored: bool = False) -> None:
+        """``stored``: of a stream that a durable topic is stored in."""
         self.name: Any = np.frombuffer(key_header.encode() or b"\0", dtype=np.uint8)
         self.words = np.zeros(kernels.SCAN_WORDS, dtype=np.int64)
         self.fields = np.zeros(kernels.FIELDS, dtype=np.int64)
         self.scratch = np.zeros(kernels.SCRATCH_BYTES, dtype=np.uint8)
         self.words[kernels.W_LIMIT] = limit
-        self.words[kernels.W_MODE] = int(bool(key_header))
+        self.words[kernels.W_MODE] = kernels.STORED if stored else int(bool(key_header))
 
     def scan(self, data: Any, at: int, end: int, due: int, number: int) -> int:
         """Verify messages; why the scan ends. ``due``: no sequence is below it."""
@@ -94,11 +95,13 @@ class Scanner:
         return int(self.fields[kernels.F_SEQUENCE])
 
     def left_out(self) -> LeftOut:
-        """The message that is too long, which ended the scan."""
+        """The message that cannot be held, which ended the scan."""
         sequence, size = self.sequence, int(self.words[kernels.W_NEED])
         key_n, map_n = int(self.fields[kernels.F_KEY_N]), int(self.fields[kernels.F_MAP_N])
         what, n = ("a key", key_n) if key_n > map_n else ("headers", map_n)
         reason = f"{what} of {n} bytes: at most {kernels.FIELD_BYTES_MAX}"
+        if key_n == kernels.DAMAGED:
+            reason = "its header tidecast-tail is damaged, or its payload is shorter"
         return LeftOut(sequence, sequence + 1, 1, size, reason)
 
 
@@ -118,7 +121,9 @@ class Cursor:
         self.block: Block | None = None
         size = streams.source.fetch_bytes
         self._size = size
-        self._scanner = scanner or Scanner(streams.key_header(queue), size)
+        self._scanner = scanner or Scanner(
+            streams.key_header(queue), size, stored=streams.is_stored(queue)
+        )
         self._cutter = Cutter()
         self.link = streams.connect(size + ROOM_MIN)
         self._inbox = f"_INBOX.tidecast.{secrets.token_hex(11)}"
@@ -170,7 +175,7 @@ class Cursor:
                         return None
                     self._obey(found)
                     continue
-                if why == kernels.TOO_LONG:
+                if why == kernels.LEFT_OUT:
                     return self._leave_out()
                 if why != kernels.MORE:
                     raise self._refused(why)

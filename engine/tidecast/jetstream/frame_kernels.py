@@ -25,10 +25,10 @@ from tidecast.queues.foreign.maps import (
 )
 from tidecast.queues.mapper import key_hash
 
-MORE, OTHER, BAD_FRAME, BAD_ORDER, LOST, TOO_LONG, FULL = 0, -1, -2, -3, -4, -5, -6
+MORE, OTHER, BAD_FRAME, BAD_ORDER, LOST, LEFT_OUT, FULL = 0, -1, -2, -3, -4, -5, -6
 """Why a scan ends: the next frame has not arrived whole; it is not a message of a consumer; it
-cannot be read; its sequence does not ascend; messages before it are missing; its headers, or its
-key, exceed 64 KiB, and it is left out; the run is long enough."""
+cannot be read; its sequence does not ascend; messages before it are missing; it is left out: its
+headers, or its key, exceed 64 KiB, or its ``tidecast-tail`` is damaged; the run is long enough."""
 
 LINE_BYTES_MAX = 16 * 1024
 """Of the first line of a frame."""
@@ -42,10 +42,13 @@ SCRATCH_BYTES = 2 * (FIELD_BYTES_MAX + 1)
 TOKEN_MAX = 1 << 61
 NUMBER_MAX = (1 << 62) // 10
 
-BARE = 2
+BARE, STORED = 2, 3
+DAMAGED = -2
+"""Bytes of a tail's parts when it does not add up."""
 W_NEXT, W_NUMBER, W_LIMIT, W_MODE = 0, 1, 2, 3
 """In: no sequence is below it; number of the message due; bytes after which no message is added;
-the key is the subject (0), or a header (1), or neither key nor headers are looked at (BARE)."""
+the key is the subject (0), or a header (1), or neither key nor headers are looked at (BARE), or the
+stream is that of a stored topic (STORED): the key is a header, or behind the payload."""
 W_END, W_BYTES, W_RECORDS, W_BEHIND, W_LAST_NUMBER, W_PENDING, W_GAPS, W_NEED, W_FIRST = (
     4,
     5,
@@ -74,16 +77,17 @@ _COUNT, F_MAP_N, _KEY_AT, F_KEY_N, F_NEED, _REPLY_AT, _REPLY_N, _HEADER_N = (
     16,
     17,
 )
+_MAP_AT = 18
 FIELDS = 20
-"""Words of a parsed frame. ``_COUNT``: headers, -1: their list is kept as it came."""
+"""Words of a parsed frame. ``_COUNT``: headers, -1: their list is kept as it came; ``_MAP_AT``:
+where their map is behind the payload, 0: it is made of the list."""
 
-_SUBJECT = (12, 0x6E, 0x61, 0x74, 0x73, 0x2D, 0x73, 0x75, 0x62, 0x6A, 0x65, 0x63, 0x74)
-_RAW = (12, 0x6E, 0x61, 0x74, 0x73, 0x2D, 0x68, 0x65, 0x61, 0x64, 0x65, 0x72, 0x73)
-"""Lengths and letters of the names ``nats-subject`` and ``nats-headers``."""
-_ACK = (8, 0x24, 0x4A, 0x53, 0x2E, 0x41, 0x43, 0x4B, 0x2E)
-"""``$JS.ACK.``"""
-_VERSION = (8, 0x4E, 0x41, 0x54, 0x53, 0x2F, 0x31, 0x2E, 0x30)
-"""``NATS/1.0``"""
+_SUBJECT = (12, *b"nats-subject")
+_RAW = (12, *b"nats-headers")
+_ACK = (8, *b"$JS.ACK.")
+_VERSION = (8, *b"NATS/1.0")
+TAIL_NAME = (13, *b"tidecast-tail")
+"""Lengths and letters of names."""
 
 
 # --- lines ----------------------------------------------------------------------------------------
@@ -253,10 +257,53 @@ def _find_key(data, f, name):
 
 
 @inlined
+def _size(data, at, end):
+    """A number of bytes; -1: ``-``, there are none; DAMAGED."""
+    if end - at == 1 and load_u8(data, at) == 0x2D:
+        return -1
+    n = _number(data, at, end)
+    return DAMAGED if n < 0 or n > FIELD_BYTES_MAX else n
+
+
+@inlined
+def tail_sizes(data, at, n, payload_n):
+    """(bytes of the key, of the headers) behind a payload, from the value of ``tidecast-tail``.
+
+    -1: the record has none; DAMAGED, both: the value is none, or the payload is shorter.
+    """
+    middle = _part_end(data, at, at + n, 0x20)
+    key_n, map_n = _size(data, at, middle), _size(data, middle + 1, at + n)
+    if key_n == DAMAGED or map_n == DAMAGED or max(key_n, 0) + max(map_n, 0) > payload_n:
+        return DAMAGED, DAMAGED
+    return key_n, map_n
+
+
+@inlined
+def _take_tail(data, f):
+    """If there is a tail, find key and headers there; False: it is damaged."""
+    at = f[F_LIST_AT]
+    while at < f[F_LIST_END]:
+        n, value_at, value_n, behind = header_line(data, at, f[F_LIST_END])
+        if n < 0:
+            return True
+        if n == TAIL_NAME[0] and _begins(data, at, at + n, TAIL_NAME):
+            key_n, map_n = tail_sizes(data, value_at, value_n, f[F_PAYLOAD_N])
+            if key_n == DAMAGED:
+                return False
+            f[F_PAYLOAD_N] -= max(key_n, 0) + max(map_n, 0)
+            f[_KEY_AT], f[F_KEY_N] = f[F_PAYLOAD_AT] + f[F_PAYLOAD_N], key_n
+            if map_n >= 0:
+                f[_MAP_AT], f[F_MAP_N] = f[_KEY_AT] + max(key_n, 0), map_n
+            return True
+        at = behind
+    return True
+
+
+@inlined
 def _map_bytes(data, f, mode):
     """Bytes of the map for a message's headers; -1: there are none."""
     entries, n = 0, 0
-    if mode == 1:
+    if mode != 0:
         entries = 1
         n += str_bytes(_SUBJECT[0]) + bin_bytes(f[_SUBJECT_N])
     if f[_COUNT] < 0:
@@ -289,15 +336,18 @@ def _put_name(name, out, to):
 
 @inlined
 def _put_map(data, f, mode, out, to):
-    """Write what `_map_bytes` has measured, at most 64 KiB."""
-    entries = mode + (1 if f[_COUNT] < 0 else f[_COUNT])
+    """Write what `_map_bytes` has measured, or what is in the tail, at most 64 KiB."""
+    if f[_MAP_AT] > 0:
+        copy(out, to, data, f[_MAP_AT], f[F_MAP_N])
+        return to + f[F_MAP_N]
+    entries = (0 if mode == 0 else 1) + (1 if f[_COUNT] < 0 else f[_COUNT])
     if entries < 16:
         store_u8(out, to, 0x80 | entries)
         to += 1
     else:
         store_u8(out, to, 0xDE)
         to = put_be(out, to + 1, entries, 2)
-    if mode == 1:
+    if mode != 0:
         to = _put_bin(data, f[_SUBJECT_AT], f[_SUBJECT_N], out, _put_name(_SUBJECT, out, to))
     if f[_COUNT] < 0:
         n = f[F_LIST_END] - f[F_LIST_AT]
@@ -370,13 +420,18 @@ def parse_frame(data, at, end, mode, name, f):
     if mode == BARE:
         f[_KEY_AT], f[F_KEY_N], f[F_MAP_N] = 0, -1, -1
         return behind + 2
-    if mode == 1:
-        _find_key(data, f, name)
-    else:
+    f[_MAP_AT] = 0
+    if mode == 0:
         f[_KEY_AT], f[F_KEY_N] = f[_SUBJECT_AT], f[_SUBJECT_N]
-    f[F_MAP_N] = _map_bytes(data, f, mode)
+    else:
+        _find_key(data, f, name)
+    if mode == STORED and not _take_tail(data, f):
+        f[F_KEY_N] = DAMAGED
+        return LEFT_OUT
+    if f[_MAP_AT] == 0:
+        f[F_MAP_N] = _map_bytes(data, f, mode)
     if f[F_KEY_N] > FIELD_BYTES_MAX or f[F_MAP_N] > FIELD_BYTES_MAX:
-        return TOO_LONG
+        return LEFT_OUT
     return behind + 2
 
 
@@ -392,7 +447,7 @@ def _ends(records, in_batch, n, sequence, due):
 def scan_frames(data, at, end, name, w, f):
     """Verify the messages at ``data[at:end]``; why the scan ends, see MORE.
 
-    After TOO_LONG ``f`` and W_NEED are of the message that is left out; else it was verified.
+    After LEFT_OUT ``f`` and W_NEED are of the message that is left out; else it was verified.
     ``name``: the header with the key; ``w``: int64[SCAN_WORDS], see W_NEXT; ``f``: int64[FIELDS].
     """
     due, number, total, records, in_batch = w[W_NEXT], w[W_NUMBER], 0, 0, 0
@@ -405,15 +460,15 @@ def scan_frames(data, at, end, name, w, f):
         behind = parse_frame(data, at, end, w[W_MODE], name, f)
         if behind <= 0:
             w[W_NEED] = f[F_NEED]
-        if behind <= 0 and behind != TOO_LONG:
+        if behind <= 0 and behind != LEFT_OUT:
             return behind
         sequence = f[F_SEQUENCE]
         if f[F_NUMBER] != number:
             return LOST
         if sequence < due or sequence > TOKEN_MAX:
             return BAD_ORDER
-        if behind == TOO_LONG:
-            return TOO_LONG
+        if behind == LEFT_OUT:
+            return LEFT_OUT
         n = record_bytes(f[F_KEY_N], f[F_MAP_N], f[F_PAYLOAD_N])
         if sequence != due:
             w[W_GAPS] += 1

@@ -139,8 +139,11 @@ class Streams:
 
     def key_header(self, queue: int) -> str:
         """The header with the key of a queue's messages; empty: the subject is the key."""
-        ours = "tidecast-key" if self.queues[queue][0] in self._stored else ""
-        return self.source.key_header or ours
+        return self.source.key_header or ("tidecast-key" if self.is_stored(queue) else "")
+
+    def is_stored(self, queue: int) -> bool:
+        """Is a durable topic stored in the stream of a queue?"""
+        return self.queues[queue][0] in self._stored
 
     def where(self, queue: int) -> str:
         """The name of a queue in errors."""

@@ -40,4 +40,24 @@ MUTATIONS = (
         (_UNIT + "test_an_engine_with_another_directory_goes_on_where_the_one_before_was",),
         "The next owner does not know what a producer has sent already.",
     ),
+    Mutation(
+        "stream-headers-above-the-limit",
+        _STORING + "message_kernels.py",
+        "HEADER_BYTES_MAX = 60 << 10",
+        "HEADER_BYTES_MAX = 80 << 10",
+        (
+            "tests/unit/test_jetstream_headers.py::test_a_server_takes_all_forms_and_gives_them_back",
+        ),
+        "NATS refuses a message whose headers exceed 64 KiB, and the queue waits for ever.",
+    ),
+    Mutation(
+        "stream-tail-longer-than-the-body",
+        "engine/tidecast/jetstream/frame_kernels.py",
+        "max(key_n, 0) + max(map_n, 0) > payload_n",
+        "max(key_n, map_n) > payload_n",
+        (
+            "tests/unit/test_jetstream_headers.py::test_a_tail_that_does_not_add_up_is_refused_or_left_out",
+        ),
+        "Lengths from a message decide which bytes a kernel reads.",
+    ),
 )

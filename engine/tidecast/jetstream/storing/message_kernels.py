@@ -5,6 +5,10 @@ A message has the record's payload and these headers: the sequence that it expec
 ``tidecast-key-hex`` when the key is no printable text; the record's headers as lines, as far as
 they are printable; and ``tidecast-headers``, their whole map in base64.
 
+A server takes 64 KiB of headers. Where they do not fit, the lines are left out; where they still do
+not fit, key and map are behind the payload, and ``tidecast-tail`` says how many bytes each has,
+``-`` without it (ADR 0067).
+
 ``tidecast-log`` has numbers in base 16 with blanks between them: token, producer, epoch, sequence,
 acked sequence, time, append time, flags.
 """
@@ -18,8 +22,10 @@ from tidecast.jetstream.frame_kernels import (
     F_PAYLOAD_AT,
     F_PAYLOAD_N,
     FIELD_BYTES_MAX,
+    TAIL_NAME,
     header_line,
     parse_frame,
+    tail_sizes,
 )
 from tidecast.layout import segment as seg
 from tidecast.log.batch import (
@@ -57,68 +63,25 @@ _FIXED_BYTES = 512
 """More than a message has beside its subject, key, headers and payload."""
 _SIZE_DIGITS = 8
 LOG_FIELDS = 8
+HEADER_BYTES_MAX = 60 << 10
+"""Of the headers of a message, at most: the server takes 65,535 bytes, and a reader makes a map of
+them that has a few more."""
+TEXT, MAP_ALONE, TAIL = 0, 1, 2
+"""Forms of a message: headers as lines and as their map; the map alone; key and map behind the
+payload."""
 CHUNK_MESSAGES_MAX = 999
 """Messages of a writer that are under way: fewer than a fence has."""
 
-_EXPECT = (
-    29,
-    0x4E,
-    0x61,
-    0x74,
-    0x73,
-    0x2D,
-    0x45,
-    0x78,
-    0x70,
-    0x65,
-    0x63,
-    0x74,
-    0x65,
-    0x64,
-    0x2D,
-    0x4C,
-    0x61,
-    0x73,
-    0x74,
-    0x2D,
-    0x53,
-    0x65,
-    0x71,
-    0x75,
-    0x65,
-    0x6E,
-    0x63,
-    0x65,
-    0x3A,
-    0x20,
-)
-"""Length and letters of ``Nats-Expected-Last-Sequence: ``."""
-_TIDECAST = (9, 0x74, 0x69, 0x64, 0x65, 0x63, 0x61, 0x73, 0x74, 0x2D)
-_LOG = (12, 0x74, 0x69, 0x64, 0x65, 0x63, 0x61, 0x73, 0x74, 0x2D, 0x6C, 0x6F, 0x67)
-_KEY = (12, 0x74, 0x69, 0x64, 0x65, 0x63, 0x61, 0x73, 0x74, 0x2D, 0x6B, 0x65, 0x79)
-_HEX = (4, 0x2D, 0x68, 0x65, 0x78)
-_MAP = (
-    16,
-    0x74,
-    0x69,
-    0x64,
-    0x65,
-    0x63,
-    0x61,
-    0x73,
-    0x74,
-    0x2D,
-    0x68,
-    0x65,
-    0x61,
-    0x64,
-    0x65,
-    0x72,
-    0x73,
-)
-_VERSION = (8, 0x4E, 0x41, 0x54, 0x53, 0x2F, 0x31, 0x2E, 0x30)
+_EXPECT = (29, *b"Nats-Expected-Last-Sequence: ")
+_TIDECAST = (9, *b"tidecast-")
+_LOG = (12, *b"tidecast-log")
+_KEY = (12, *b"tidecast-key")
+_HEX = (4, *b"-hex")
+_MAP = (16, *b"tidecast-headers")
+_VERSION = (8, *b"NATS/1.0")
 _NONE = (0, 0)
-_NATS = (5, 0x6E, 0x61, 0x74, 0x73, 0x2D)
+_NATS = (5, *b"nats-")
+"""Lengths and letters of names and their parts."""
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -361,10 +324,35 @@ def _need(row, fixed):
 
 
 @inlined
-def _put_headers(data, at, row, expected, out, to):
+def _put_size(out, to, at, n):
+    """The bytes of a part behind the payload; ``-``: there is none, its place is below 0."""
+    if at >= 0:
+        return _put_decimal(out, to, n, 0)
+    store_u8(out, to, 0x2D)
+    return to + 1
+
+
+@inlined
+def _put_key(data, row, is_text, out, to):
+    """The key as a header."""
+    if is_text:
+        to = _put_name(out, to, _KEY)
+        copy(out, to, data, row[O_KEY_AT], row[O_KEY_N])
+        return _put_line_end(out, to + row[O_KEY_N])
+    to = _put_name(out, _put(out, to, _KEY), _HEX)
+    for i in range(row[O_KEY_N]):
+        byte = load_u8(data, row[O_KEY_AT] + i)
+        store_u8(out, to, _hex_digit(byte >> 4))
+        store_u8(out, to + 1, _hex_digit(byte & 0xF))
+        to += 2
+    return _put_line_end(out, to)
+
+
+@inlined
+def _put_headers(data, at, row, expected, form, out, to):
     to = _put_line_end(out, _put(out, to, _VERSION))
     to = _put_line_end(out, _put_decimal(out, _put(out, to, _EXPECT), expected, 0))
-    is_text = row[O_KEY_AT] < 0 or _is_text(data, row[O_KEY_AT], row[O_KEY_N])
+    is_text = form == TAIL or row[O_KEY_AT] < 0 or _is_text(data, row[O_KEY_AT], row[O_KEY_N])
     flags = ENGINES if _is_engines(data, row) else 0
     flags |= KEYED if row[O_KEY_AT] >= 0 else 0
     flags |= HEADED if row[O_HEADERS_AT] >= 0 else 0
@@ -377,29 +365,37 @@ def _put_headers(data, at, row, expected, out, to):
     to = _put_hex(out, to, row[O_TIME])
     to = _put_hex(out, to, load_i64(data, at + seg.BATCH_APPEND_TIME_AT))
     to = _put_line_end(out, _put_hex(out, to, flags) - 1)
-    if flags & KEYED and is_text:
-        to = _put_name(out, to, _KEY)
-        copy(out, to, data, row[O_KEY_AT], row[O_KEY_N])
-        to = _put_line_end(out, to + row[O_KEY_N])
-    elif flags & KEYED:
-        to = _put_name(out, _put(out, to, _KEY), _HEX)
-        for i in range(row[O_KEY_N]):
-            byte = load_u8(data, row[O_KEY_AT] + i)
-            store_u8(out, to, _hex_digit(byte >> 4))
-            store_u8(out, to + 1, _hex_digit(byte & 0xF))
-            to += 2
-        to = _put_line_end(out, to)
+    if form == TAIL:
+        to = _put_size(out, _put_name(out, to, TAIL_NAME), row[O_KEY_AT], row[O_KEY_N])
+        store_u8(out, to, 0x20)
+        to = _put_size(out, to + 1, row[O_HEADERS_AT], row[O_HEADERS_N])
+        return _put_line_end(out, _put_line_end(out, to))
+    if flags & KEYED:
+        to = _put_key(data, row, is_text, out, to)
     if flags & HEADED:
         first = row[O_HEADERS_AT]
-        to = _put_lines(data, first, first + row[O_HEADERS_N], out, to)
+        if form == TEXT:
+            to = _put_lines(data, first, first + row[O_HEADERS_N], out, to)
         to = _put_name(out, to, _MAP)
         to = _put_line_end(out, _put_base64(data, first, row[O_HEADERS_N], out, to))
     return _put_line_end(out, to)
 
 
 @inlined
-def _put_message(data, at, row, expected, subject, reply, out, to):
-    """Write the frame of a record; (its end, bytes of its message)."""
+def _put_tail(data, row, out, to):
+    """Key and headers, as they are."""
+    if row[O_KEY_AT] >= 0:
+        copy(out, to, data, row[O_KEY_AT], row[O_KEY_N])
+        to += row[O_KEY_N]
+    if row[O_HEADERS_AT] >= 0:
+        copy(out, to, data, row[O_HEADERS_AT], row[O_HEADERS_N])
+        to += row[O_HEADERS_N]
+    return to
+
+
+@inlined
+def _put_message(data, at, row, expected, message_max, subject, reply, out, to):
+    """Write the frame of a record, in the first form that fits; (its end, bytes of its message)."""
     store_u8(out, to, 0x48)
     store_u8(out, to + 1, 0x50)
     store_u8(out, to + 2, 0x55)
@@ -416,10 +412,18 @@ def _put_message(data, at, row, expected, subject, reply, out, to):
     to += 1
     sizes = to
     body = to + 2 * _SIZE_DIGITS + 3
-    to = _put_headers(data, at, row, expected, out, body)
-    headers_n = to - body
+    form, headers_n = TEXT, 0
+    while True:
+        to = _put_headers(data, at, row, expected, form, out, body)
+        headers_n = to - body
+        fits = headers_n <= HEADER_BYTES_MAX and headers_n + row[O_PAYLOAD_N] <= message_max
+        if fits or form == TAIL:
+            break
+        form += 1
     copy(out, to, data, row[O_PAYLOAD_AT], row[O_PAYLOAD_N])
     to += row[O_PAYLOAD_N]
+    if form == TAIL:
+        to = _put_tail(data, row, out, to)
     size = to - body
     _put_decimal(out, sizes, headers_n, _SIZE_DIGITS)  # known only now
     store_u8(out, sizes + _SIZE_DIGITS, 0x20)
@@ -460,7 +464,8 @@ def encode_messages(data, n, w, rows, subject, reply, out):
                     return 0
                 full = True
                 break
-            end, size = _put_message(data, at, row, w[P_EXPECTED] + count, subject, reply, out, to)
+            due, most = w[P_EXPECTED] + count, w[P_MESSAGE_MAX]
+            end, size = _put_message(data, at, row, due, most, subject, reply, out, to)
             if size > w[P_MESSAGE_MAX]:
                 if count == 0:
                     w[P_NEED] = size
@@ -485,8 +490,8 @@ ANSWER_WORDS = 4
 ALL, MORE, OTHER = 1, 0, -1
 """Why a scan ends: all are answered, the next answer has not arrived whole, or is another frame."""
 _ANSWER_MAX = 4096
-_STREAM = (11, 0x7B, 0x22, 0x73, 0x74, 0x72, 0x65, 0x61, 0x6D, 0x22, 0x3A, 0x22)
-_SEQ = (6, 0x22, 0x73, 0x65, 0x71, 0x22, 0x3A)
+_STREAM = (11, *b'{"stream":"')
+_SEQ = (6, *b'"seq":')
 """Lengths and letters of ``{"stream":"`` and ``"seq":``."""
 
 
@@ -585,8 +590,9 @@ SPARE_BYTES = seg.BATCH_HEADER_BYTES + seg.RECORD_HEADER_BYTES
 """A message takes at most so much more room as a record than as a frame."""
 SCRATCH_BYTES = 2 * (FIELD_BYTES_MAX + 1)
 _KEY_AT, _KEY_N, _HEX_AT, _HEX_N, _MAP_AT, _MAP_N, _LOG_AT, _LOG_N = range(8)
+_NUMBERS, _TAIL_AT, _TAIL_N = 8, 16, 17
 FIELDS = 32
-"""Words of a message: places and bytes of its headers, then the numbers of ``tidecast-log``."""
+"""Words of a message: places and bytes of its headers, and the numbers of ``tidecast-log``."""
 
 
 @inlined
@@ -608,6 +614,7 @@ def _find_headers(data, at, end, g):
     """Find ours in a list of headers; bytes are -1 of those that are not there."""
     for k in range(4):
         g[2 * k], g[2 * k + 1] = 0, -1
+    g[_TAIL_AT], g[_TAIL_N] = 0, -1
     while at < end:
         n, value_at, value_n, behind = header_line(data, at, end)
         if n < 0:
@@ -620,6 +627,8 @@ def _find_headers(data, at, end, g):
             g[_HEX_AT], g[_HEX_N] = value_at, value_n
         elif _same_name(data, at, n, _MAP, _NONE):
             g[_MAP_AT], g[_MAP_N] = value_at, value_n
+        elif _same_name(data, at, n, TAIL_NAME, _NONE):
+            g[_TAIL_AT], g[_TAIL_N] = value_at, value_n
         at = behind
 
 
@@ -683,6 +692,23 @@ def _take_map(data, g, scratch, to):
 
 
 @inlined
+def _take_tail(data, g, f, scratch):
+    """(bytes of the key, of the headers) behind the payload, copied to ``scratch``.
+
+    As `_take_key`; the payload then ends before them.
+    """
+    key_n, map_n = tail_sizes(data, g[_TAIL_AT], g[_TAIL_N], f[F_PAYLOAD_N])
+    if (key_n >= 0) != (g[15] & KEYED != 0) or (map_n >= 0) != (g[15] & HEADED != 0):
+        return -2, -2
+    if key_n < -1 or map_n < -1:
+        return -2, -2
+    n = max(key_n, 0) + max(map_n, 0)
+    f[F_PAYLOAD_N] -= n
+    copy(scratch, 0, data, f[F_PAYLOAD_AT] + f[F_PAYLOAD_N], n)
+    return key_n, map_n
+
+
+@inlined
 def _other_batch(g, prior, base_seq, count, size):
     """Does a record begin a batch of the log?"""
     if count == 0 or count == seg.BATCH_RECORDS_MAX or size > BATCH_BYTES:
@@ -718,8 +744,11 @@ def rebuild_messages(data, at, end, w, out, scratch, f, g):
         if due >= 0 and token > due:
             w[R_GAP] = token
             break
-        key_n = _take_key(data, row, scratch)
-        map_n = -2 if key_n == -2 else _take_map(data, row, scratch, max(key_n, 0))
+        if row[_TAIL_N] >= 0:
+            key_n, map_n = _take_tail(data, row, f, scratch)
+        else:
+            key_n = _take_key(data, row, scratch)
+            map_n = -2 if key_n == -2 else _take_map(data, row, scratch, max(key_n, 0))
         if map_n == -2:
             return BAD_MESSAGE
         n = record_bytes(key_n, map_n, f[F_PAYLOAD_N])
