@@ -25,10 +25,11 @@ from tidecast.config.sources.jetstream import (
     overlap,
 )
 from tidecast.config.topology import dump_topology, load_topology, topology_from
+from tidecast.connections.tcp import Address
 from tidecast.engine.adapters import made_by
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, StorageError
 from tidecast.jetstream import frame_kernels as kernels
-from tidecast.jetstream.connection import Address, Link
+from tidecast.jetstream.connection import Link
 from tidecast.jetstream.cursor import Scanner
 from tidecast.jetstream.logins import login
 from tidecast.jetstream.streams import rfc3339

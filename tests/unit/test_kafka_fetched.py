@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from tests.support.kafka import batch, batch_of, record, varint
 
 from tidecast.config.kafka import KafkaSource, kafka_source, kafka_source_of
+from tidecast.connections.tcp import Address
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, CorruptLog, StorageError
 from tidecast.kafka.brokers import logins
-from tidecast.kafka.brokers.connection import Address, Link
+from tidecast.kafka.brokers.connection import Link
 from tidecast.kafka.brokers.fetched import Decoder, Fetched
 from tidecast.queues.adapter import LeftOut, Record, unpack
 

@@ -404,7 +404,7 @@ def test_a_thread_that_is_still_there_uses_and_sends_nothing(
         return real(*arguments)
 
     monkeypatch.setattr("tidecast.node.storing.running.JOIN_S", 0.0)
-    monkeypatch.setattr("tidecast.kafka.brokers.connection.socket.create_connection", slow)
+    monkeypatch.setattr("tidecast.connections.tcp.socket.create_connection", slow)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with opened(tmp_path, f"kafka://127.0.0.1:{silent.getsockname()[1]}/stored"):
             assert connects.wait(30.0)

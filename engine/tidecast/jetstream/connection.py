@@ -6,11 +6,8 @@ by one, by `frame`.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidecast.config.sources.jetstream import JetStreamSource
+from tidecast.connections.tcp import CONNECT_S, Address, Connection
 from tidecast.errors import (
     AuthError,
-    Closed,
     ConfigError,
     ConnectionLost,
     StorageError,
@@ -30,20 +27,9 @@ from tidecast.jetstream import frame_kernels as kernels
 from tidecast.jetstream.logins import login, name_of
 from tidecast.version import VERSION
 
-CONNECT_S = 10.0
 ROOM_MIN = 64 * 1024
 _INFO_BYTES_MAX = 1 << 20
 _LOGIN_ERRORS = ("authorization violation", "authentication", "user authentication", "permissions")
-
-
-class Address(NamedTuple):
-    """Where a server listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class Frame(NamedTuple):
@@ -56,23 +42,7 @@ class Frame(NamedTuple):
     body: bytes = b""
 
 
-def tls_of(source: JetStreamSource) -> ssl.SSLContext | None:
-    """How its servers are talked to; None: in clear text. Raises ConfigError."""
-    if not source.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=source.ca or None)
-        if source.certificate:
-            context.load_cert_chain(source.certificate, source.key)
-    except (OSError, ssl.SSLError) as problem:
-        raise ConfigError(
-            f"jetstream: ca {source.ca or 'of the system'}, certificate "
-            f"{source.certificate or 'none'}: {problem}: PEM files are needed"
-        ) from None
-    return context
-
-
-class Link:
+class Link(Connection):
     """A connection that is logged in.
 
     Raises ConnectionLost, AuthError, ConfigError; Closed after `wake`. ``data``, ``at``, ``end``:
@@ -89,39 +59,14 @@ class Link:
         room: int = ROOM_MIN,
     ) -> None:
         """``begun``: called with this before it connects, so that `wake` ends that, too."""
-        self.address = address
         self.data: Any = np.empty(max(room, ROOM_MIN), dtype=np.uint8)
         self.at = self.end = 0
         self.info: dict[str, Any] = {}
         self.heard_s = 0.0
         """When it has sent something."""
-        self._woken = False
-        self._waking = threading.Lock()
-        self._connected: socket.socket | None = None
-        if begun is not None:
-            begun(self)
-        try:
-            self._socket = socket.create_connection(address, CONNECT_S)
-        except OSError as problem:
-            raise ConnectionLost(f"server {address}: {problem}") from None
-        try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._note_connected()
+        super().__init__(address, begun)
+        with self.opening():
             self._greet(source, tls)
-        except ssl.SSLCertVerificationError as problem:
-            self.close()
-            raise AuthError(f"server {address}: {problem.verify_message}: set ca") from None
-        except OSError as problem:
-            raise self._lost(str(problem)) from None
-        except BaseException:
-            self.close()
-            raise
-
-    def _note_connected(self) -> None:
-        with self._waking:
-            if self._woken:
-                raise Closed(f"server {self.address}: the connection is closed")
-            self._connected = self._socket
 
     # --- login ------------------------------------------------------------------------------------
 
@@ -129,21 +74,16 @@ class Link:
         deadline = time.monotonic() + CONNECT_S
         self._await("INFO", deadline)
         if tls is None and self.info.get("tls_required"):
-            raise ConfigError(f"server {self.address}: it needs TLS: set tls and ca")
+            raise ConfigError(f"{self.where}: it needs TLS: set tls and ca")
         if tls is not None:
             if not self.info.get("tls_required") and not self.info.get("tls_available"):
-                raise ConfigError(f"server {self.address}: tls: true: the server offers no TLS")
+                raise ConfigError(f"{self.where}: tls: true: the server offers no TLS")
             if self.at != self.end:  # somebody between has sent it
-                raise AuthError(f"server {self.address}: bytes in the clear before TLS")
-            self._socket = tls.wrap_socket(
-                self._socket, server_hostname=self.address.host, do_handshake_on_connect=False
-            )
-            self._note_connected()
-            self._socket.settimeout(CONNECT_S)
-            self._socket.do_handshake()
+                raise AuthError(f"{self.where}: bytes in the clear before TLS")
+            self.start_tls(tls)
         if not self.info.get("headers"):
             raise ConfigError(
-                f"server {self.address}: version {self.info.get('version')} without headers: "
+                f"{self.where}: version {self.info.get('version')} without headers: "
                 "NATS 2.9 or newer is needed"
             )
         options = {
@@ -159,7 +99,7 @@ class Link:
             "tls_required": tls is not None,
             **login(source, str(self.info.get("nonce", ""))),
         }
-        self.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(options).encode())
+        self.write(b"CONNECT %s\r\nPING\r\n" % json.dumps(options).encode())
         try:
             self._await("PONG", deadline)
         except AuthError as problem:
@@ -170,20 +110,12 @@ class Link:
             found = self.frame(deadline)
             if found is None:
                 raise ConnectionLost(
-                    f"server {self.address}: no {name} in {CONNECT_S:g} s: is it a NATS server?"
+                    f"{self.where}: no {name} in {CONNECT_S:g} s: is it a NATS server?"
                 )
             if found.name == name:
                 return
 
     # --- bytes ------------------------------------------------------------------------------------
-
-    def send(self, data: bytes | memoryview) -> None:
-        """Send whole frames."""
-        try:
-            self._socket.settimeout(CONNECT_S)
-            self._socket.sendall(data)
-        except (OSError, ValueError) as problem:
-            raise self._lost(str(problem)) from None
 
     def fill(self, deadline: float, need: int = 0) -> int:
         """Take what has arrived, or wait for it; how many bytes, 0: none until the deadline.
@@ -191,19 +123,12 @@ class Link:
         ``need``: bytes of the frame from ``at`` on, there is room for them then.
         """
         self._make_room(need)
-        left = deadline - time.monotonic()
-        try:
-            self._socket.settimeout(max(left, 1e-4))  # look once
-            n = self._socket.recv_into(memoryview(self.data)[self.end :])
-        except (TimeoutError, ssl.SSLWantReadError):
-            return 0
-        except (OSError, ValueError) as problem:
-            raise self._lost(str(problem)) from None
+        n = self.read_into(memoryview(self.data)[self.end :], deadline)
         if n == 0:
-            raise self._lost("it closed the connection")
+            return 0
         self.end += n
         self.heard_s = time.monotonic()
-        return int(n)
+        return n
 
     def take(self, at: int) -> None:
         """The bytes before ``at`` were taken."""
@@ -280,7 +205,7 @@ class Link:
 
     def _obey(self, found: Frame) -> None:
         if found.name == "PING":
-            self.send(b"PONG\r\n")
+            self.write(b"PONG\r\n")
         elif found.name == "INFO":
             try:
                 told = json.loads(found.text)
@@ -295,32 +220,11 @@ class Link:
             kind: type[TidecastError] = ConnectionLost
             if text.lower().startswith(_LOGIN_ERRORS):
                 kind = AuthError
-            raise kind(f"server {self.address}: {text}")
+            raise kind(f"{self.where}: {text}")
 
     def _broken(self, what: str) -> StorageError:
         self.close()
-        return StorageError(f"server {self.address}: {what}")
-
-    def _lost(self, text: str) -> Closed | ConnectionLost:
-        woken = self._woken
-        self.close()
-        if woken:
-            return Closed(f"server {self.address}: the connection is closed")
-        return ConnectionLost(f"server {self.address}: {text}")
-
-    def wake(self) -> None:
-        """End a `fill` that waits in another thread, which then closes; any thread."""
-        with self._waking:
-            self._woken = True
-            found = self._connected
-        if found is not None:
-            with contextlib.suppress(OSError):  # of both directions: nothing is sent any more
-                socket.socket.shutdown(found, socket.SHUT_RDWR)  # TLS's own would say goodbye
-
-    def close(self) -> None:
-        """Hang up. Idempotent."""
-        with contextlib.suppress(OSError):
-            self._socket.close()
+        return StorageError(f"{self.where}: {what}")
 
 
 def shown_bytes(text: bytes) -> str:

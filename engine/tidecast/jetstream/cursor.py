@@ -133,7 +133,7 @@ class Cursor:
         self._single = False
         self._asked_s = 0.0
         try:
-            self.link.send(b"SUB %s 1\r\n" % self._inbox.encode())
+            self.link.write(b"SUB %s 1\r\n" % self._inbox.encode())
             self._consumer = streams.create_consumer(queue, token)
         except BaseException:
             self.link.close()
@@ -153,7 +153,7 @@ class Cursor:
             )
             subject = f"{self._streams.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
             text = json.dumps(body).encode()
-            self.link.send(
+            self.link.write(
                 b"PUB %s %s %d\r\n%s\r\n"
                 % (subject.encode(), self._inbox.encode(), len(text), text)
             )
@@ -328,7 +328,7 @@ class Cursor:
         """Hang up; the consumer is deleted, if the server can still be reached. Idempotent."""
         subject = f"{self._streams.api}.CONSUMER.DELETE.{self._stream}.{self._consumer}"
         with contextlib.suppress(TidecastError):
-            self.link.send(b"PUB %s 0\r\n\r\n" % subject.encode())
+            self.link.write(b"PUB %s 0\r\n\r\n" % subject.encode())
         self.link.close()
 
 

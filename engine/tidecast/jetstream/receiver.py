@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 
-from tidecast.api.connecting import Backoff
+from tidecast.connections.retries import Outage
 from tidecast.errors import (
     AuthError,
     Closed,
@@ -42,8 +42,7 @@ class JetStreamReceiver:
         self._where = streams.where(queue)
         self._cursors: list[Cursor] = []
         self._closing, self._busy = threading.Event(), threading.Lock()
-        self._backoff = Backoff()
-        self._troubled_s = 0.0
+        self._outage = Outage(PATIENCE_S)
         self._was_linked = False
         self._look_s, self._looked_s, self._stuck_s = LOOK_S_MIN, 0.0, 0.0
         self._hole = (0, 0)
@@ -93,8 +92,7 @@ class JetStreamReceiver:
         try:
             cursor = self._cursor_at(token)
             found = cursor.read(min(deadline, max(time.monotonic(), self._due_s())))
-            self._backoff.clear()
-            self._troubled_s = 0.0
+            self._outage.end()
             if found is not None:
                 self._count(cursor)
                 return None
@@ -169,11 +167,9 @@ class JetStreamReceiver:
         """Give the servers time. Raises ConnectionLost when they have had enough."""
         now = time.monotonic()
         self.errors += 1
-        self._troubled_s = self._troubled_s or now
         self._drop_all()
-        if now - self._troubled_s > PATIENCE_S:
-            raise ConnectionLost(f"{problem} (since {now - self._troubled_s:.0f} s)")
-        self._closing.wait(max(0.0, min(self._backoff.next_s(), deadline - now)))
+        self._outage.note(problem, now)
+        self._closing.wait(self._outage.pause_s(deadline - now))
         return token if time.monotonic() >= deadline and not self._closing.is_set() else None
 
     def _drop_all(self) -> None:

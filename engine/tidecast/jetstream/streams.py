@@ -11,20 +11,21 @@ import random
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidecast.config.sources.jetstream import JetStreamSource
+from tidecast.connections.registry import ConnectionRegistry
+from tidecast.connections.tcp import Address
+from tidecast.connections.tls import client_context
 from tidecast.errors import (
     AuthError,
-    Closed,
     ConfigError,
     ConnectionLost,
     StorageError,
     TidecastError,
 )
-from tidecast.jetstream.connection import Address, Link, tls_of
+from tidecast.jetstream.connection import Link
 
 ASK_S, QUESTION_S, RETRY_S = 5.0, 3.0, 0.1
 """How long one answer may take; how long a question is asked again when JetStream is away."""
@@ -99,12 +100,11 @@ class Streams:
         self._stored: set[str] = set()
         """Streams that durable topics are stored in."""
         self.api = f"$JS.{source.domain}.API" if source.domain else "$JS.API"
-        self._tls = tls_of(source)
+        self._tls = client_context("jetstream", source)
         self._servers = [Address(*one) for one in source.addresses]
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._link: Link | None = None
-        self._made: weakref.WeakSet[Link] = weakref.WeakSet()
-        self._closing = threading.Event()
+        self._connections = ConnectionRegistry(f"jetstream {source.streams}")
         self._created: dict[str, str] = {}
         self._number = 0
         self._inbox = f"_INBOX.tidecast.{secrets.token_hex(11)}"
@@ -160,7 +160,7 @@ class Streams:
         problem: TidecastError = ConnectionLost(f"no server of {self.source.servers}")
         for address in known:
             try:
-                link = Link(address, self.source, self._tls, self._note_link, room=room)
+                link = Link(address, self.source, self._tls, self._connections.add, room=room)
             except ConnectionLost as found:
                 problem = found
                 continue
@@ -168,12 +168,6 @@ class Streams:
             self._learn(link.info)
             return link
         raise problem
-
-    def _note_link(self, link: Link) -> None:
-        with self._lock:
-            if self._closing.is_set():
-                raise Closed(f"jetstream {self.source.streams}: used after close")
-            self._made.add(link)
 
     def _learn(self, info: dict[str, Any]) -> None:
         """Other servers of the cluster that a server names; behind those of the settings."""
@@ -205,19 +199,18 @@ class Streams:
                 problem = lost
             if time.monotonic() >= deadline:
                 raise problem
-            if self._closing.wait(RETRY_S):
-                raise Closed(f"jetstream {self.source.streams}: used after close")
+            self.pause(RETRY_S)
 
     def _ask(self, subject: str, body: bytes, what: str) -> dict[str, Any]:
         link = self._link
         if link is None:
             link = self.connect(0)
-            link.send(b"SUB %s.* 1\r\n" % self._inbox.encode())
+            link.write(b"SUB %s.* 1\r\n" % self._inbox.encode())
             self._link = link
         self._number += 1
         inbox = f"{self._inbox}.{self._number}"
         try:
-            link.send(
+            link.write(
                 b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), inbox.encode(), len(body), body)
             )
             deadline = time.monotonic() + ASK_S
@@ -243,8 +236,7 @@ class Streams:
 
     def pause(self, seconds: float) -> None:
         """Wait. Raises Closed when it is closed meanwhile."""
-        if self._closing.wait(seconds):
-            raise Closed(f"jetstream {self.source.streams}: used after close")
+        self._connections.pause(seconds)
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -332,11 +324,7 @@ class Streams:
 
     def close(self) -> None:
         """End all that waits, hang up. Idempotent."""
-        with self._lock:
-            self._closing.set()
-            made = list(self._made)
-        for link in made:
-            link.wake()
+        self._connections.close()
         if self._asking.acquire(timeout=ASK_S):
             try:
                 if self._link is not None:

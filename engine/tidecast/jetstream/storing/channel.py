@@ -72,8 +72,8 @@ class Channel:
         try:
             if self._link is None:
                 self._link = self._streams.connect(0)
-                self._link.send(b"SUB %s 1\r\n" % self.reply.encode())
-            self._link.send(data)
+                self._link.write(b"SUB %s 1\r\n" % self.reply.encode())
+            self._link.write(data)
             return self._answer(self._link, due)
         except (Refused, PayloadTooLarge):
             raise
@@ -120,8 +120,8 @@ class Channel:
         try:
             if self._link is None:
                 self._link = self._streams.connect(0)
-                self._link.send(b"SUB %s 1\r\n" % self.reply.encode())
-            self._link.send(data)
+                self._link.write(b"SUB %s 1\r\n" % self.reply.encode())
+            self._link.write(data)
             self._answers(self._link)
         except TidecastError:
             self.close()

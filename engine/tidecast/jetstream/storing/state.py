@@ -7,12 +7,11 @@ time, so one marker is the fence.
 from __future__ import annotations
 
 import base64
-import time
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tidecast.api.connecting import Backoff
+from tidecast.connections.retries import Attempts
 from tidecast.errors import ConnectionLost, Fenced, StorageError
 from tidecast.jetstream.storing.channel import WRONG_SEQUENCE, Channel, Refused, frame
 from tidecast.jetstream.storing.fencing import writer_subject
@@ -116,7 +115,7 @@ class StateWriter(SmallFiles):
         if self._expected >= 0:
             headers |= {"Nats-Expected-Last-Sequence": self._expected}
         data = frame(subject, self._channel.reply, headers, payload)
-        deadline, backoff = time.monotonic() + PATIENCE_S, Backoff()
+        attempts = Attempts(PATIENCE_S, self._streams.pause)
         while True:
             try:
                 self._expected = self._channel.ask(data, self._expected + 1)
@@ -127,10 +126,8 @@ class StateWriter(SmallFiles):
                 self._check_mine(subject, payload)
                 self._expected += 1
                 break
-            except ConnectionLost:
-                if time.monotonic() >= deadline:
-                    raise
-                self._streams.pause(backoff.next_s())
+            except ConnectionLost as problem:
+                attempts.wait(problem)
         self._pending = None
 
     def _check_mine(self, subject: str, payload: bytes) -> None:

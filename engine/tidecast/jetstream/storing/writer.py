@@ -8,9 +8,8 @@ each message expects the sequence before its own. Then a new run reads how far t
 from __future__ import annotations
 
 import threading
-import time
 
-from tidecast.api.connecting import Backoff
+from tidecast.connections.retries import Attempts
 from tidecast.errors import Closed, ConnectionLost, Fenced, StorageError
 from tidecast.jetstream.storing.channel import WRONG_SEQUENCE, Channel, Refused
 from tidecast.jetstream.storing.fencing import record_subject, writer_subject
@@ -66,7 +65,7 @@ class StreamWriter:
         raise Closed(f"{self._where}: write after close")
 
     def _store(self, chunk: Chunk) -> None:
-        deadline, backoff = time.monotonic() + PATIENCE_S, Backoff()
+        attempts = Attempts(PATIENCE_S, self._pause)
         last = chunk.expected + chunk.records
         while True:
             try:
@@ -78,12 +77,12 @@ class StreamWriter:
                     self.errors += 1
                     return  # a part is stored: the rest becomes another chunk
             self.errors += 1
-            if self._closing.is_set():
-                raise Closed(f"{self._where}: write after close")
-            if time.monotonic() >= deadline:
-                raise problem
-            if self._closing.wait(backoff.next_s()):
-                raise Closed(f"{self._where}: write after close")
+            self._pause(0.0)  # raises when it is closed, also when no time is left
+            attempts.wait(problem)
+
+    def _pause(self, seconds: float) -> None:
+        if self._closing.wait(seconds):
+            raise Closed(f"{self._where}: write after close")
 
     def _send(self, chunk: Chunk, last: int) -> None:
         """Send a chunk, and wait until it is stored. Raises TidecastError."""

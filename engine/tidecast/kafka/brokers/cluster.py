@@ -10,21 +10,23 @@ import contextlib
 import random
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tidecast.api.connecting import Backoff
 from tidecast.config.kafka import KafkaSource
+from tidecast.connections.registry import ConnectionRegistry
+from tidecast.connections.retries import Attempts
+from tidecast.connections.tcp import Address
+from tidecast.connections.tls import client_context
 from tidecast.errors import (
     AuthError,
-    Closed,
     ConfigError,
     ConnectionLost,
     StorageError,
     TidecastError,
 )
-from tidecast.kafka.brokers.connection import Address, Link, code_name, tls_of
+from tidecast.kafka.brokers.connection import Link, code_name
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
@@ -102,18 +104,17 @@ class Cluster:
         """
         self.source = source
         self.topic = source.topic
-        self._tls = tls_of(source)
+        self._tls = client_context("kafka", source)
         self._servers = [Address(*one) for one in source.addresses]
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[int, Leader] = {}
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._links: dict[Address, tuple[threading.Lock, Link | None]] = {}
-        self._made: weakref.WeakSet[Link] = weakref.WeakSet()
+        self._connections = ConnectionRegistry(f"kafka {self.topic}")
         """All connections, also those that others use or that are not there yet."""
         self._configs = dict(configs or {})
         self._refreshed_s = -REFRESH_S
-        self._closing = threading.Event()
         self._coordinator: Address | None = None
         self.partitions = 0
         try:
@@ -204,13 +205,7 @@ class Cluster:
 
     def connect(self, address: Address) -> Link:
         """A connection of its own to a broker. Raises ConnectionLost, AuthError, ConfigError."""
-        return Link(address, self.source, self._tls, self._note_link)
-
-    def _note_link(self, link: Link) -> None:
-        with self._lock:
-            if self._closing.is_set():
-                raise Closed(f"kafka {self.topic}: used after close")
-            self._made.add(link)
+        return Link(address, self.source, self._tls, self._connections.add)
 
     def ask(self, address: Address, key: int, body: Struct) -> Struct:
         """Ask one broker, over the connection that is kept to it."""
@@ -238,7 +233,7 @@ class Cluster:
         ``code_at``: the names on the way to the answer's row about the partition, in arrays of one.
         Raises ConnectionLost after QUESTION_S, and what an error code stands for.
         """
-        deadline, backoff = time.monotonic() + QUESTION_S, Backoff()
+        attempts = Attempts(QUESTION_S, self.pause)
         while True:
             try:
                 found: Struct = self.ask(self.leader(partition).address, key, body)
@@ -254,9 +249,7 @@ class Cluster:
                 problem = lost
             except (IndexError, KeyError):
                 raise StorageError(f"{self.topic}/{partition}: an answer lacks it") from None
-            if time.monotonic() >= deadline:
-                raise problem if problem.retryable else ConnectionLost(str(problem))
-            self.pause(backoff.next_s())
+            attempts.wait(problem if problem.retryable else ConnectionLost(str(problem)))
             with contextlib.suppress(ConnectionLost):
                 self.refresh()
 
@@ -287,16 +280,13 @@ class Cluster:
 
     def pause(self, seconds: float) -> None:
         """Wait before something is tried again. Raises Closed when it is closed meanwhile."""
-        if self._closing.wait(seconds):
-            raise Closed(f"kafka {self.topic}: used after close")
+        self._connections.pause(seconds)
 
     def close(self) -> None:
         """End all that waits, hang up: nothing is sent once it returns. Idempotent."""
+        self._connections.close()
         with self._lock:
-            self._closing.set()
-            kept, made = list(self._links.values()), list(self._made)
-        for link in made:
-            link.wake()
+            kept = list(self._links.values())
         for lock, kept_link in kept:
             if kept_link is not None and lock.acquire(blocking=False):  # else its thread closes it
                 kept_link.close()

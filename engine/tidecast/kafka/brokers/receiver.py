@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 
-from tidecast.api.connecting import Backoff
+from tidecast.connections.retries import Outage
 from tidecast.errors import (
     AuthError,
     Closed,
@@ -51,8 +51,7 @@ class KafkaReceiver:
         self._kept: list[Fetched] = []
         self._decoder = Decoder()
         self._closing, self._busy = threading.Event(), threading.Lock()
-        self._backoff = Backoff()
-        self._troubled_s = 0.0
+        self._outage = Outage(PATIENCE_S)
         self._acked = -1
         self._was_linked = False
         self.fetches = self.records = self.bytes = self.errors = self.reconnects = 0
@@ -174,8 +173,7 @@ class KafkaReceiver:
             return self._wait(ConnectionLost(f"{self._where}: {code_name(code)}"), deadline)
         if code:
             raise error_of(code, self._where)
-        self._backoff.clear()
-        self._troubled_s = 0.0
+        self._outage.end()
         self.end = max(self.end, row["last_stable_offset"])
         if row["records"] is None or not len(row["records"]):
             return time.monotonic() < deadline
@@ -201,12 +199,10 @@ class KafkaReceiver:
         """The leader is away: give it time. Raises ConnectionLost when it has had enough."""
         now = time.monotonic()
         self.errors += 1
-        self._troubled_s = self._troubled_s or now
         for link in list(self._links):
             self._drop(link)
-        if now - self._troubled_s > PATIENCE_S:
-            raise ConnectionLost(f"{problem} (since {now - self._troubled_s:.0f} s)")
-        if self._closing.wait(max(0.0, min(self._backoff.next_s(), deadline - now))):
+        self._outage.note(problem, now)
+        if self._closing.wait(self._outage.pause_s(deadline - now)):
             return True  # the caller looks why
         with contextlib.suppress(ConnectionLost):
             self._cluster.refresh()

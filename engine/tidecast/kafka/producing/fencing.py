@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tidecast.api.connecting import Backoff
+from tidecast.connections.retries import Attempts
 from tidecast.errors import ConnectionLost, StorageError, TidecastError
 from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
 from tidecast.kafka.brokers.connection import code_name
@@ -35,7 +35,7 @@ class _Asking:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster, self._name = cluster, name
-        self._deadline, self._backoff = time.monotonic() + PATIENCE_S, Backoff()
+        self._attempts = Attempts(PATIENCE_S, cluster.pause)
 
     def ask(self, key: int, body: Struct) -> Struct:
         """The answer without an error. Raises ConnectionLost, AuthError, StorageError."""
@@ -52,9 +52,7 @@ class _Asking:
                 problem: TidecastError = ConnectionLost(f"{what}: {code_name(code)}")
             except ConnectionLost as lost:
                 problem = lost
-            if time.monotonic() >= self._deadline:
-                raise problem
-            self._cluster.pause(self._backoff.next_s())
+            self._attempts.wait(problem)
 
     @staticmethod
     def _code(key: int, found: Struct) -> int:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 
-from tidecast.api.connecting import Backoff
+from tidecast.connections.retries import Attempts
 from tidecast.errors import (
     Closed,
     ConnectionLost,
@@ -120,7 +119,7 @@ class PartitionWriter:
         raise Closed(f"{self._where}: write after close")
 
     def _store(self, batch: Batch) -> None:
-        deadline, backoff = time.monotonic() + self._patience_s, Backoff()
+        attempts = Attempts(self._patience_s, self._pause)
         while True:
             try:
                 row = self._ask(batch)
@@ -134,15 +133,15 @@ class PartitionWriter:
             except ConnectionLost as lost:
                 problem = lost
             self.errors += 1
-            if self._closing.is_set():
-                raise Closed(f"{self._where}: write after close")
+            self._pause(0.0)  # raises when it is closed, also when no time is left
             self._hang_up()
-            if time.monotonic() >= deadline:
-                raise problem
-            if self._closing.wait(backoff.next_s()):
-                raise Closed(f"{self._where}: write after close")
+            attempts.wait(problem)
             with contextlib.suppress(ConnectionLost):
                 self._cluster.refresh()
+
+    def _pause(self, seconds: float) -> None:
+        if self._closing.wait(seconds):
+            raise Closed(f"{self._where}: write after close")
 
     def _ask(self, batch: Batch) -> Struct:
         """The leader's verdict. Raises ConnectionLost."""
