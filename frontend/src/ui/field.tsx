@@ -104,3 +104,12 @@ export function SearchInput({
     </div>
   );
 }
+
+interface FilterInputProps extends Omit<ComponentProps<"input">, "onChange"> {
+  onFilter: (text: string | undefined) => void;
+}
+
+/** A search field for a filter in the page's address: an empty text removes the filter. */
+export function FilterInput({ onFilter, ...props }: FilterInputProps) {
+  return <SearchInput {...props} onChange={(event) => onFilter(event.target.value || undefined)} />;
+}

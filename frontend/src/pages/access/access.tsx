@@ -12,6 +12,7 @@ import { Badge, type Tone } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
 import { Confirm } from "@/ui/confirm";
+import { More } from "@/ui/more";
 import { Page } from "@/ui/page";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
@@ -70,7 +71,11 @@ export function AccessPage() {
                 all={!keys.hasNextPage}
                 onCreate={() => open({ create: true })}
               />
-              <More list={keys} />
+              {keys.hasNextPage && (
+                <p className="mt-2 text-center">
+                  <More list={keys} />
+                </p>
+              )}
             </>
           )}
         </TabPanel>
@@ -85,7 +90,11 @@ export function AccessPage() {
                 users={users.data.pages.flatMap((page) => page.items) as User[]}
                 onUser={may("users:write") ? ({ name }) => open({ edit: name }) : undefined}
               />
-              <More list={users} />
+              {users.hasNextPage && (
+                <p className="mt-2 text-center">
+                  <More list={users} />
+                </p>
+              )}
             </>
           )}
         </TabPanel>
@@ -95,24 +104,6 @@ export function AccessPage() {
         <UserEditor {...(edit ? { name: edit } : {})} onClose={close} />
       )}
     </Page>
-  );
-}
-
-interface Listed {
-  hasNextPage: boolean;
-  isFetchingNextPage: boolean;
-  fetchNextPage: () => unknown;
-}
-
-function More({ list }: { list: Listed }) {
-  return (
-    list.hasNextPage && (
-      <p className="mt-2 text-center">
-        <Button busy={list.isFetchingNextPage} onClick={() => list.fetchNextPage()}>
-          More
-        </Button>
-      </p>
-    )
   );
 }
 

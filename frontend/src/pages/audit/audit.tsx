@@ -11,7 +11,7 @@ import { Button } from "@/ui/button";
 import { Facts } from "@/ui/card";
 import { Code } from "@/ui/code";
 import { Dialog } from "@/ui/dialog";
-import { SearchInput } from "@/ui/field";
+import { FilterInput } from "@/ui/field";
 import { Page } from "@/ui/page";
 import { shown } from "@/ui/plan";
 import { Select } from "@/ui/select";
@@ -109,19 +109,19 @@ export function AuditPage() {
               {fresh === 1 ? "1 new entry" : `${fresh} new entries`}
             </Button>
           )}
-          <SearchInput
+          <FilterInput
             aria-label="Actor"
             placeholder="Actor"
             className="w-36"
             defaultValue={search.actor}
-            onChange={(event) => set({ actor: event.target.value || undefined })}
+            onFilter={(actor) => set({ actor })}
           />
-          <SearchInput
+          <FilterInput
             aria-label="Name of the resource"
             placeholder="Resource"
             className="w-44"
             defaultValue={search.name}
-            onChange={(event) => set({ name: event.target.value || undefined })}
+            onFilter={(name) => set({ name })}
           />
           <Select
             label="Outcome"

@@ -8,10 +8,10 @@ import { duration } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
 import { live } from "@/live/store";
 import { Badge } from "@/ui/badge";
-import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
-import { SearchInput } from "@/ui/field";
+import { FilterInput } from "@/ui/field";
+import { More } from "@/ui/more";
 import { Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 
@@ -38,19 +38,19 @@ export function MovesCard() {
       className="mt-3"
       actions={
         <>
-          <SearchInput
+          <FilterInput
             aria-label="Topic of the moves"
             placeholder="Topic"
             className="w-36"
             defaultValue={search.topic}
-            onChange={(event) => set({ topic: event.target.value || undefined })}
+            onFilter={(topic) => set({ topic })}
           />
-          <SearchInput
+          <FilterInput
             aria-label="Node of the moves"
             placeholder="Node"
             className="w-36"
             defaultValue={search.node}
-            onChange={(event) => set({ node: event.target.value || undefined })}
+            onFilter={(node) => set({ node })}
           />
           <CopyAs
             small
@@ -80,9 +80,9 @@ export function MovesCard() {
       )}
       {list.hasNextPage && (
         <div className="px-3.5 py-2">
-          <Button size="sm" busy={list.isFetchingNextPage} onClick={() => list.fetchNextPage()}>
+          <More list={list} size="sm">
             Show older moves
-          </Button>
+          </More>
         </div>
       )}
     </Card>

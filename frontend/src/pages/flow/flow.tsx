@@ -16,7 +16,7 @@ import { useMemo } from "react";
 import { SMALL, useMedia } from "@/lib/media";
 import { useLive } from "@/live/store";
 import type { Flow } from "@/live/types";
-import { SearchInput } from "@/ui/field";
+import { FilterInput } from "@/ui/field";
 import { Page } from "@/ui/page";
 import { Segments } from "@/ui/segments";
 import { Empty, Loading } from "@/ui/states";
@@ -93,11 +93,11 @@ export function FlowPage() {
       lead="Publishers, topics and subscribers: rates, loss, throttling and pressure on each connection."
       actions={
         <>
-          <SearchInput
+          <FilterInput
             aria-label="Show connections of"
             placeholder="Topic, node, client"
             value={q}
-            onChange={(event) => set({ q: event.target.value || undefined })}
+            onFilter={(q) => set({ q })}
             className="w-56 max-sm:w-full"
           />
           <Segments

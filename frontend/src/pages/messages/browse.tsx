@@ -8,6 +8,7 @@ import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { CopyAs } from "@/ui/copy-as";
 import { Input, SearchInput } from "@/ui/field";
+import { More } from "@/ui/more";
 import { Select } from "@/ui/select";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { TimeField } from "@/ui/time-field";
@@ -174,11 +175,7 @@ export function Browse({
               Older
             </Button>
           )}
-          {found.hasNextPage && (
-            <Button size="sm" busy={found.isFetchingNextPage} onClick={() => found.fetchNextPage()}>
-              More
-            </Button>
-          )}
+          <More list={found} size="sm" />
         </span>
       </form>
       {found.isError && <Failed error={found.error} retry={found.refetch} />}

@@ -7,11 +7,11 @@ import { useTidecast } from "@/app/commands";
 import { useMay } from "@/app/session";
 import { exact, plural } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
-import { Button } from "@/ui/button";
 import { Facts } from "@/ui/card";
 import { Confirm } from "@/ui/confirm";
 import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
+import { More } from "@/ui/more";
 import { Empty, Failed, Loading } from "@/ui/states";
 import type { Column } from "@/ui/table";
 import { VirtualTable } from "@/ui/virtual-table";
@@ -102,11 +102,7 @@ export function ScheduledMessages({ topic }: { topic: string }) {
             ? `${plural(messages.length, "message")} scheduled`
             : `The first ${exact(messages.length)} scheduled messages`}
         </span>
-        {found.hasNextPage && (
-          <Button busy={found.isFetchingNextPage} onClick={() => found.fetchNextPage()}>
-            More
-          </Button>
-        )}
+        <More list={found} />
         <span className="ml-auto">
           <CopyAs action={{ method: "GET", path, cli: tidecast("queue", "scheduled", topic) }} />
         </span>

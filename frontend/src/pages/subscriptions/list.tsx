@@ -11,7 +11,7 @@ import type { ReaderLive, SubscriptionLive } from "@/live/types";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
-import { SearchInput } from "@/ui/field";
+import { FilterInput } from "@/ui/field";
 import { Page } from "@/ui/page";
 import { Segments } from "@/ui/segments";
 import { Empty, Failed, Loading } from "@/ui/states";
@@ -188,11 +188,11 @@ export function SubscriptionsPage() {
       lead={`${plural(rows.length, "durable subscription")}, ${plural(readers.length, "live reader")}`}
       actions={
         <>
-          <SearchInput
+          <FilterInput
             aria-label="Search subscriptions"
             placeholder="Name or topic"
             value={q}
-            onChange={(event) => set({ q: event.target.value || undefined })}
+            onFilter={(q) => set({ q })}
             className="w-56 max-sm:w-full"
           />
           <Segments
