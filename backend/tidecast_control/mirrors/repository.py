@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, text, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import Session, col
 
+from tidecast_control.kit.lease import is_over, lease_end
 from tidecast_control.mirrors.models import MirrorStateRow
 
 
@@ -33,11 +34,11 @@ def take(session: Session, mirrors: Iterable[str], holder: str, lease_s: float) 
     names = list(mirrors)
     if not names:
         return set()
-    until = func.now() + text(f"interval '{lease_s:g} seconds'")
+    until = lease_end(lease_s)
     fresh = MirrorStateRow(mirror="").model_dump(exclude={"mirror", "holder", "held_until"})
     rows = [fresh | {"mirror": name, "holder": holder} for name in names]
     query = insert(MirrorStateRow).values([row | {"held_until": until} for row in rows])
-    free = or_(col(MirrorStateRow.holder) == holder, col(MirrorStateRow.held_until) <= func.now())
+    free = or_(col(MirrorStateRow.holder) == holder, is_over(col(MirrorStateRow.held_until)))
     taken = query.on_conflict_do_update(
         index_elements=["mirror"], set_={"holder": holder, "held_until": until}, where=free
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, text, update
+from sqlalchemy import delete, select, text, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlmodel import Session, col
 
+from tidecast_control.kit.lease import is_over, lease_end
 from tidecast_control.kit.models import utc_now
 from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
 
@@ -44,9 +45,8 @@ def open_run(session: Session, pipeline: str, *, lock: bool = False) -> Pipeline
 
 def lost(session: Session) -> list[PipelineRunRow]:
     """Runs whose service does not renew their leases; another service does not get them too."""
-    held = col(PipelineRunRow.held_until)
     query = select(PipelineRunRow).where(
-        col(PipelineRunRow.state) == "running", or_(held.is_(None), held <= func.now())
+        col(PipelineRunRow.state) == "running", is_over(col(PipelineRunRow.held_until))
     )
     return list(session.execute(query.with_for_update(skip_locked=True)).scalars())
 
@@ -66,11 +66,10 @@ def take_queued(session: Session, at_most: int, lease_s: float) -> list[Pipeline
 
 def renew(session: Session, runs: Collection[str], lease_s: float) -> dict[str, bool]:
     """Hold runs for so long from now on: those that are still held, and whether each shall end."""
-    until = func.now() + text(f"interval '{lease_s:g} seconds'")
     query = update(PipelineRunRow).where(
         col(PipelineRunRow.id).in_(runs), col(PipelineRunRow.state) == "running"
     )
-    held = query.values(held_until=until).returning(
+    held = query.values(held_until=lease_end(lease_s)).returning(
         col(PipelineRunRow.id), col(PipelineRunRow.ending)
     )
     return {row.id: row.ending for row in session.execute(held)} if runs else {}
