@@ -20,8 +20,8 @@ from tests.unit.test_consumer import publish, take, topology
 
 import tidecast.sync
 from tidecast.api.start import Latest
-from tidecast.config.kafka import kafka_source
 from tidecast.config.sources.adapters import AdapterConfig
+from tidecast.config.sources.kafka import kafka_source
 from tidecast.config.store import TopologyStore
 from tidecast.embedded import EmbeddedLink
 from tidecast.engine import adapters

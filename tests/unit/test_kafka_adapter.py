@@ -12,7 +12,7 @@ import pytest
 from tests.support.kafka_brokers import Brokers
 from tests.support.patience import wait_until
 
-from tidecast.config.kafka import KafkaSource, kafka_source
+from tidecast.config.sources.kafka import KafkaSource, kafka_source
 from tidecast.errors import ConfigError
 from tidecast.kafka.brokers.adapter import KafkaAdapter
 from tidecast.queues import conformance

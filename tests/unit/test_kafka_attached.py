@@ -19,7 +19,7 @@ from tests.unit.test_consumer import take, topology
 from tests.unit.test_kafka_keys import self_signed
 
 import tidecast.sync
-from tidecast.config.kafka import kafka_source
+from tidecast.config.sources.kafka import kafka_source
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError
 from tidecast.events import AdapterOpened, QueueUnreadable, RecordsGone, RecordsLeftOut

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.kafka import batch, batch_of, record, varint
 
-from tidecast.config.kafka import KafkaSource, kafka_source, kafka_source_of
+from tidecast.config.sources.kafka import KafkaSource, kafka_source, kafka_source_of
 from tidecast.connections.tcp import Address
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, CorruptLog, StorageError
 from tidecast.kafka.brokers import logins

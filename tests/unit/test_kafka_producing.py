@@ -18,7 +18,7 @@ from tests.support.kafka_brokers import Brokers, brokers, missing
 from tests.support.kafka_storage import payloads, texts
 from tests.support.kafka_storage import stored as held
 
-from tidecast.config.kafka import KafkaSource, kafka_source
+from tidecast.config.sources.kafka import KafkaSource, kafka_source
 from tidecast.errors import (
     Closed,
     ConfigError,

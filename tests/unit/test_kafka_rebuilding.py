@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fake_broker import FakeBroker
 
-from tidecast.config.kafka import kafka_source
+from tidecast.config.sources.kafka import kafka_source
 from tidecast.errors import Closed, StorageError
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.producing.batches import BYTES_MIN, Encoder, Identity

@@ -27,7 +27,7 @@ from tests.support.kafka_storage import (
 )
 from tests.support.patience import Patience, next_event
 
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.config.sources.storage import storage_source
 from tidecast.config.topology import topology_from
 from tidecast.errors import Closed, ConfigError, Timeout

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from sqlmodel import Session
 
-from tidecast.config.kafka import kafka_source
 from tidecast.config.sources.jetstream import jetstream_source
+from tidecast.config.sources.kafka import kafka_source
 from tidecast.errors import ConfigError
 from tidecast.mirror.settings import NAME, Job
 from tidecast_control.api import resources

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast.config.kafka import LOCAL
-from tidecast.config.sources.storage import storage_name, storage_problems
+from tidecast.config.sources.storage import LOCAL, storage_name, storage_problems
 from tidecast.config.topology import (
     LIVE_TOPIC_FIELDS,
     UNREPAIRED,

@@ -25,7 +25,7 @@ import yaml
 
 from tidecast.bench.durable import Note
 from tidecast.bench.measure import Result, machine
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.errors import TidecastError
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.brokers.connection import Link

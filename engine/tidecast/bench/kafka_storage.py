@@ -21,7 +21,7 @@ import tidecast.sync
 from tidecast.bench.brokers import feeds
 from tidecast.bench.durable import Note
 from tidecast.bench.measure import Result, machine
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, TidecastError

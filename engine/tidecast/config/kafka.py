@@ -1,28 +1,21 @@
-"""The topology's sections about Kafka: the endpoint for its clients, and topics on its brokers."""
+"""The topology's section about the Kafka endpoint. Topics on brokers: `config.sources.kafka`."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from tidecast.access import is_loopback
 from tidecast.config.check import build, raise_problems, shown
-from tidecast.config.sources.urls import settings_of
 from tidecast.errors import ConfigError
 
 OFF = "off"
 LOOPBACK = "127.0.0.1"
 MIB = 1 << 20
 GROUPS_MAX = 1000
-SCHEME = "kafka://"
-LOCAL = "local"
-"""The storage of a topic whose records are in its log alone."""
-SECRET_VARIABLE = "TIDECAST_KAFKA_SECRET"
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 Address = Annotated[str, Meta(max_length=300)]
 File = Annotated[str, Meta(max_length=4096)]
 
@@ -112,95 +105,3 @@ def with_options(kafka: KafkaConfig, options: dict[str, Any]) -> KafkaConfig:
 def is_beyond_loopback(kafka: KafkaConfig) -> bool:
     """Other hosts may reach it."""
     return not is_loopback(kafka.address[0])
-
-
-# --- topics on brokers ----------------------------------------------------------------------------
-
-
-class KafkaSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A topic of a Kafka cluster.
-
-    ``servers``: HOST:PORT of brokers to begin with, separated by commas. ``user``: logs in, with
-    the secret of ``secret_file`` or of the variable TIDECAST_KAFKA_SECRET. ``ca``: PEM file of the
-    authorities that the brokers' certificates are checked with; ``certificate`` and ``key``: ours.
-    ``group``: name under which acknowledged offsets are committed, for Kafka's own tools.
-    """
-
-    servers: Annotated[str, Meta(min_length=1, max_length=4096)]
-    topic: Annotated[str, Meta(min_length=1, max_length=249)]
-    user: File = ""
-    secret_file: File = ""
-    mechanism: Mechanism = "SCRAM-SHA-512"
-    tls: bool = False
-    ca: File = ""
-    certificate: File = ""
-    key: File = ""
-    group: Annotated[str, Meta(max_length=255)] = ""
-    fetch_bytes: Annotated[int, Meta(ge=1 << 14, le=1 << 26)] = 1 << 20
-    """Bytes that a queue asks for at once, and holds in memory at most, but for a larger batch."""
-    refresh_s: Annotated[float, Meta(ge=1.0, le=86_400.0)] = 30.0
-    """How often partitions that were added are looked for."""
-
-    @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each server. Raises ConfigError."""
-        return [server_address(one.strip()) for one in self.servers.split(",")]
-
-    def secret(self) -> str:
-        """The secret of ``user``. Raises ConfigError."""
-        if not self.secret_file:
-            found = os.environ.get(SECRET_VARIABLE, "")
-            if not found:
-                raise ConfigError(
-                    f"user: {shown(self.user)}: no secret: name a secret_file, or set "
-                    f"{SECRET_VARIABLE}"
-                )
-            return found
-        try:
-            return Path(self.secret_file).read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise ConfigError(f"secret_file: {shown(self.secret_file)}: {problem}") from None
-
-
-def server_address(text: str) -> tuple[str, int]:
-    """Host and port of one of ``servers``. Raises ConfigError."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
-        raise ConfigError(f"servers: {shown(text)}: allowed are HOST:PORT, separated by commas")
-    return host.strip("[]"), int(port)
-
-
-def kafka_source(given: dict[str, Any]) -> KafkaSource:
-    """Checked settings. Raises ConfigError that names each setting that is wrong."""
-    problems: list[str] = []
-    made = build(KafkaSource, given, "kafka", problems)
-    if made is not None:
-        problems += source_problems(made)
-    raise_problems(problems)
-    assert made is not None
-    return made
-
-
-def source_problems(source: KafkaSource) -> list[str]:
-    """The defects beyond types and ranges, as ``kafka.field: value: allowed values``."""
-    found = []
-    try:
-        _ = source.addresses
-    except ConfigError as problem:
-        found.append(f"kafka.{problem}")
-    if bool(source.certificate) != bool(source.key):
-        missing = "certificate" if source.key else "key"
-        found.append(f"kafka.{missing}: missing: a certificate and its key belong together")
-    found += [
-        f"kafka.tls: false: {name} needs tls: true"
-        for name in ("ca", "certificate")
-        if getattr(source, name) and not source.tls
-    ]
-    if source.secret_file and not source.user:
-        found.append("kafka.user: missing: secret_file is the secret of a user")
-    return found
-
-
-def kafka_source_of(url: str) -> KafkaSource:
-    """Settings of ``kafka://HOST:PORT,HOST:PORT/TOPIC?setting=value``. Raises ConfigError."""
-    return kafka_source(settings_of(url, "topic", ("fetch_bytes", "refresh_s")))

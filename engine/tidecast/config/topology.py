@@ -31,14 +31,10 @@ from tidecast.config.check import (
     unicast_problem,
 )
 from tidecast.config.internal import PREFIXES, is_internal, served_topic
-from tidecast.config.kafka import (
-    LOCAL,
-    KafkaConfig,
-    kafka_problems,
-)
+from tidecast.config.kafka import KafkaConfig, kafka_problems
 from tidecast.config.leases import LeaseConfig
 from tidecast.config.sources.adapters import AdapterConfig, adapter_problems
-from tidecast.config.sources.storage import storage_name, storage_problems
+from tidecast.config.sources.storage import LOCAL, storage_name, storage_problems
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
 from tidecast.disk import write_atomically

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from tidecast.api.connecting import Backoff
-from tidecast.config.kafka import SCHEME, KafkaSource, kafka_source_of
 from tidecast.config.sources import jetstream
 from tidecast.config.sources.adapters import AdapterConfig
+from tidecast.config.sources.kafka import SCHEME, KafkaSource, kafka_source_of
 from tidecast.config.store import TopologyStore
 from tidecast.errors import Closed, ConfigError, TidecastError
 from tidecast.node.consumers.adapters import Attached

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tidecast.config.kafka import SECRET_VARIABLE, KafkaSource, kafka_source
 from tidecast.config.sources import jetstream
+from tidecast.config.sources.kafka import SECRET_VARIABLE, KafkaSource, kafka_source
 from tidecast.errors import TidecastError
 from tidecast.mirror.progress import Event, Place, Progress, Stopped
 from tidecast.mirror.settings import Job

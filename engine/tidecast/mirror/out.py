@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tidecast.api.connecting import Backoff
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.errors import (
     Closed,
     ConfigError,

@@ -117,7 +117,7 @@ def mirror(
     Each queue keeps its order. After a crash of any part the same command continues. The commands
     below are for mirrors that the control service keeps running.
     """
-    from tidecast.config.kafka import SCHEME
+    from tidecast.config.sources.kafka import SCHEME
 
     if ctx.invoked_subcommand is not None:
         if source is not None or topic is not None:
@@ -197,7 +197,7 @@ def _to_kafka(
     **options: Any,
 ) -> None:
     """``limits``: records a second, and how long errors may last."""
-    from tidecast.config.kafka import kafka_source_of
+    from tidecast.config.sources.kafka import kafka_source_of
     from tidecast.mirror.out import FOLDER, Out
     from tidecast.mirror.progress import Progress
     from tidecast.mirror.state import StateFile
@@ -238,8 +238,8 @@ def _check_out(topic: str, place: str) -> None:
 
 def _named(source: str) -> tuple[str, str]:
     """The name of a source in the state file, without options; the topic's name."""
-    from tidecast.config.kafka import SCHEME, kafka_source_of
     from tidecast.config.sources import jetstream
+    from tidecast.config.sources.kafka import SCHEME, kafka_source_of
 
     if source.startswith(SCHEME):
         found = kafka_source_of(source)

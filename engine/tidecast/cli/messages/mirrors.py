@@ -167,8 +167,8 @@ def create(
 
 def spec_of(source: str, target: str) -> dict[str, Any]:
     """The settings of both ends, with the secret. Raises ConfigError."""
-    from tidecast.config.kafka import SCHEME, kafka_source_of
     from tidecast.config.sources import jetstream
+    from tidecast.config.sources.kafka import SCHEME, kafka_source_of
     from tidecast.errors import ConfigError
 
     if source.startswith(jetstream.SCHEME):

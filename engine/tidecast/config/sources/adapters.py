@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from tidecast.config.check import shown
-from tidecast.config.kafka import KafkaSource, source_problems
 from tidecast.config.sources.jetstream import JetStreamSource, stream_problems
+from tidecast.config.sources.kafka import KafkaSource, source_problems
 
 
 class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

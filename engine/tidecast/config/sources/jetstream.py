@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from tidecast.config.check import build, raise_problems, shown
-from tidecast.config.kafka import Address, File, server_address
+from tidecast.config.sources.servers import Address, File, server_address
 from tidecast.config.sources.urls import settings_of
 from tidecast.errors import ConfigError
 

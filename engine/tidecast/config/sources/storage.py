@@ -10,12 +10,14 @@ import msgspec
 from msgspec import Meta
 
 from tidecast.config.check import build, raise_problems, shown
-from tidecast.config.kafka import LOCAL, KafkaSource, kafka_source_of
-from tidecast.config.kafka import SCHEME as KAFKA
 from tidecast.config.sources.jetstream import SCHEME as JETSTREAM
 from tidecast.config.sources.jetstream import JetStreamSource, jetstream_source_of
+from tidecast.config.sources.kafka import SCHEME as KAFKA
+from tidecast.config.sources.kafka import KafkaSource, kafka_source_of
 from tidecast.errors import ConfigError
 
+LOCAL = "local"
+"""The storage of a topic whose records are in its log alone."""
 KAFKA_SETTINGS = "user, secret_file, mechanism, tls, ca, certificate, key"
 JETSTREAM_SETTINGS = (
     "domain, user, secret_file, token_file, nkey_file, creds_file, tls, ca, certificate, key, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from tidecast.config.kafka import KafkaSource, kafka_source_of
+from tidecast.config.sources.kafka import KafkaSource, kafka_source_of
 from tidecast.errors import ConfigError, NotFound
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.brokers.fetched import warm_up

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tidecast.api.connecting import Backoff
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.connections.registry import ConnectionRegistry
 from tidecast.connections.retries import Attempts
 from tidecast.connections.tcp import Address

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.connections.tcp import CONNECT_S, Address, Connection
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, StorageError
 from tidecast.kafka.brokers.logins import login

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.errors import StorageError
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.producing.batches import Identity

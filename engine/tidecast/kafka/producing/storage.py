@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.config.sources.storage import storage_source
 from tidecast.errors import ConfigError, Fenced, StorageError
 from tidecast.kafka.brokers.cluster import Cluster

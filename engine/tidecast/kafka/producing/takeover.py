@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidecast.config.kafka import KafkaSource
+from tidecast.config.sources.kafka import KafkaSource
 from tidecast.config.sources.storage import storage_source
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError

@@ -23,9 +23,8 @@ from typing import NamedTuple, Protocol
 
 from tidecast import events
 from tidecast.agents.guard import Guard
-from tidecast.config.kafka import LOCAL
 from tidecast.config.leases import SHARED
-from tidecast.config.sources.storage import storage_name
+from tidecast.config.sources.storage import LOCAL, storage_name
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, Fenced, TidecastError
 from tidecast.layout import recorder as rec

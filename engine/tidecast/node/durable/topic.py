@@ -16,9 +16,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tidecast.config.kafka import LOCAL
 from tidecast.config.leases import SHARED
-from tidecast.config.sources.storage import storage_name
+from tidecast.config.sources.storage import LOCAL, storage_name
 from tidecast.config.topology import TopicConfig
 from tidecast.disk import make_directory, write_atomically
 from tidecast.errors import ConfigError, CorruptLog, Fenced, StorageError, TidecastError
