@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from tidecast.access import is_loopback
 from tidecast.config.check import build, raise_problems, shown
+from tidecast.config.sources.servers import pair_problems
 from tidecast.errors import ConfigError
 
 OFF = "off"
@@ -80,9 +81,7 @@ def kafka_problems(kafka: KafkaConfig) -> list[str]:
             address_of(text)
         except ConfigError as problem:
             found.append(f"kafka.{name}: {problem}")
-    if bool(kafka.certificate) != bool(kafka.key):
-        missing = "certificate" if kafka.key else "key"
-        found.append(f"kafka.{missing}: missing: a certificate and its key belong together")
+    found += pair_problems("kafka", kafka.certificate, kafka.key)
     found += [
         f"kafka.{name}: {shown(path)}: allowed is an absolute path"
         for name, path in (("certificate", kafka.certificate), ("key", kafka.key))

@@ -100,7 +100,11 @@ class Streams:
         self._stored: set[str] = set()
         """Streams that durable topics are stored in."""
         self.api = f"$JS.{source.domain}.API" if source.domain else "$JS.API"
-        self._tls = client_context("jetstream", source)
+        self._tls = (
+            client_context("jetstream", source.ca, source.certificate, source.key)
+            if source.tls
+            else None
+        )
         self._servers = [Address(*one) for one in source.addresses]
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._link: Link | None = None

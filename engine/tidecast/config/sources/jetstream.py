@@ -11,7 +11,13 @@ import msgspec
 from msgspec import Meta
 
 from tidecast.config.check import build, raise_problems, shown
-from tidecast.config.sources.servers import Address, File, server_address
+from tidecast.config.sources.servers import (
+    Address,
+    File,
+    address_problems,
+    server_address,
+    tls_problems,
+)
 from tidecast.config.sources.urls import settings_of
 from tidecast.errors import ConfigError
 
@@ -129,10 +135,7 @@ def _queue_problems(source: JetStreamSource) -> list[str]:
 def stream_problems(source: JetStreamSource) -> list[str]:
     """The defects beyond types and ranges, as ``jetstream.field: value: allowed values``."""
     found = _queue_problems(source)
-    try:
-        _ = source.addresses
-    except ConfigError as problem:
-        found.append(f"jetstream.{problem}")
+    found += address_problems("jetstream", source)
     if not _HEADER.fullmatch(source.key_header):
         found.append(
             f"jetstream.key_header: {shown(source.key_header)}: allowed are printable letters of "
@@ -145,14 +148,7 @@ def stream_problems(source: JetStreamSource) -> list[str]:
         found.append(f"jetstream.{logins[1]}: given beside {logins[0]}: allowed is one login")
     if source.secret_file and not source.user:
         found.append("jetstream.user: missing: secret_file is the secret of a user")
-    if bool(source.certificate) != bool(source.key):
-        missing = "certificate" if source.key else "key"
-        found.append(f"jetstream.{missing}: missing: a certificate and its key belong together")
-    found += [
-        f"jetstream.tls: false: {name} needs tls: true"
-        for name in ("ca", "certificate")
-        if getattr(source, name) and not source.tls
-    ]
+    found += tls_problems("jetstream", source)
     return found
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tidecast.config.check import build, raise_problems, shown
-from tidecast.config.sources.servers import File, server_address
+from tidecast.config.sources.servers import File, address_problems, server_address, tls_problems
 from tidecast.config.sources.urls import settings_of
 from tidecast.errors import ConfigError
 
@@ -77,19 +77,7 @@ def kafka_source(given: dict[str, Any]) -> KafkaSource:
 
 def source_problems(source: KafkaSource) -> list[str]:
     """The defects beyond types and ranges, as ``kafka.field: value: allowed values``."""
-    found = []
-    try:
-        _ = source.addresses
-    except ConfigError as problem:
-        found.append(f"kafka.{problem}")
-    if bool(source.certificate) != bool(source.key):
-        missing = "certificate" if source.key else "key"
-        found.append(f"kafka.{missing}: missing: a certificate and its key belong together")
-    found += [
-        f"kafka.tls: false: {name} needs tls: true"
-        for name in ("ca", "certificate")
-        if getattr(source, name) and not source.tls
-    ]
+    found = address_problems("kafka", source) + tls_problems("kafka", source)
     if source.secret_file and not source.user:
         found.append("kafka.user: missing: secret_file is the secret of a user")
     return found

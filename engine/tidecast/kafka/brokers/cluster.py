@@ -104,7 +104,11 @@ class Cluster:
         """
         self.source = source
         self.topic = source.topic
-        self._tls = client_context("kafka", source)
+        self._tls = (
+            client_context("kafka", source.ca, source.certificate, source.key)
+            if source.tls
+            else None
+        )
         self._servers = [Address(*one) for one in source.addresses]
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[int, Leader] = {}
