@@ -209,7 +209,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/system/test_mirror_to_kafka.py": (
         f"{ENGINE}mirror/",
         f"{ENGINE}kafka/brokers/",
-        f"{ENGINE}kafka/producing/",
+        f"{ENGINE}kafka/storing/",
         *_DURABLE,
     ),
     "tests/system/test_kafka_memory.py": (f"{ENGINE}connections/", f"{ENGINE}kafka/"),
@@ -265,12 +265,12 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     ),
     "tests/unit/test_kafka_producing.py": (f"{ENGINE}connections/", f"{ENGINE}kafka/"),
     "tests/system/test_kafka_storage_kills.py": (
-        f"{ENGINE}kafka/producing/",
+        f"{ENGINE}kafka/storing/",
         f"{ENGINE}node/storing/",
         *_DURABLE,
     ),
     "tests/control/test_kafka_owners.py": (
-        f"{ENGINE}kafka/producing/",
+        f"{ENGINE}kafka/storing/",
         f"{ENGINE}node/storing/",
         f"{ENGINE}queues/leases/",
         *_DURABLE,

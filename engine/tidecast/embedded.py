@@ -59,7 +59,7 @@ class KnownStorages:
     """The storages beside the logs of topics. Their packages stand above node."""
 
     def _module(self, storage: str, name: str) -> Any:
-        package = {"Kafka": "kafka.producing", "JetStream": "jetstream.storing"}
+        package = {"Kafka": "kafka.storing", "JetStream": "jetstream.storing"}
         return importlib.import_module(f"tidecast.{package[storage_name(storage)]}.{name}")
 
     def open(self, spool: Spool) -> Storage:

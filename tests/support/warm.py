@@ -79,7 +79,7 @@ def modules() -> tuple[ModuleType, ...]:
     from tidecast.jetstream.storing import messages
     from tidecast.kafka import records
     from tidecast.kafka.brokers import fetched
-    from tidecast.kafka.producing import batches
+    from tidecast.kafka.storing import batches
     from tidecast.mirror import runs
     from tidecast.node.durable import placed
 

@@ -16,7 +16,7 @@ from tidecast.kafka.answers import cache as module
 from tidecast.kafka.answers import sending
 from tidecast.kafka.answers.cache import OVER_BYTES, READ_BYTES, TAIL_BYTES, Block, BlockCache
 from tidecast.kafka.answers.sending import Sending
-from tidecast.kafka.producing.fencing import whole_batches
+from tidecast.kafka.storing.fencing import whole_batches
 
 LOG: Any = "a log"
 NO_LIMIT = 1 << 62

@@ -31,10 +31,10 @@ from tidecast.errors import (
 from tidecast.kafka.brokers.adapter import KafkaAdapter
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.codes import Code
-from tidecast.kafka.producing.batches import NO_NOTES, Encoder, Identity
-from tidecast.kafka.producing.fencing import count_stored, fence
-from tidecast.kafka.producing.writer import PartitionWriter
 from tidecast.kafka.records import HEADER, BatchHead
+from tidecast.kafka.storing.batches import NO_NOTES, Encoder, Identity
+from tidecast.kafka.storing.fencing import count_stored, fence
+from tidecast.kafka.storing.writer import PartitionWriter
 from tidecast.queues.adapter import Record, Run, pack, unpack
 
 _NAMES = itertools.count()

@@ -18,11 +18,11 @@ from tests.support.fake_broker import FakeBroker
 from tidecast.config.sources.kafka import kafka_source
 from tidecast.errors import Closed, StorageError
 from tidecast.kafka.brokers.cluster import Cluster
-from tidecast.kafka.producing.batches import BYTES_MIN, Encoder, Identity
-from tidecast.kafka.producing.fencing import fence, whole_batches
-from tidecast.kafka.producing.rebuilding import BatchReader, rebuild_queue
-from tidecast.kafka.producing.writer import PartitionWriter
 from tidecast.kafka.records import HEADER, BatchHead
+from tidecast.kafka.storing.batches import BYTES_MIN, Encoder, Identity
+from tidecast.kafka.storing.fencing import fence, whole_batches
+from tidecast.kafka.storing.rebuilding import BatchReader, rebuild_queue
+from tidecast.kafka.storing.writer import PartitionWriter
 from tidecast.layout import segment as seg
 from tidecast.log import batch
 from tidecast.log.building import BatchBuilder, check, record_table, records

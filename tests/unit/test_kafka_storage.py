@@ -33,8 +33,8 @@ from tidecast.config.topology import topology_from
 from tidecast.errors import Closed, ConfigError, Timeout
 from tidecast.events import StorageBack, StorageWaits
 from tidecast.kafka.codes import Code
-from tidecast.kafka.producing.notes import NOTES
 from tidecast.kafka.schemas import tables
+from tidecast.kafka.storing.notes import NOTES
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
 from tidecast.node.storing.running import JOIN_S

@@ -192,7 +192,7 @@ def take_over_cut_off(directory: Path, key: int) -> None:
 def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
     """All of these takeovers, side by side: each waits 5 s for leases and computes for 0.3 s."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(CUT_OFF)) as threads:
-        patch.setattr("tidecast.kafka.producing.fencing.PATIENCE_S", 0.1)
+        patch.setattr("tidecast.kafka.storing.fencing.PATIENCE_S", 0.1)
         patch.setattr("tidecast.kafka.brokers.cluster.QUESTION_S", 0.1)
         patch.setattr("tidecast.api.connecting.BACKOFF_S_MAX", 0.1)
         begun = {

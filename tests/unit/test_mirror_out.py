@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tidecast.errors import ConfigError, Conflict
-from tidecast.kafka.producing.notes import Mark
+from tidecast.kafka.storing.notes import Mark
 from tidecast.mirror.out import whole_batches
 from tidecast.mirror.state import Saved, StateFile, Stored
 from tidecast.queues.adapter import Record, pack

@@ -29,9 +29,9 @@ from tidecast.config.sources.kafka import KafkaSource
 from tidecast.errors import TidecastError
 from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.brokers.connection import Link
-from tidecast.kafka.producing.batches import Encoder, Identity
-from tidecast.kafka.producing.fencing import whole_batches
 from tidecast.kafka.schemas import tables
+from tidecast.kafka.storing.batches import Encoder, Identity
+from tidecast.kafka.storing.fencing import whole_batches
 from tidecast.queues.adapter import Record, pack
 
 TURNS, ROUNDS = 5, 200

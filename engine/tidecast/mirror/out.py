@@ -28,10 +28,10 @@ from tidecast.errors import (
     TidecastError,
 )
 from tidecast.kafka.brokers.cluster import Cluster
-from tidecast.kafka.producing.batches import NO_NOTES, Identity, warm_up
-from tidecast.kafka.producing.fencing import count_stored, end_offset, fence
-from tidecast.kafka.producing.notes import Mark
-from tidecast.kafka.producing.writer import BATCH_BYTES, PartitionWriter
+from tidecast.kafka.storing.batches import NO_NOTES, Identity, warm_up
+from tidecast.kafka.storing.fencing import count_stored, end_offset, fence
+from tidecast.kafka.storing.notes import Mark
+from tidecast.kafka.storing.writer import BATCH_BYTES, PartitionWriter
 from tidecast.layout import segment as lay
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles

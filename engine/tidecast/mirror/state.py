@@ -16,7 +16,7 @@ import msgspec
 
 from tidecast.disk import write_atomically
 from tidecast.errors import ConfigError, Conflict
-from tidecast.kafka.producing.notes import Mark
+from tidecast.kafka.storing.notes import Mark
 from tidecast.mirror.settings import NAME
 
 T = TypeVar("T", bound=msgspec.Struct)

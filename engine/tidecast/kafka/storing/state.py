@@ -15,10 +15,10 @@ import msgspec
 from tidecast.config.sources.kafka import KafkaSource
 from tidecast.errors import StorageError
 from tidecast.kafka.brokers.cluster import Cluster
-from tidecast.kafka.producing.batches import Identity
-from tidecast.kafka.producing.fencing import earliest_offset
-from tidecast.kafka.producing.rebuilding import BatchReader, batches_of
-from tidecast.kafka.producing.writer import PartitionWriter
+from tidecast.kafka.storing.batches import Identity
+from tidecast.kafka.storing.fencing import earliest_offset
+from tidecast.kafka.storing.rebuilding import BatchReader, batches_of
+from tidecast.kafka.storing.writer import PartitionWriter
 from tidecast.node.storing.small_files import SmallFiles, known_files
 from tidecast.queues.adapter import Record, Run, pack, unpack
 

@@ -11,12 +11,12 @@ from tidecast.config.sources.storage import storage_source
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError
 from tidecast.kafka.brokers.cluster import Cluster
-from tidecast.kafka.producing.batches import warm_up
-from tidecast.kafka.producing.fencing import end_offset, fence
-from tidecast.kafka.producing.notes import NOTES, Mark, Notes
-from tidecast.kafka.producing.rebuilding import rebuild_queue
-from tidecast.kafka.producing.state import StateWriter, open_state, read_state
-from tidecast.kafka.producing.writer import transactional_id
+from tidecast.kafka.storing.batches import warm_up
+from tidecast.kafka.storing.fencing import end_offset, fence
+from tidecast.kafka.storing.notes import NOTES, Mark, Notes
+from tidecast.kafka.storing.rebuilding import rebuild_queue
+from tidecast.kafka.storing.state import StateWriter, open_state, read_state
+from tidecast.kafka.storing.writer import transactional_id
 from tidecast.log.files import queue_name
 from tidecast.node.storing.takeover import TopicTakeover
 from tidecast.protocol.dedup import ProducerTable

@@ -16,9 +16,9 @@ import numpy as np
 from tidecast.errors import Closed, StorageError
 from tidecast.kafka import compression, record_kernels
 from tidecast.kafka.brokers.cluster import Cluster
-from tidecast.kafka.producing import batch_kernels as kernels
-from tidecast.kafka.producing.fencing import PATIENCE_S, earliest_offset, fetch, whole_batches
 from tidecast.kafka.records import CODEC_MASK, CONTROL, RECORDS_MAX, BatchHead
+from tidecast.kafka.storing import batch_kernels as kernels
+from tidecast.kafka.storing.fencing import PATIENCE_S, earliest_offset, fetch, whole_batches
 from tidecast.layout import segment as seg
 from tidecast.log.rebuilding import LogBuilder, Rebuilding
 from tidecast.protocol.dedup import ProducerTable

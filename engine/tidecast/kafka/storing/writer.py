@@ -23,9 +23,9 @@ from tidecast.errors import (
 from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
 from tidecast.kafka.brokers.connection import Link, code_name
 from tidecast.kafka.codes import Code
-from tidecast.kafka.producing.batches import Batch, Encoder, Identity
-from tidecast.kafka.producing.notes import Mark
 from tidecast.kafka.schemas import tables
+from tidecast.kafka.storing.batches import Batch, Encoder, Identity
+from tidecast.kafka.storing.notes import Mark
 from tidecast.kafka.wire import Struct
 from tidecast.queues.adapter import Run
 

@@ -15,10 +15,10 @@ from tidecast.errors import ConnectionLost, StorageError, TidecastError
 from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
 from tidecast.kafka.brokers.connection import code_name
 from tidecast.kafka.codes import Code
-from tidecast.kafka.producing.batches import SEQUENCES, Identity
 from tidecast.kafka.record_kernels import BATCH_BYTES
 from tidecast.kafka.records import CONTROL, HEADER, BatchHead
 from tidecast.kafka.schemas import tables
+from tidecast.kafka.storing.batches import SEQUENCES, Identity
 from tidecast.kafka.wire import Struct
 
 PATIENCE_S = 30.0

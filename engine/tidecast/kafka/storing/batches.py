@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidecast.errors import ConfigError, CorruptLog
-from tidecast.kafka.producing import batch_kernels as kernels
 from tidecast.kafka.record_kernels import NO_ROOM, RECORD_FIELDS
+from tidecast.kafka.storing import batch_kernels as kernels
 from tidecast.layout import segment as seg
 from tidecast.queues.adapter import Record, Run, pack
 

@@ -13,12 +13,12 @@ from tidecast.config.sources.kafka import KafkaSource
 from tidecast.config.sources.storage import storage_source
 from tidecast.errors import ConfigError, Fenced, StorageError
 from tidecast.kafka.brokers.cluster import Cluster
-from tidecast.kafka.producing.batches import Identity, warm_up
-from tidecast.kafka.producing.fencing import count_stored, end_offset, fence
-from tidecast.kafka.producing.notes import NOTES, Mark, Notes
-from tidecast.kafka.producing.state import Head, StateWriter, open_state, read_state
-from tidecast.kafka.producing.writer import PartitionWriter, transactional_id
 from tidecast.kafka.schemas import tables
+from tidecast.kafka.storing.batches import Identity, warm_up
+from tidecast.kafka.storing.fencing import count_stored, end_offset, fence
+from tidecast.kafka.storing.notes import NOTES, Mark, Notes
+from tidecast.kafka.storing.state import Head, StateWriter, open_state, read_state
+from tidecast.kafka.storing.writer import PartitionWriter, transactional_id
 from tidecast.node.storing.running import Run, SpoolStorage
 from tidecast.node.storing.spool import Spool
 
