@@ -19,7 +19,7 @@ from tests.support.fake_node import FakeNode
 from tests.support.hearing import LIMIT_S, HearingClock
 
 from tidecast.agents import warmup
-from tidecast.api import news
+from tidecast.api import progress
 from tidecast.api.frames import socket as frames
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import Link, PublicationOptions, SubscriptionOptions
@@ -78,7 +78,7 @@ class SlowCompiler:
         self._create = served.node.create_topic
         patch.setattr(served.node, "create_topic", self.create)
         patch.setattr(warmup, "news", self.news)
-        patch.setattr(news, "NEWS_S", 0.05)
+        patch.setattr(progress, "NEWS_S", 0.05)
         self.told = threading.Semaphore(0)
 
     def create(self, topic: TopicConfig) -> None:

@@ -30,7 +30,7 @@ from websockets.typing import Origin
 import tidecast
 import tidecast.sync
 from tidecast.agents import warmup
-from tidecast.api import news
+from tidecast.api import progress
 from tidecast.api.frames.common import Failure, Goodbye
 from tidecast.api.link import PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import dial
@@ -272,7 +272,7 @@ def test_a_call_waits_while_the_engine_behind_the_gateway_compiles(
 
     monkeypatch.setattr(topics, "warm_up", compile_slowly)
     monkeypatch.setattr(warmup, "news", reason)
-    monkeypatch.setattr(news, "NEWS_S", 0.05)
+    monkeypatch.setattr(progress, "NEWS_S", 0.05)
     monkeypatch.setattr(remote_link, "REQUEST_TIMEOUT_S", LIMIT_S)
     with remote(gateway.url) as far:
         link: Any = far.link

@@ -24,8 +24,8 @@ from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.kafka.groups.administration import SAMPLED_MAX
 from tidecast.kafka.groups.coordinator import Group, Member
+from tidecast.kafka.groups.rows import assignment_of
 from tidecast.kafka.groups.service import Offset, Stored
-from tidecast.kafka.groups.shown import assignment_of
 from tidecast.kafka.schemas import tables
 from tidecast.telemetry.views import sample
 

@@ -27,7 +27,7 @@ from tidecast.layout.recorder import MEANING, Code
 from tidecast.native.mapped import MappedFile
 from tidecast.node.consumers.letters import elsewhere
 from tidecast.node.consumers.redrive import redrive_pages
-from tidecast.node.guests import KAFKA_ACTIONS
+from tidecast.node.kafka_endpoint import KAFKA_ACTIONS
 from tidecast.node.scheduling.scheduled import cancel_pages
 from tidecast.telemetry.views import connect_inside, sample
 

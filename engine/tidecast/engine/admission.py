@@ -29,9 +29,9 @@ from tidecast.api import levels
 from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
 from tidecast.api.link import ConsumerGrant
-from tidecast.api.news import with_news
 from tidecast.api.node import NodeApi
 from tidecast.api.operations import Operation, Operations, nothing, reply_to
+from tidecast.api.progress import with_news
 from tidecast.client.links.socket_session import short_path, socket_path
 from tidecast.config.store import TopologyStore
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError

@@ -27,7 +27,6 @@ from websockets.exceptions import ConnectionClosed
 from tidecast.access import Access
 from tidecast.agents import warmup
 from tidecast.api.frames.common import Frame, Working
-from tidecast.api.news import with_news
 from tidecast.api.operations import (
     EVERY_TOPIC,
     Operation,
@@ -36,6 +35,7 @@ from tidecast.api.operations import (
     nothing,
     reply_to,
 )
+from tidecast.api.progress import with_news
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers import reader
 from tidecast.client.aio import Connection, Publisher, Subscription

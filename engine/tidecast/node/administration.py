@@ -15,7 +15,7 @@ from tidecast.config.store import TopologyStore
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, TidecastError
 from tidecast.node.access.rights import TOPIC_ACTIONS
-from tidecast.node.guests import KAFKA_ACTIONS
+from tidecast.node.kafka_endpoint import KAFKA_ACTIONS
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -48,7 +48,7 @@ from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.node.context import NodeContext
 from tidecast.node.durable.service import Durable
 from tidecast.node.faults import Faults, set_quarantine
-from tidecast.node.guests import KafkaHere
+from tidecast.node.kafka_endpoint import KafkaHere
 from tidecast.node.live import agent_tables, continuation, sessions
 from tidecast.node.live.images import Images
 from tidecast.node.live.peers import Peers

@@ -17,8 +17,8 @@ from msgspec import Meta
 from tidecast.access import Access
 from tidecast.errors import ConfigError, Conflict, NotFound, StorageError
 from tidecast.kafka.fetch import first_since
+from tidecast.kafka.groups.rows import AGES_READ_MAX, GroupRows
 from tidecast.kafka.groups.service import GroupService, Offset, Place
-from tidecast.kafka.groups.shown import AGES_READ_MAX, GroupRows
 
 if TYPE_CHECKING:
     from tidecast.log.queue_log import QueueLog
@@ -95,7 +95,7 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class GroupAdministration:
-    """See module, and `tidecast.node.guests.KafkaGuests`."""
+    """See module, and `tidecast.node.kafka_endpoint.KafkaGuests`."""
 
     def __init__(
         self,
