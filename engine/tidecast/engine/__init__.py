@@ -1,4 +1,4 @@
-"""The engine process: its lock and its unix socket.
+"""The engine as a process: its lock, its unix socket for clients, its adapters.
 
 An application above `node`.
 """

@@ -1,4 +1,4 @@
-"""Tidecast as a client of NATS JetStream: an adapter that reads streams.
+"""NATS JetStream: an adapter that reads streams; `storing` writes topics to streams.
 
 On frames of its own, without another library. Nothing of it is imported unless it is used.
 See docs/JETSTREAM.md.

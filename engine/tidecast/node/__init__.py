@@ -1,1 +1,1 @@
-"""The node: wiring of agents, admission of clients, the engine process."""
+"""The node: publications, subscriptions and durable topics, and the agents that serve them."""

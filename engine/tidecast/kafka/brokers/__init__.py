@@ -1,4 +1,4 @@
-"""Tidecast as a client of Kafka's brokers: an adapter that reads their topics, and a sender.
+"""A client of Kafka's brokers: connections, leaders, and the adapter that reads their topics.
 
 On the codec of the endpoint, without another library. Nothing of it is imported unless it is used.
 See docs/KAFKA_TOPICS.md.

@@ -1,6 +1,7 @@
 """Writing to partitions of a Kafka cluster: each record once and in order, under one producer.
 
-`fencing.fence` gives a transactional id a new epoch and brings it to each partition: what wrote
-before, and what of it is still under way, is refused from then on. `fencing.count_stored` says how
-many records that one had stored. `writer.PartitionWriter` writes a partition from there on.
+For durable topics that Kafka stores, and for mirrors to Kafka. `fencing.fence` gives a
+transactional id a new epoch and brings it to each partition: from then on, brokers refuse the
+writer of the older epoch, and its requests that are still under way. `fencing.count_stored` counts
+the records that the older writer stored. `writer.PartitionWriter` writes a partition.
 """
