@@ -1,7 +1,7 @@
 """Asyncio calls that are made of blocking ones: each runs in a thread of its own.
 
-The blocking method is the one definition: its parameters, types and docstring are those of the
-asyncio method, for readers, for `help` and for type checkers.
+The blocking method is the only definition: the asyncio method has its parameters, types and
+docstring, for readers, for `help` and for type checkers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BlockingT_co = TypeVar("BlockingT_co", covariant=True)
 
 
 class Threaded(Protocol[BlockingT_co]):
-    """An object whose calls are those of a blocking one."""
+    """An object that makes the calls of a blocking object in threads."""
 
     @property
     def _blocking(self) -> BlockingT_co: ...

@@ -28,8 +28,8 @@ RESUME_MAX, AGE_S_MAX = 8192, 366 * 86_400.0
 class Continued(msgspec.Struct, frozen=True, kw_only=True):
     """Live topics: the session that a publisher continues after it lost its engine.
 
-    ``incarnation``: of the engine that made its ring. ``topic``, ``slots``, ``slot_bytes``: what
-    that ring was made for. It holds packets from ``first`` (its first ever) to ``head``; those from
+    ``incarnation``: of the engine that made its ring. ``topic``, ``slots``, ``slot_bytes``: of
+    that ring. It holds packets from ``first`` (its first ever) to ``head``; packets from
     ``sent`` on were not sent. ``readers``: subscriptions of the node that it holds packets for.
     ``age_s``: since the session began.
     """
@@ -59,7 +59,7 @@ class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: int = 0
     """Durable topics: continues a session that was lost; see `PublicationGrant`."""
     first_seq: int | None = None
-    """Durable topics: sequence of the first message; None: behind the last one that is known."""
+    """Durable topics: sequence of the first message; None: behind the last known message."""
     line: int = 0
     """Durable topics: first session of a publisher that continues after it has lost its engine."""
     after: int = 0
@@ -78,7 +78,7 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     receive_bytes: int | None = None
     tethered: bool | None = None
     resume: Annotated[dict[int, int], msgspec.Meta(max_length=RESUME_MAX)] = {}
-    """Of one that lost its engine: by session, the packet from which it wants to continue."""
+    """Of a subscription that lost its engine: by session, the packet at which it continues."""
     age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] = msgspec.field(
         default=0.0, name="away_s"
     )
@@ -96,12 +96,12 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
     reliability: str
     flow: str
     continued: bool = False
-    """It has the session that was asked for. The client copies its old ring into this one and calls
-    `Link.begin_publication`; nobody reads or sends before."""
+    """It has the requested session. The client copies its old ring into this ring and calls
+    `Link.begin_publication`; the ring is not read or sent before."""
     on_full: str = "block"
     """The topic's setting for a full ring; a publisher may choose otherwise."""
     durable: bool = False
-    """The topic keeps what is published; what follows is for that."""
+    """The topic keeps its messages; the fields below belong to it."""
     producer_id: int = 0
     epoch: int = 0
     first_seq: int = 1
@@ -111,7 +111,7 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int = 0
     """The producer's highest sequence in any queue."""
     owner: str = ""
-    """The node that keeps the topic, if another: it has yet to say what is 0 above."""
+    """The node that keeps the topic, if another: fields above are 0 until it answers."""
     message_bytes_max: int = MESSAGE_BYTES_MAX
     """The most bytes of a message that the link carries, with key and headers."""
 
@@ -119,7 +119,7 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
 class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription that the node made; `ImageAvailable` events follow for it.
 
-    ``subscriber_id`` is what a publisher addresses a message to.
+    A publisher addresses messages to ``subscriber_id``.
     """
 
     subscription_id: int
@@ -210,7 +210,7 @@ class Link(Protocol):
         return True
 
     def reconnect(self) -> None:
-        """Begin a session with the next engine; what was open is gone. Raises ConnectionLost."""
+        """Begin a session with the next engine; nothing is open in it. Raises ConnectionLost."""
         raise ConnectionLost("this link cannot reconnect")
 
     def on_lost(self, notify: Callable[[], None]) -> None:
@@ -221,18 +221,18 @@ class Link(Protocol):
         """Create a publication. Raises NotFound, ConfigError, SharedMemoryError."""
 
     def begin_publication(self, publication_id: int) -> None:
-        """A continued publication's ring holds what the old one held: it may be read and sent."""
+        """A continued publication's ring holds the messages of the old ring: read and send it."""
         raise NotFound(f"publication {publication_id} continues no session")
 
     def keep_publication(self, publication_id: int) -> None:
-        """The engine stops: what of the publication is not sent is kept elsewhere, and sent again.
+        """The engine stops: another place keeps the unsent messages, and sends them again.
 
         Raises NotFound.
         """
         raise NotFound(f"publication {publication_id}: this link keeps none for the next engine")
 
     def close_publication(self, publication_id: int) -> None:
-        """Give the publication up; the node sends what is left, then removes it."""
+        """Give the publication up; the node sends the rest, then removes it."""
 
     def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
         """Subscribe to topics: exact name, or ``*`` one token, ``>`` all tokens that follow."""
@@ -257,7 +257,7 @@ class Link(Protocol):
         """Events since the call before; never blocks. The doorbell rings when there are some."""
 
     def sync(self) -> None:
-        """Wait for the events of what the engine has done so far: `take_events` has them then.
+        """Wait for all events of the engine up to now: `take_events` has them then.
 
         Through a gateway it does not wait: these events take as long as the network.
         """
@@ -266,7 +266,7 @@ class Link(Protocol):
         """Join a durable subscription, or make it. Raises NotFound, Conflict, ConfigError."""
 
     def close_consumer(self, consumer_id: int) -> None:
-        """Leave; what is outstanding goes to other members."""
+        """Leave; outstanding records go to other members."""
 
     def consumer_grant(self, consumer_id: int) -> ConsumerGrant:
         """The new grant of a consumer that the link joined again; see `ConsumerRejoined`."""
@@ -292,8 +292,8 @@ class Link(Protocol):
     def open_logs(self, topic: str, report: Report) -> Logs:
         """The queues of a durable topic, to read them without a subscription.
 
-        ``report`` gets what retention deleted meanwhile. The logs ask when they are read: see
-        `Logs` for the errors.
+        ``report`` gets the ranges that retention deleted meanwhile. The logs ask when they are
+        read: see `Logs` for the errors.
         """
         del report
         raise NotFound(f"topic {topic}: this connection reads no logs")

@@ -10,7 +10,7 @@ import numpy as np
 
 TIME_MIN_NS, TIME_END_NS = -(1 << 62), (1 << 63) - 1
 Report = Callable[[str, dict[str, Any]], None]
-"""Called with what is missing: see `tidecast.log.reading.range_scan`."""
+"""Called with a missing range: see `tidecast.log.reading.range_scan`."""
 Blocks = Iterator[tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]]
 """Bytes of whole batches, and int64[n, 2]: where in them each record begins, and its offset."""
 

@@ -101,7 +101,7 @@ class NodeApi(Protocol):
         """
 
     def end(self) -> None:
-        """Clients are about to lose this engine: those that outlive it keep their publications."""
+        """The engine ends: clients that outlive it keep their publications."""
 
     def client_gone(self, client_id: int) -> None:
         """Release whatever the client held. Idempotent."""

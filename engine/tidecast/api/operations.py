@@ -19,7 +19,7 @@ Needed = Iterable[tuple[str, str]]
 
 
 def nothing(_request: Any) -> Needed:
-    """Takes no right: it names what the client opened, or the answer holds only what it may see."""
+    """Takes no right: it names an object of the client, or the answer holds only visible rows."""
     return ()
 
 
@@ -35,12 +35,12 @@ class Operation(NamedTuple):
     """Gets the connection and the request; returns the result, or a coroutine."""
     needs: Callable[[Any], Needed] = everything
     limit: Callable[[Any, Any], None] | None = None
-    """Gets what the handler gets; raises when the connection may not ask this (now)."""
+    """Gets the handler's arguments; raises when the connection may not ask this (now)."""
     answered: bool = True
-    """False: it wants no reply."""
+    """False: it gets no reply."""
 
     def allow(self, connection: Any, request: Any, need: Callable[[str, str], None]) -> None:
-        """Raise what the limit raises, and what ``need(right, pattern)`` does for each right."""
+        """Raises the error of the limit, and of ``need(right, pattern)`` for each right."""
         if self.limit is not None:
             self.limit(connection, request)
         for right, pattern in self.needs(request):
@@ -75,7 +75,7 @@ async def reply_to(
     reply: type[Reply] = Reply,
     passed: tuple[type[Exception], ...] = (),
 ) -> Reply:
-    """The reply to a question: the result of ``work``, or its failure as `failure_of_any` says.
+    """The reply to a question: the result of ``work``, or its failure by `failure_of_any`.
 
     ``passed``: errors that end the connection instead. ``reply``: the kind of reply.
     """

@@ -1,7 +1,7 @@
-"""News of a question that takes long: the asker waits while they come, and names the last.
+"""Progress of a long request: its client waits while reports come, and names the last in errors.
 
-An engine that compiles kernels is not one that hangs. So it says what it does, to clients that
-understand that, as long as it works on their questions.
+An engine that compiles kernels does not hang. So it reports its step to clients that know such
+reports, as long as it works on their requests.
 """
 
 from __future__ import annotations

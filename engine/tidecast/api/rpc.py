@@ -1,7 +1,7 @@
 """Questions and answers, the same over every connection: ids, time-outs, late answers.
 
 Used by the link to an engine process (unix socket), to a gateway, to a gateway's logs, and by the
-engine's link to the control service. What differs is how a frame is sent.
+engine's link to the control service. They differ in how they send a frame.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LATE_MAX = 1024
 Then = Callable[[Any], None]
 """Gets the result of a question, or the TidecastError that it met."""
 Undo = Callable[[Any], None]
-"""Gets a result that came after its asker gave up: nobody else would ever close what it opened."""
+"""Gets a result that came after its asker gave up: it closes the object that the answer opened."""
 
 
 class _Question(NamedTuple):
@@ -47,16 +47,16 @@ class Calls:
     """The questions of one connection that wait for answers. Safe for use from any thread."""
 
     def __init__(self, peer: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """``peer``: who is asked, as messages name it. ``clock``: in seconds, for tests."""
+        """``peer``: the other side, as messages name it. ``clock``: in seconds, for tests."""
         self._peer, self._clock = peer, clock
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, _Question] = {}
         self._late: dict[int, _Question] = {}
         self._news = (float("-inf"), "")
-        """When the other side reported that it works, and what takes long.
+        """When the other side reported that it works, and its long step.
 
-        It holds for all questions: those of one connection are answered one after another.
+        It holds for all questions: a connection answers one after another.
         """
 
     def begin(self, kind: Any, then: Then) -> int:
@@ -80,7 +80,7 @@ class Calls:
         """Ask and wait for the result; ``send`` sends the question of this id.
 
         ``timeout_s``: since the question, or since the other side reported that it works.
-        Raises what the other side raised, ConnectionLost, Timeout, and what ``send`` raises.
+        Raises the other side's error, ConnectionLost, Timeout, and errors of ``send``.
         """
         answer: Future[Any] = Future()
 
@@ -154,7 +154,7 @@ class Calls:
             question.then(problem)
 
     def _give_up(self, number: int, undo: Undo | None) -> bool:
-        """Nobody waits any more. False: it was answered a moment ago."""
+        """The asker waits no longer. False: the answer came a moment ago."""
         with self._lock:
             question = self._waiting.pop(number, None)
             if question is not None and undo is not None and len(self._late) < LATE_MAX:

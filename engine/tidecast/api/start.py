@@ -67,8 +67,8 @@ class Tokens(Start, frozen=True):
     """Durable topics: at an offset a queue.
 
     Queues that are not named: a new subscription has them from their beginning, `seek` leaves them
-    where they are. An offset behind the end of its queue is an error; one of a record that
-    retention has deleted leads to the oldest that is kept.
+    where they are. An offset behind the end of its queue is an error; the offset of a
+    record that retention has deleted leads to the oldest kept record.
     """
 
     tokens: dict[int, int]

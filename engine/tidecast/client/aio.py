@@ -1,4 +1,4 @@
-"""The asyncio client, made by `tidecast.connect`. The steps are those of the cores, awaited here.
+"""The asyncio client, made by `tidecast.connect`. The steps are in the cores.
 
 Opening and closing ask the node, which takes a moment, and so run in a thread; publishing and
 receiving never block the loop.
@@ -70,7 +70,7 @@ class Published(Coroutine[Any, Any, None]):
         raise StopIteration
 
     def throw(self, *problem: Any) -> Any:
-        """Somebody cancels what is done."""
+        """A task cancels a call that is done."""
         raise problem[1] if len(problem) > 1 and problem[1] is not None else problem[0]
 
     def close(self) -> None:
@@ -108,14 +108,14 @@ class Publisher(Public, OnLoop, PublisherFlows):
         deliver_at: datetime | int | None = None,
         deliver_in: float | None = None,
     ) -> None:
-        """Publish one message: bytes, or what the codec encodes.
+        """Publish one message: bytes, or a value that the codec encodes.
 
         ``to``: name of the only node that shall have it; ``subscriber``: id of the only subscriber.
         ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
         ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError. ``engine``
-        and ``none`` are what happens without: return when the ring has it. ``deliver_at`` (a
+        and ``none``, as without ``ack``: return when the ring has it. ``deliver_at`` (a
         datetime with a time zone, or ns since 1970) or ``deliver_in`` (seconds from now), of a
         durable topic: no subscription gets the message before, see docs/CONSUMING.md.
         """
@@ -162,7 +162,7 @@ class Publisher(Public, OnLoop, PublisherFlows):
 
 
 class Subscription(Public, OnLoop, SubscriptionFlows):
-    """Receives what matches one pattern; an async context manager and iterator of messages."""
+    """Receives the messages of a pattern; an async context manager and iterator of messages."""
 
     PUBLIC = (
         "batches close closed drain images lag messages next open pattern poll run "
@@ -213,8 +213,8 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
     def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> AsyncIterator[Batch]:
         """Batches as they come, until closed or drained.
 
-        A batch holds up to ``max_messages`` of one publication; one that is not full waits up to
-        ``max_wait`` seconds for more. Raises GapError by policy, ConfigError.
+        A batch holds up to ``max_messages`` of one publication. A batch that is not full waits up
+        to ``max_wait`` seconds for more. Raises GapError by policy, ConfigError.
         """
         self.check()
         return self._batches(check_max_messages(max_messages), max_wait)
@@ -236,8 +236,9 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
 
         Until closed or drained; returns how many there were. With ``concurrency`` above 1 that
         many calls of a coroutine function run at a time, each with a copy of its own; plain
-        functions run in threads then. The first exception of a handler ends the run, after those
-        that still run. Raises ConfigError, at the call, for what is not a function of one message.
+        functions run in threads then. The first exception of a handler ends the run, after the
+        handlers that still run. Raises ConfigError, at the call, unless ``handler`` is a function
+        of one message.
         """
         asynchronous = check_handler(handler)
         check_concurrency(concurrency)
@@ -325,7 +326,7 @@ class Responder(ResponderFlows, Subscription):
     async def serve(self, handler: Callable[[Request], Any], concurrency: int = 1) -> int:
         """Call ``handler`` with every request until closed or drained; how many there were.
 
-        The handler responds, or what it returns is the reply (None: an empty one). When it raises,
+        The handler responds, or its result is the reply (None: an empty reply). When it raises,
         its requester gets RequestFailed, and a RequestRefused event reports it here. A handler that
         is no coroutine function runs in a thread if ``concurrency`` is above 1. Raises ConfigError.
         """
@@ -489,7 +490,7 @@ class TypedSubscription(Public, MessagesCore[T], Generic[T]):
                 yield typed
 
     async def next(self, timeout: float | None = None) -> TypedMessage[T]:  # noqa: ASYNC109
-        """The next message. Raises Timeout, CodecError, and what `Subscription.next` does."""
+        """The next message. Raises Timeout, CodecError, and as `Subscription.next`."""
         deadline = self.deadline(timeout)
         while True:
             typed = self.message(await self.plain.next(deadline()))
@@ -581,10 +582,10 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         """Send a request to one responder of a live topic, and wait for its reply.
 
         Many may be under way, each in a task. ``codec`` encodes the payload, and decodes
-        `Message.value` of the reply. Raises NoResponders at once when nobody serves the topic,
-        RequestTimeout after ``timeout`` seconds (None: never), RequestFailed when the handler
-        raised, ResponderLost when the responder ended before it replied, CodecError, ConfigError,
-        PayloadTooLarge, ConnectionLost, Closed.
+        `Message.value` of the reply. Raises NoResponders at once when no responder serves the
+        topic, RequestTimeout after ``timeout`` seconds (None: never), RequestFailed when the
+        handler raised, ResponderLost when the responder ended before it replied, CodecError,
+        ConfigError, PayloadTooLarge, ConnectionLost, Closed.
         """
         deadline, given = Deadline(timeout, self.link.now_s), self.topic_codecs.of(topic, codec)
         requester = known_requester(self, topic) or await self.requester(topic)
@@ -650,7 +651,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
             task.add_done_callback(lambda _: self._pumped(requester, task))
 
     def _pumped(self, requester: Requester, task: asyncio.Task[None]) -> None:
-        """No request waits any more, or what pumps has failed: then its requests do."""
+        """No request waits any more, or the pump failed: then its requests fail, too."""
         if self._pumps.get(requester) is task:
             del self._pumps[requester]
         problem = None if task.cancelled() else task.exception()
@@ -707,7 +708,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
         concurrency: int = 1,
         codec: codecs.Codec | str | None = None,
     ) -> int:
-        """Respond with what ``handler`` returns, until closed or drained. See `Responder.serve`."""
+        """Respond with results of ``handler``, until closed or drained. See `Responder.serve`."""
         async with self.responder(topic, group=group, codec=codec) as responder:
             return await responder.serve(handler, concurrency)
 

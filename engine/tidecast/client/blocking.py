@@ -82,14 +82,14 @@ class Publisher(Public, Blocking, PublisherFlows):
         deliver_at: datetime | int | None = None,
         deliver_in: float | None = None,
     ) -> None:
-        """Publish one message: bytes, or what the codec encodes.
+        """Publish one message: bytes, or a value that the codec encodes.
 
         ``to``: name of the only node that shall have it; ``subscriber``: id of the only subscriber.
         ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
         ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError. ``engine``
-        and ``none`` are what happens without: return when the ring has it. ``deliver_at`` (a
+        and ``none``, as without ``ack``: return when the ring has it. ``deliver_at`` (a
         datetime with a time zone, or ns since 1970) or ``deliver_in`` (seconds from now), of a
         durable topic: no subscription gets the message before, see docs/CONSUMING.md.
         """
@@ -136,7 +136,7 @@ class Publisher(Public, Blocking, PublisherFlows):
 
 
 class Subscription(Public, Blocking, SubscriptionFlows):
-    """Receives what matches one pattern; a context manager and an iterator of messages."""
+    """Receives the messages of a pattern; a context manager and an iterator of messages."""
 
     PUBLIC = (
         "batches close closed drain images lag messages next open pattern poll run "
@@ -179,8 +179,8 @@ class Subscription(Public, Blocking, SubscriptionFlows):
     def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> Iterator[Batch]:
         """Batches as they come, until closed or drained.
 
-        A batch holds up to ``max_messages`` of one publication; one that is not full waits up to
-        ``max_wait`` seconds for more. Raises GapError by policy, ConfigError.
+        A batch holds up to ``max_messages`` of one publication. A batch that is not full waits up
+        to ``max_wait`` seconds for more. Raises GapError by policy, ConfigError.
         """
         self.check()
         return self._batches(check_max_messages(max_messages), max_wait)
@@ -201,8 +201,8 @@ class Subscription(Public, Blocking, SubscriptionFlows):
         """Call ``handler`` with every message until closed or drained; how many there were.
 
         With ``concurrency`` above 1 that many threads call it, each with a copy of its own. The
-        first exception of a handler ends the run, after those that still run. Raises ConfigError
-        for what is not a function of one message.
+        first exception of a handler ends the run, after the handlers that still run. Raises
+        ConfigError unless ``handler`` is a function of one message.
         """
         if check_handler(handler):
             raise reject("handler", handler, "is a plain function: this client does not await")
@@ -268,7 +268,7 @@ class Responder(ResponderFlows, Subscription):
     def serve(self, handler: Callable[[Request], Any], concurrency: int = 1) -> int:
         """Call ``handler`` with every request until closed or drained; how many there were.
 
-        The handler responds, or what it returns is the reply (None: an empty one). When it raises,
+        The handler responds, or its result is the reply (None: an empty reply). When it raises,
         its requester gets RequestFailed, and a RequestRefused event reports it here. With
         ``concurrency`` above 1 that many threads call it. Raises ConfigError.
         """
@@ -315,7 +315,7 @@ class PendingReply:
         return self._pending.done
 
     def poll(self) -> bool:
-        """Look at what came; is it done? Never waits."""
+        """Take the replies that came; is it done? Never waits."""
         if not self._pending.done:
             if self._connection.link.inline:
                 self._connection.link.work()
@@ -330,7 +330,7 @@ class PendingReply:
         return self.result_by(Deadline(timeout, self._connection.link.now_s), timeout)
 
     def result_by(self, deadline: Deadline, timeout: float | None) -> Message:
-        """`result`, until a deadline; ``timeout`` is what its error says."""
+        """`result`, until a deadline; ``timeout`` is for its error."""
         pending, requester = self._pending, self._requester
         for _ in range(_REPLY_SPINS):
             if pending.done or requester.pump():
@@ -448,7 +448,7 @@ class TypedSubscription(Public, MessagesCore[T], Generic[T]):
                 yield typed
 
     def next(self, timeout: float | None = None) -> TypedMessage[T]:
-        """The next message. Raises Timeout, CodecError, and what `Subscription.next` does."""
+        """The next message. Raises Timeout, CodecError, and as `Subscription.next`."""
         deadline = self.deadline(timeout)
         while True:
             typed = self.message(self.plain.next(deadline()))
@@ -533,7 +533,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
         """Send a request to one responder of a live topic, and wait for its reply.
 
         ``codec`` encodes the payload, and decodes `Message.value` of the reply. Raises NoResponders
-        at once when nobody serves the topic, RequestTimeout after ``timeout`` seconds (None:
+        at once when no responder serves the topic, RequestTimeout after ``timeout`` seconds (None:
         never), RequestFailed when the handler raised, ResponderLost when the responder ended before
         it replied, CodecError, ConfigError, PayloadTooLarge, ConnectionLost, Closed.
         """
@@ -607,7 +607,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
         concurrency: int = 1,
         codec: codecs.Codec | str | None = None,
     ) -> int:
-        """Respond with what ``handler`` returns, until closed or drained. See `Responder.serve`."""
+        """Respond with results of ``handler``, until closed or drained. See `Responder.serve`."""
         with self.responder(topic, group=group, codec=codec) as responder:
             return responder.serve(handler, concurrency)
 
@@ -652,8 +652,8 @@ def connect(
 
     ``tidecast://`` the engine of the default data directory, ``tidecast:///path`` of another one;
     ``embedded://`` an engine in this process (``topology=`` file or object, ``mode=`` ``threads``
-    or ``inline``). ``codec``: of all topics; ``topic_codecs``: by topic or pattern, before it. What
-    is opened, published or requested with a codec of its own does not use them. Raises
+    or ``inline``). ``codec``: of all topics; ``topic_codecs``: by topic or pattern, before it.
+    A call with a codec of its own does not use them. Raises
     EngineNotRunning, AuthError, ConfigError.
     """
     found = codecs.TopicCodecs(codec, topic_codecs)

@@ -49,8 +49,8 @@ def connect(
 
     ``tidecast://`` the engine of the default data directory, ``tidecast:///path`` of another one;
     ``embedded://`` an engine in this process (``topology=`` file or object, ``mode=`` ``threads``
-    or ``inline``). ``codec``: of all topics; ``topic_codecs``: by topic or pattern, before it. What
-    is opened, published or requested with a codec of its own does not use them. Raises
+    or ``inline``). ``codec``: of all topics; ``topic_codecs``: by topic or pattern, before it.
+    A call with a codec of its own does not use them. Raises
     EngineNotRunning, AuthError, ConfigError.
     """
 

@@ -1,7 +1,8 @@
 """How a client waits: back-off for room in a ring, the doorbell for messages and events.
 
 Nothing here spins without an end: a little at first, then it sleeps on a futex (rings) or for at
-most a millisecond (room). With an inline link nobody else runs the agents, so waiting runs them.
+most a millisecond (room). With an inline link no other thread runs the agents, so waiting runs
+them.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class InlinePace:
         self._idle_since = time.monotonic()
 
     def pause_s(self, did: int) -> float:
-        """0 to continue at once, else seconds to sleep. ``did``: what the last run did."""
+        """0 to continue at once, else seconds to sleep. ``did``: the work of the last run."""
         now = time.monotonic()
         if did > 0:
             self._idle_since = now
@@ -250,7 +251,7 @@ class LoopWaker:
     def _run(self) -> None:
         bell, seen, armed = None, 0, self._armed.view(np.uint8)
         while not self._stop and not self._loop.is_closed():
-            if (now := self._bell()) is not bell:  # of another engine: what rang before is unknown
+            if (now := self._bell()) is not bell:  # of another engine: earlier rings are unknown
                 bell, seen = now, ~now.word
             seen = bell.wake_loop(seen, armed, self._event_fd)
 
@@ -286,14 +287,14 @@ class Collects(Protocol):
         """Something may be collected."""
 
     def tick(self) -> bool:
-        """Hand over what was collected. False: there was nothing for a whole round."""
+        """Put collected messages into the ring. False: there was none for a whole round."""
 
 
 class Flusher:
-    """One thread a connection that hands over what was collected, in time.
+    """A thread of a connection that puts collected messages into rings, in time.
 
-    It sleeps on a condition while nobody collects: a publisher that is called now and then hands
-    every message over by itself.
+    It sleeps on a condition while no publisher collects: a publisher that is called now and then
+    hands every message over by itself.
     """
 
     def __init__(self) -> None:

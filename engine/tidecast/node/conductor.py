@@ -1,10 +1,10 @@
 """The node's own thread: jobs one after another, the node's lock held, and a tick between them.
 
-A job that fails in a way nobody foresaw ends neither the thread nor what waits behind it: it is
+An unexpected failure of a job ends neither the thread nor the jobs behind it: it is
 logged with its traceback, reported (`EngineFault`), counted and recorded; the conductor continues.
 A failure that repeats is reported each `REPORT_AGAIN_S`, and slows the conductor down. A failure in
 the thread of another agent is reported here, too; after `STUCK_FAULTS` in a row ``on_stuck`` ends
-what depends on that agent.
+the dependents of that agent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Fault:
     number: int
     in_a_row: int
     is_repeated: bool
-    """One of the same kind was reported a short time ago."""
+    """A failure of the same kind was reported a short time ago."""
 
 
 class Conductor:
@@ -70,7 +70,7 @@ class Conductor:
         self._pause = threading.Event()
 
     def serve(self, tick: Callable[[], None], on_stuck: Callable[[str, Exception], None]) -> None:
-        """Set what runs between two jobs, and what ends the dependents of a stuck agent."""
+        """Set the tick between two jobs, and the function that ends dependents of a stuck agent."""
         self._tick, self._on_stuck = tick, on_stuck
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class Conductor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Do what was posted, then end. Idempotent."""
+        """Run the posted jobs, then end. Idempotent."""
         if self._thread is not None:
             self._inbox.put(None)
             self._thread.join(5.0)
@@ -155,7 +155,7 @@ class Conductor:
 
 
 def _kind(problem: Exception) -> tuple[str, str, int]:
-    """Failures of one cause: what was raised, and where."""
+    """The same for failures of one cause: the error, and its place."""
     trace = problem.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

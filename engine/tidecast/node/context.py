@@ -148,7 +148,7 @@ class NodeContext:
         return self._stamp_ns
 
     def note_stamp(self, stamp_ns: int) -> None:
-        """An earlier engine of this host gave a stamp. One that is too far ahead is damaged."""
+        """An earlier engine of this host gave a stamp. A stamp that is too far ahead is damaged."""
         ahead_ns = stamp_ns - self._stamps_begin_ns - self.clock_ns()
         if 0 < ahead_ns < STAMP_AHEAD_NS_MAX:
             self._stamps_begin_ns += ahead_ns

@@ -46,7 +46,7 @@ class Faults:
             )
 
     def _cut_nodes(self, faults: FaultSettings) -> list[int]:
-        """The ids of a partition: not this node's, and of names those that are known already."""
+        """The ids of a partition: not this node's, and of names only the known names."""
         ids = {int(name) for name in faults.partition if name.isdigit()}
         wrong = [n for n in ids if not 1 <= n <= NODE_ID_MAX]
         if wrong:

@@ -10,9 +10,9 @@ from tidecast.node.live import agent_tables
 
 
 def node_id_of(ctx: NodeContext, name: str) -> int:
-    """Id of a node by name, of two the one that came last. Raises NoResponders.
+    """Id of a node by name, of two nodes the later. Raises NoResponders.
 
-    Names travel with what a node publishes, and with the reports of what it receives.
+    Names travel with a node's publications, and with its reports as a receiver.
     """
     if name == ctx.name:
         return ctx.id

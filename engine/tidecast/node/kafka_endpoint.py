@@ -37,7 +37,7 @@ class KafkaHere:
         self._guests = guests
 
     def end(self, guests: KafkaGuests) -> None:
-        """It ends; another one that was started since stays."""
+        """It ends; an endpoint that was started since stays."""
         if self._guests is guests:
             self._guests = None
 

@@ -18,7 +18,7 @@ class Lanes:
         self._of: dict[str, list[TransportRuntime]] = {}
 
     def add(self, runtime: TransportRuntime) -> None:
-        """One more lane of its transport, behind those that are there."""
+        """One more lane of its transport, behind its other lanes."""
         self._of.setdefault(runtime.config.name, []).append(runtime)
 
     def clear(self) -> None:
@@ -43,7 +43,7 @@ class Lanes:
         return lanes[session % len(lanes)] if lanes else None
 
     def session_of_lane(self, name: str, drawn: int, used: list[int]) -> int:
-        """A session id like the one that was ``drawn``, of the lane that is used least.
+        """A session id like ``drawn``, of the lane that is used least.
 
         ``used``: how many publications each lane sends.
         """

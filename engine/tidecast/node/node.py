@@ -1,4 +1,4 @@
-"""The node: it composes its parts, and is what clients and applications call.
+"""The node: it composes its parts; clients and applications call it.
 
 Any thread may call it; one lock guards its state. Agents never take that lock: they hand events to
 the conductor (a thread of its own, or the caller when the agents are inline), which may then give
@@ -140,7 +140,7 @@ class Node:
         self.conductor.serve(self.tick, self._end_dependents)
         self._next_tick = 0.0
         self._client_lines = lay.DOORBELLS_MAX
-        """Doorbell lines from here on are those of further lanes."""
+        """Doorbell lines from here on belong to further lanes."""
         self.left_behind = LeftBehind()
 
     # --- life -------------------------------------------------------------------------------------
@@ -208,12 +208,12 @@ class Node:
             share_ports(config.name, opened)
 
     def end(self) -> None:
-        """Clients are about to lose this engine: those that outlive it keep their publications."""
+        """The engine ends: clients that outlive it keep their publications."""
         with self.lock:
             continuation.leave_open(self.context)
 
     def stop(self) -> None:
-        """Close what is open, let the senders announce it, stop agents, remove shared memory."""
+        """Close publications, let the senders announce it, stop agents, remove shared memory."""
         if not self.context.started:
             return
         self.context.set_started(False)
@@ -266,7 +266,7 @@ class Node:
         self.conductor.post(job)
 
     def tick(self) -> None:
-        """Check what nobody announces: stuck readers, drained rings. At most each TICK_S."""
+        """Check for stuck readers and drained rings, which cause no event. At most each TICK_S."""
         now = self.context.now_s()
         if now < self._next_tick:
             return
@@ -341,7 +341,7 @@ class Node:
             return client.id
 
     def client_gone(self, client_id: int) -> None:
-        """Close what a client left open. Idempotent."""
+        """Close all that a client left open. Idempotent."""
         with self.lock:
             client = self.clients.get(client_id)
             if client is None:
@@ -393,7 +393,7 @@ class Node:
         self._topics.create(topic)
 
     def create_topics(self, wanted: Sequence[TopicConfig]) -> dict[str, TidecastError]:
-        """Add topics; by name, what kept some of them from being added."""
+        """Add topics; the errors of topics that were not added, by name."""
         return self._topics.create_many(wanted)
 
     def edit_topic(self, name: str, changes: dict[str, Any]) -> None:
@@ -421,11 +421,11 @@ class Node:
             return self._publications.open(client, self.topic(topic), options)
 
     def begin_publication(self, client_id: int, publication_id: int) -> None:
-        """A continued publication's ring holds what the old one held. Raises NotFound, Conflict."""
+        """A continued publication's ring has the old ring's messages. Raises NotFound, Conflict."""
         self._publications.begin_continued(client_id, publication_id)
 
     def keep_publication(self, client_id: int, publication_id: int) -> None:
-        """The engine stops: a client keeps what is not sent. Raises NotFound."""
+        """The engine stops: a client keeps the unsent messages. Raises NotFound."""
         self._publications.keep(client_id, publication_id)
 
     def close_publication(self, client_id: int, publication_id: int) -> None:
@@ -435,7 +435,7 @@ class Node:
     def open_subscription(
         self, client_id: int, pattern: str, options: SubscriptionOptions
     ) -> SubscriptionGrant:
-        """Subscribe. What exists already is connected before this returns."""
+        """Subscribe. Existing publications are connected before this returns."""
         with self.lock:
             return self._subscriptions.open(self._client(client_id), pattern, options)
 
@@ -447,7 +447,7 @@ class Node:
         """A client has drained and unmapped an image that is gone."""
         self._subscriptions.release_image(client_id, subscription_id, image_id)
 
-    # --- what it shows ----------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------------
 
     @property
     def topology(self) -> Topology:
@@ -465,7 +465,7 @@ class Node:
             self.context.set_level(level)
             if level == before:
                 return
-            for publication in list(self.context.pubs.values()):  # what their SETUPs say changes
+            for publication in list(self.context.pubs.values()):  # their SETUPs change
                 if publication.runtime is not None and publication.slot >= 0:
                     agent_tables.update_setup(self.context, publication)
 
@@ -490,7 +490,7 @@ class Node:
         self.context.set_source_gone_hook(hook)
 
     def node_id_of(self, name: str) -> int:
-        """Id of a node by name, of two the one that came last. Raises NoResponders."""
+        """Id of a node by name, of two nodes the later. Raises NoResponders."""
         return inspect.node_id_of(self.context, name)
 
     def set_faults(self, transport: str, faults: FaultSettings) -> None:

@@ -1,4 +1,4 @@
-"""A dictionary by id that is also looked up by other keys, each at the cost of what it finds."""
+"""A dictionary by id with look-ups by other keys, each at the cost of its results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Indexed(dict[int, V]):
-    """Values by id, and by what each function of ``keys`` says of a value, which must not change.
+    """Values by id, and by the result of each function of ``keys``, which must not change.
 
     Values are added by ``[id] =``, and removed by ``pop`` or ``del``.
     """

@@ -1,10 +1,10 @@
-"""The directory of a node's shared memory: who is alive, and what dead nodes left behind.
+"""The directory of a node's shared memory: living nodes, and the rings of dead nodes.
 
 A living node holds a lock (flock) on the file ``alive`` in its directory; the kernel drops it with
 the process. A pid would not do: it is in use again soon, and that of a zombie is never free.
 
 A ring that holds messages of a durable topic that are not acked outlives its node: only the next
-node of its data directory takes it, the file ``home`` says which that is.
+node of its data directory takes it; the file ``home`` names that directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 def _make_base(base: Path) -> None:
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     about = base.lstat()  # a link of another user's is his, wherever it leads
-    if about.st_uid != os.getuid():  # who could put rings of his own in the place of ours
+    if about.st_uid != os.getuid():  # that user could replace our rings by others
         raise AuthError(
             f"shared memory at {base} belongs to user {about.st_uid}: have it removed, or choose "
             "another --data-dir"
@@ -39,7 +39,7 @@ def make_directory(directory: Path, home: Path) -> int:
 
     ``home``: its data directory.
     """
-    # It gets its name when the lock is held: nobody ever sees it without.
+    # It gets its name when the lock is held: others never see it unlocked.
     unborn = directory.with_name(f".{directory.name}")
     for left in reversed(range(_BASE_TRIES)):
         try:
@@ -61,7 +61,7 @@ def make_directory(directory: Path, home: Path) -> int:
 
 
 def _is_dead(directory: Path) -> bool:
-    """Nobody holds its lock. Raises FileNotFoundError where there is none.
+    """No process holds its lock. Raises FileNotFoundError where there is none.
 
     The lock is asked for as a shared one, so that concurrent callers see the same.
     """
@@ -102,7 +102,7 @@ def living_nodes(base: Path) -> list[Path]:
 def unacked_rings(base: Path, spool: Path) -> list[UnackedRing]:
     """Rings with unacked messages that engines of a data directory left: no publisher uses them.
 
-    Those of an engine that runs are among them when it found them at its start.
+    They include rings that a running engine found at its start.
     """
     dead, running = dead_nodes(base), living_nodes(base)
     paths = [path for each in (*dead, spool) if each.is_dir() for path in each.glob("pub-*")]
@@ -119,10 +119,10 @@ def unacked_rings(base: Path, spool: Path) -> list[UnackedRing]:
 
 
 def clear_leftovers(base: Path) -> None:
-    """Remove what dead nodes left in ``base``, and in the same place of other data directories.
+    """Remove rings of dead nodes in ``base``, and in the same place of other data directories.
 
-    Nodes in temporary data directories (embedded ones) never start there again: somebody else must.
-    What is to be had of ``base`` was taken; of others it stays while their data directory is there.
+    Embedded nodes in temporary data directories never start there again, so another node must.
+    Messages in ``base`` were taken before; rings of others stay while their data directory exists.
     """
     stem, dash, _ = base.name.rpartition("-")
     bases = base.parent.glob(f"{stem}-*") if dash else [base]
@@ -156,7 +156,7 @@ def remove_directory(directory: Path, *, keep: bool = True) -> bool:
 def adopt_recorder(fresh: Path, path: Path) -> None:
     """A node has started: its recorder takes its place, the one before is kept once.
 
-    Not earlier: a start that fails must not push out what a crashed engine noted.
+    Not earlier: a start that fails must not remove the records of a crashed engine.
     """
     if path.exists():
         path.replace(path.with_suffix(path.suffix + ".previous"))

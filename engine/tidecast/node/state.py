@@ -101,8 +101,8 @@ class Client:
 class OwnRing:
     """A ring that this node made and clients map: they may write anything into it.
 
-    What is constant in its header is kept here, so that a client that scribbles harms its own
-    messages only.
+    The constants of its header are kept here, so that a client that writes into them harms only
+    its own messages.
     """
 
     mapped: MappedFile
@@ -172,11 +172,11 @@ class Publication(OwnRing):
     continues: Continued | None = None
     """A live session that began at an earlier engine."""
     begun: bool = True
-    """Not yet: its client copies what the old ring held."""
+    """Not yet: its client copies the old ring."""
     left: bool = False
     """The engine stops, and its client keeps it."""
     kept: bool = False
-    """The engine stops, and a client of the gateway keeps what is not sent."""
+    """The engine stops, and a client of the gateway keeps the unsent messages."""
     held: Held | None = None
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class Publication(OwnRing):
         self.constant = _constant(self.mapped)
 
     def close(self, now_s: float) -> None:
-        """It ends: what its ring holds is sent and read."""
+        """It ends: the messages of its ring are sent and read."""
         self.closing, self.closed_s = True, now_s
 
     def await_close(self, until_s: float) -> None:
@@ -253,7 +253,7 @@ class Publication(OwnRing):
         self.left = True
 
     def keep(self) -> None:
-        """The engine stops, and a client of the gateway sends again what is not sent."""
+        """The engine stops, and a client of the gateway sends the unsent messages again."""
         self.kept = True
 
     def hold(self, held: Held | None) -> None:

@@ -47,9 +47,9 @@ class Reply(Frame, frozen=True, kw_only=True):
 
 
 class Working(Frame, frozen=True, kw_only=True):
-    """The question of this id is worked on, and what takes long. More may come, then the reply.
+    """The question of this id is worked on; it names the long step. More may come, then the reply.
 
-    Only for those whose hello has ``working``: older clients know no such frame.
+    Only for clients whose hello has ``working``: older clients do not know the frame.
     """
 
     id: int

@@ -32,7 +32,7 @@ EVENTS_PUSHED_MAX = 256
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of what a client asks. `RESULTS` says what each is answered with."""
+    """Base of a client's requests. `RESULTS` has the kind of answer of each."""
 
 
 class Hello(Body, frozen=True, kw_only=True):

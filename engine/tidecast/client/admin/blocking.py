@@ -71,7 +71,7 @@ class Topics(Public):
         return msgspec.convert(made, TopicConfig)
 
     def ensure(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
-        """The topic, created if it is not there. Of one that is there ``settings`` must hold.
+        """The topic, created if it does not exist. An existing topic must have the ``settings``.
 
         Safe to call from several programs at once. Raises Conflict, which names each setting that
         differs, and ConfigError.
@@ -106,8 +106,8 @@ class Topics(Public):
     ) -> TopicConfig:
         """Change settings of a topic; its settings afterwards.
 
-        ``recreate``: also those that end its publications and subscriptions; records are kept.
-        Raises NotFound, ConfigError.
+        ``recreate``: also settings whose change ends its publications and subscriptions; records
+        are kept. Raises NotFound, ConfigError.
         """
         edited = self._ask("edit_topic", topic=name, settings=changes, recreate=recreate)
         return msgspec.convert(edited, TopicConfig)
@@ -139,11 +139,11 @@ class Topics(Public):
     ) -> ScheduledRecords:
         """Records of a durable topic that wait for their delivery time, by queue and offset.
 
-        ``subscription``: those that wait for this one; ``key``: of this key; ``where``: for which
-        this filter holds. At most ``limit``. Through a gateway it needs the right
-        ``read_payloads``. Raises NotFound, ConfigError.
+        ``subscription``: records that wait for this subscription; ``key``: records of this key;
+        ``where``: records for which this filter holds. At most ``limit``. Through a gateway it
+        needs the right ``read_payloads``. Raises NotFound, ConfigError.
         """
-        self._connection.flush_to_rings()  # what this client published before counts
+        self._connection.flush_to_rings()  # messages that this client published before count
         rows, _ = pages.read_scheduled(
             self._ask, topic=name, subscription=subscription, key=key, where=where, limit=limit
         )
@@ -162,14 +162,14 @@ class Topics(Public):
     ) -> Cancelled:
         """Cancel records before their delivery time: no consumer gets them.
 
-        ``records``: queue and offset of each, at most 10,000; or those of ``key``, or for which
-        the filter ``where`` holds; or ``everything``. ``subscription``: for this one alone; else
-        for all that the topic has now. A record whose time has come is not cancelled: see
-        ``too_late``. The positions are saved when this returns. ``dry_run``: only count. Raises
-        NotFound, ConfigError, Conflict, StorageError.
+        ``records``: queue and offset of each, at most 10,000; or records of ``key``, or records for
+        which the filter ``where`` holds; or ``everything``. ``subscription``: for this subscription
+        alone; else for all subscriptions that the topic has now. A record whose time has come is
+        not cancelled: see ``too_late``. The positions are saved when this returns. ``dry_run``:
+        only count. Raises NotFound, ConfigError, Conflict, StorageError.
         """
         places = None if records is None else [list(each) for each in records]
-        self._connection.flush_to_rings()  # what this client published before counts
+        self._connection.flush_to_rings()  # messages that this client published before count
         return pages.cancel_scheduled(
             self._ask,
             topic=name,
@@ -206,7 +206,7 @@ class Subscriptions(Public):
         self._connection = connection
 
     def list(self, topic: str | None = None) -> SubscriptionInfos:
-        """All subscriptions, or those of one topic or pattern, by name; without ``cursors``."""
+        """All subscriptions, or all of a topic or pattern, by name; without ``cursors``."""
         found = msgspec.convert(self._ask("list"), SubscriptionInfos)
         return [each for each in found if topic in (None, each.pattern)]
 
@@ -259,10 +259,10 @@ class Subscriptions(Public):
         headers: dict[str, str] | None = None,
         where: str | None = None,
     ) -> SubscriptionInfo:
-        """The subscription, created if it is not there; ``start`` is for a new one.
+        """The subscription, created if it does not exist; ``start`` is for a new subscription.
 
-        Of one that is there the settings that are given must hold. Raises Conflict, which names
-        each that differs, NotFound, ConfigError.
+        An existing subscription must have the given settings. Raises Conflict, which names each
+        setting that differs, NotFound, ConfigError.
         """
         try:
             return self.create(
@@ -330,7 +330,7 @@ class Subscriptions(Public):
         self._ask("delete", pattern=topic, name=name)
 
     def pause(self, topic: str, name: str) -> None:
-        """Deliver nothing, to any member, until `resume`; what was fetched is kept."""
+        """Deliver nothing, to any member, until `resume`; fetched records are kept."""
         self._ask("pause", pattern=topic, name=name)
 
     def resume(self, topic: str, name: str) -> None:
@@ -348,7 +348,7 @@ class Subscriptions(Public):
     ) -> Moves:
         """Move a subscription, or its cursors of one queue, for all members.
 
-        ``dry_run``: only say what would move. Raises NotFound, ConfigError.
+        ``dry_run``: only report the moves. Raises NotFound, ConfigError.
         """
         rows = self._ask(
             "seek", pattern=topic, name=name, queue=queue, dry_run=dry_run, **start_options(start)
@@ -362,7 +362,7 @@ class Subscriptions(Public):
 
     def _ask(self, action: str, **arguments: Any) -> Any:
         self._connection.check()
-        self._connection.flush_to_rings()  # what this client published before counts
+        self._connection.flush_to_rings()  # messages that this client published before count
         return self._connection.link.administer(action, arguments)
 
 

@@ -14,7 +14,7 @@ Size = int | str
 
 
 class TopicSettings(TypedDict, total=False):
-    """Settings of a topic; what is left out has the default of `TopicConfig`."""
+    """Settings of a topic; an omitted setting has the default of `TopicConfig`."""
 
     id: int | None
     transport: str
@@ -50,7 +50,7 @@ class TopicSettings(TypedDict, total=False):
 
 
 class SubscriptionSettings(TypedDict, total=False):
-    """Settings of a durable subscription: those of `Subscriptions.create`."""
+    """Settings of a durable subscription, as `Subscriptions.create` takes them."""
 
     start: Start | str
     ack_wait: float | None

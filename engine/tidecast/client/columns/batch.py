@@ -33,9 +33,9 @@ FRAME = {
     "timestamp": "timestamp",
     "deliver_at": "deliver_at",
 }
-"""Columns of a frame, and what they are; `value` as Spark calls it."""
+"""Columns of a frame, and the fields that they are; `value` as Spark calls the payload."""
 FRAME_IGNORED = ("topic", "queue", "offset", "token", "attempts")
-"""Columns of a frame that say where a record was."""
+"""Columns of a frame about the place that a record had."""
 _INDEX = "__index_level_"
 
 
@@ -85,7 +85,7 @@ class Scheduling(NamedTuple):
 
 
 class ColumnsRun(Run):
-    """Messages whose parts lie anywhere. What cannot be published is left out, and listed."""
+    """Messages whose parts lie anywhere. Invalid messages are left out, and listed."""
 
     __slots__ = ("_codes", "_columns", "_done", "_problem", "_scratch")
 

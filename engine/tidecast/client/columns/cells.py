@@ -35,7 +35,7 @@ NO_TIMES: Cells = np.empty(0, dtype=np.int64)
 
 
 class Located:
-    """Cells, and what keeps the memory that they lie in."""
+    """Cells, and the objects that keep their memory."""
 
     __slots__ = ("cells", "keep")
 
@@ -72,7 +72,7 @@ def arrow_column(value: Any, field: str) -> Column:
 
 
 def arrow_cells(column: Column, field: str) -> Cells:
-    """Cells of binary or text. Raises ConfigError for another type, or what is not sound."""
+    """Cells of binary or text. Raises ConfigError for another type, or an unsound array."""
     return _all_chunks(column, field, _binary_cells)
 
 
@@ -270,7 +270,7 @@ def _object_cells(items: tuple[Any, ...], field: str) -> Located:
 
 
 def _array_cells(array: np.ndarray[Any, Any], field: str) -> Located:
-    if array.dtype.kind in "SUO" and array.ndim == 1:  # those of S end where their padding begins
+    if array.dtype.kind in "SUO" and array.ndim == 1:  # items of S end where their padding begins
         return _object_cells(tuple(array.tolist()), field)
     wide = array.ndim == 2 and array.dtype == np.uint8
     if not wide and not (array.ndim == 1 and array.dtype.kind == "V"):

@@ -151,7 +151,7 @@ def _from_structs(column: Column, of_engine: bool) -> Located:
 
 
 def _rows_of(chunk: arrow.Data) -> Cells:
-    """Length 0 for each row, NULL for those that are null."""
+    """Length 0 for each row, NULL for each null."""
     rows = np.empty((2, chunk.length), dtype=np.int64)
     cell_kernels.locate_fixed(0, 0, chunk.bits_at, chunk.offset, rows)
     return rows

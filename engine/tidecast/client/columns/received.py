@@ -1,4 +1,4 @@
-"""Received messages as an Arrow record batch: what `publish_batch` takes, and where they were."""
+"""Received messages as an Arrow record batch: columns for `publish_batch`, and their places."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Single acks of a durable consumer, collected: many go to the engine in one step.
 
-They are sent when there are `COLLECTED_MAX`, after `COLLECT_S` at the latest, and before anything
-else that the consumer says or waits for. What was collected and not sent when the process dies is
-delivered again, as what was never acked.
+They are sent when there are `COLLECTED_MAX`, after `COLLECT_S` at the latest, and before any other
+request or wait of the consumer. When the process dies, records whose acks were collected and not
+sent are delivered again, as records without an ack.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Collected = list[tuple["DurableBatch", list[int]]]
 
 
 def runs_of(acks: Collected) -> Any:
-    """Runs (see `member_ring.RUN_*`) of what was acked one by one, in that order."""
+    """Runs (see `member_ring.RUN_*`) of records that were acked one by one, in that order."""
     kept: list[list[int]] = []
     found = []
     for batch, rows in acks:
@@ -68,7 +68,7 @@ def _joined(each: Any) -> Any:
 
 
 class Rounds(Protocol):
-    """Sends what collectors hold, again and again; see `tidecast.client.waiting.Flusher`."""
+    """Sends the acks of collectors, again and again; see `tidecast.client.waiting.Flusher`."""
 
     def add(self, collector: Collector) -> None:
         """Look after a collector until it has nothing."""
@@ -77,7 +77,7 @@ class Rounds(Protocol):
 class Collector:
     """The acks of one consumer that are not sent. ``send`` gets them; any thread may call.
 
-    ``flusher``: sends it in time; None (nobody else runs in this process): nothing is collected.
+    ``flusher``: sends them in time; None (no other thread does): nothing is collected.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Collector:
         self._send, self._fail, self._flusher = send, fail, flusher
         self.flush_after_s = COLLECT_S
         self._batches: list[DurableBatch] = []
-        """Those with acks that are not sent: each has the rows itself, and may stand here twice."""
+        """Batches with unsent acks. Each has the rows itself, and may be in the list twice."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         """Held while acks are taken and sent, so that a close waits for acks that another thread
@@ -123,7 +123,7 @@ class Collector:
             self._flusher.add(self)
 
     def flush(self) -> None:
-        """Send what there is, and wait for what another thread sends. Raises ConnectionLost."""
+        """Send all acks, and wait for acks that another thread sends. Raises ConnectionLost."""
         if self._batches or self._sending.locked():
             with self._sending:
                 if acks := self._take():
@@ -136,7 +136,7 @@ class Collector:
             return [(batch, rows) for batch in batches if (rows := batch.take_acked())]
 
     def forget(self) -> None:
-        """The engine is gone: what it delivered comes again."""
+        """The engine is gone: its deliveries come again."""
         self._take()
 
     # --- for the flusher --------------------------------------------------------------------------

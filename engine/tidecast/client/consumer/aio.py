@@ -1,7 +1,7 @@
 """The asyncio consumer of durable topics: made by `tidecast.Connection.consumer`.
 
-Opening asks the node once over its socket; taking and settling are shared memory. What asks the
-node (`seek`, `pause`, `info` ...) runs in a thread, so the loop continues.
+Opening asks the node once over its socket; taking and acking use shared memory. Calls that ask the
+node (`seek`, `pause`, `info` ...) run in a thread, so the loop continues.
 """
 
 from __future__ import annotations

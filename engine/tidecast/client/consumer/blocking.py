@@ -101,7 +101,7 @@ class Consumer(Public, Blocking, ConsumerFlows):
         returns, ``before`` it is called, ``none`` (it does it itself). ``on_error``: ``nak`` (again
         after ``nak_delay`` s), ``term`` (dead-letter topic), ``ack``, ``raise`` (ends the run; the
         message comes again), or a function of the message and the exception that returns one of
-        these (None: nak). Raises ConfigError for what is no function of one message.
+        these (None: nak). Raises ConfigError unless ``handler`` is a function of one message.
         """
         if check_run(handler, concurrency, ack, on_error, nak_delay):
             raise reject("handler", handler, "is a plain function: this client does not await")

@@ -2,7 +2,7 @@
 
 The blocking and the asyncio consumer add the waiting. A consumer is a member of a named
 subscription: the engine hands it records of the queues (or keys) that are its share, up to
-``max_in_flight`` of them, and takes back what it does not settle in time.
+``max_in_flight`` of them, and takes back records that it does not ack in time.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class ConsumerCore:
     # --- losing and finding the engine ------------------------------------------------------------
 
     def lose(self) -> None:
-        """The engine went away: what was delivered and not settled will come again."""
+        """The engine is away: records that were delivered and not acked will come again."""
         self._lost = True
         self.collector.forget()
         with self._lock:
@@ -251,7 +251,7 @@ class ConsumerCore:
         return self._refusal is not None or self._draining
 
     def stop_handing_out(self) -> None:
-        """Drain: a walk over a batch ends too, and what it did not come to counts as not taken."""
+        """Drain: a walk over a batch ends, too; messages that it did not reach are not taken."""
         self._draining = True  # first: a walk that begins now looks at it
         self._epoch[0] += 1
 
@@ -331,7 +331,7 @@ class ConsumerCore:
             self._assembly = np.zeros(int(self._state[member_ring.K_TOTAL]), dtype=np.uint8)
 
     def _without_refused(self, batch: DurableBatch) -> DurableBatch | None:
-        """Give back what was delivered before the engine knew that an earlier one was refused."""
+        """Give back records that the engine delivered before it knew of a refusal of their key."""
         keep = []
         for row in range(len(batch)):
             if batch.held_back(row):
@@ -389,8 +389,8 @@ class ConsumerCore:
     def walk(self, batch: DurableBatch) -> Iterator[DurableMessage]:
         """The batch's messages one by one, each marked as taken when it is handed out.
 
-        A loop may be left: what it did not come to is what `step` gives next. A kernel hands them
-        out, up to where something else happens: a seek, a refusal, another call that takes.
+        A program may leave the loop: `step` then continues with the first message that the loop did
+        not reach. A kernel hands them out until a seek, a refusal, or another call that takes.
         """
         self._start_walking(batch)
         words = np.zeros(objects.WALK_FIELDS, dtype=np.int64)
@@ -430,7 +430,7 @@ class ConsumerCore:
             self._walked = None
 
     def prefetched(self) -> DurableMessage | None:
-        """The next message of the batch that is walked over, if one is left."""
+        """The next message of the batch that a loop began, if there is any."""
         walk, self._rest = self._rest, None
         message = next(walk, None) if walk is not None and self._refusal is None else None
         if message is not None:
@@ -471,12 +471,12 @@ class ConsumerCore:
             self._send()
 
     def flush_acks(self) -> None:
-        """Send what was acked, if the engine takes it; else it comes again."""
+        """Send acks, if the engine takes them; else their records come again."""
         with contextlib.suppress(ConnectionLost):
             self.collector.flush()
 
     def ack_runs(self, runs: Any, generation: int, *, wake: bool = True) -> None:
-        """Ack whole runs. What a member that is gone was delivered is forgotten.
+        """Ack whole runs. Deliveries to a member that is gone are ignored.
 
         Not to ``wake`` the puller saves a system call: it looks every 20 ms at the latest, and is
         woken when the next messages are taken. Never waits for the engine.
@@ -509,7 +509,7 @@ class ConsumerCore:
         key_hash: int,
         generation: int,
     ) -> None:
-        """Settle one record. What a member that is gone was delivered is forgotten.
+        """Ack, nak or extend one record. A delivery to a member that is gone is ignored.
 
         Never waits for the engine.
         """
@@ -524,7 +524,7 @@ class ConsumerCore:
         self._send()
 
     def _send(self) -> None:
-        """Write what waits into the ring of acks; what finds no room follows within 10 ms.
+        """Write waiting acks into their ring; acks that find no room follow within 10 ms.
 
         Raises ConnectionLost when the engine reads none of it for ACK_PATIENCE_S.
         """
@@ -617,7 +617,7 @@ class ConsumerCore:
     def _control(self, action: str, **arguments: Any) -> Any:
         if action != CURSORS_ACTION:
             self.collector.flush()
-            self._connection.flush_to_rings()  # what this client published before counts
+            self._connection.flush_to_rings()  # messages that this client published before count
         arguments = {"pattern": self.pattern, "name": self.name, **arguments}
         return self._connection.link.administer(action, arguments)
 
@@ -666,7 +666,7 @@ class ConsumerCore:
 def check_run(
     handler: Callable[[Any], Any], concurrency: int, ack: str, on_error: OnError, nak_delay: float
 ) -> bool:
-    """Check what `run` is given; is the handler a coroutine function? Raises ConfigError."""
+    """Check the arguments of `run`; is the handler a coroutine function? Raises ConfigError."""
     if not callable(handler):
         raise reject("handler", handler, "is a function of one message")
     try:
@@ -674,7 +674,7 @@ def check_run(
     except TypeError:
         raise reject("handler", handler, "is a function of one message") from None
     except ValueError:
-        pass  # a builtin that says nothing about itself
+        pass  # a builtin without a signature
     if not 1 <= concurrency <= 1024:
         raise reject("concurrency", concurrency, "are 1 to 1024")
     if ack not in ACKS:
@@ -699,7 +699,7 @@ def check_outcome(said: Any) -> str:
 def acknowledge_failed(
     message: DurableMessage, how: str, nak_delay: float, problem: Exception
 ) -> None:
-    """Do what ``on_error`` said about a message whose handler raised."""
+    """Apply the decision of ``on_error`` to a message whose handler raised."""
     if how == "nak":
         message.nak(nak_delay)
     elif how == "term":

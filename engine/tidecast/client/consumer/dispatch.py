@@ -1,7 +1,7 @@
-"""Messages for several tasks: those of one key one after another, all others at the same time.
+"""Messages for several tasks: of one key one after another, of different keys at the same time.
 
-A key has no task of its own: a slow message delays its key alone, and any free task takes what is
-next.
+A key has no task of its own: a slow message delays its key alone, and any free task takes the next
+message.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Dispatch:
             self._release()
 
     def end(self) -> None:
-        """No message follows: tasks end behind those that are held."""
+        """No message follows: tasks end behind the held messages."""
         self._ended = True
         if not self.held:
             self._release()

@@ -1,7 +1,7 @@
 """Messages and batches of a durable consumer: views into its ring, settled one by one or at once.
 
-Settling writes into shared memory and does not wait, so the blocking and the asyncio client share
-it: what it returns can be awaited, and need not be.
+An ack is written into shared memory without a wait, so the blocking and the asyncio client share
+the methods: a program may await their result, and need not.
 """
 
 from __future__ import annotations
@@ -178,9 +178,9 @@ class DurableMessage(StoredRecord["DurableBatch"], frozen=True, gc=False, eq=Fal
 
     @property
     def held_back(self) -> bool:
-        """Was an earlier record of its key refused since? Then it will come again, behind that.
+        """Was an earlier record of its key refused since? Then it comes again, behind that record.
 
-        So will what an engine delivered that is gone, and what nobody acked since.
+        So does a record without an ack that an engine delivered which is gone.
         """
         return self._batch.held_back(self._row)
 
@@ -302,7 +302,7 @@ class DurableBatch(StoredRecords):
     def held_back(self, row: int) -> bool:
         """Was an earlier record of this key refused since this one was delivered?
 
-        What an engine, or a member, that is gone has delivered comes again: so that is held back.
+        Deliveries of an engine, or to a member, that is gone come again: they are held back, too.
         """
         if self.consumer.is_past(self.generation):
             return True
@@ -351,7 +351,7 @@ class DurableBatch(StoredRecords):
         return objects.message_walk(DurableMessage, words, self, rows, self._memory, *keep)
 
     def lay_out(self, rows: Any, runs: Any) -> tuple[int, int]:
-        """Copy what says where its messages lie into tables of `member_ring.take`: (rows, runs)."""
+        """Copy the places of its messages into tables of `member_ring.take`: (rows, runs)."""
         rows[: self._n], runs[: len(self._runs)] = self._rows, self._runs
         return self._n, len(self._runs)
 
@@ -372,12 +372,12 @@ class DurableBatch(StoredRecords):
 
     @property
     def positions(self) -> list[int]:
-        """Positions that say that each message is taken, and no other."""
+        """Positions, each of which marks one message as taken."""
         found: list[int] = self._rows[:, member_ring.ROW_POSITION].tolist()
         return found
 
     def position(self, row: int) -> int:
-        """The position that says that message ``row`` is taken, and all before it."""
+        """The position that marks message ``row``, and all before it, as taken."""
         return int(self._rows[row, member_ring.ROW_POSITION])
 
     # --- one message ------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 """Connections, publishers, subscriptions and messages without any waiting: steps over rings.
 
-A step does what can be done now and says so. It uses kernels and links, never flows or shells.
+A step does the work that is possible now, and reports the rest. It uses kernels and links, never
+flows or shells.
 """

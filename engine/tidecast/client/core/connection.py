@@ -1,4 +1,4 @@
-"""A connection to a node, the part that never waits: who publishes, who subscribes, what happened.
+"""A connection to a node, the part that never waits: its publishers, subscriptions and events.
 
 The blocking and the asyncio connection add the waiting. Three helper threads may exist, each
 started when first needed: the flusher (collected messages), the waker (asyncio only) and the keeper
@@ -58,7 +58,7 @@ from tidecast.events import (
 )
 
 EVENTS_KEPT_MAX = 10_000
-"""Events that wait for `events()`; older ones go first, counted in ``events_missed``."""
+"""Events that wait for `events()`; beyond it the oldest are dropped: ``events_missed``."""
 _EARLY_MAX = 10_000
 _KEEPER_PERIOD_S = 0.25
 _RECONNECT_MIN_S, _RECONNECT_MAX_S = 0.05, 1.0
@@ -108,7 +108,7 @@ class ConnectionCore:
     def __init__(self, link: Link, name: str = "", topic_codecs: TopicCodecs | None = None) -> None:
         self.link, self.name = link, name
         self.topic_codecs = topic_codecs or TopicCodecs()
-        """Of what is published, subscribed, consumed and requested without a codec of its own."""
+        """Codecs for calls that name none."""
         self.bell = Bell(link)
         self.flusher = Flusher()
         self.status = CONNECTED
@@ -180,7 +180,7 @@ class ConnectionCore:
         return self.bell.word != self._seen_word
 
     def pump(self) -> None:
-        """Take the node's events and hand each to whom it concerns. Never waits long."""
+        """Take the node's events, and call their handlers. Never waits long."""
         with self._lock:
             if self._refusal is not None:
                 return
@@ -191,7 +191,7 @@ class ConnectionCore:
                     self.emit(dropped)
 
     def hear(self) -> None:
-        """`pump` without the publishers: what they dropped is summed up for a later event."""
+        """`pump` without the publishers: their dropped messages are reported by a later event."""
         with self._lock:
             if self._refusal is not None:
                 return
@@ -207,7 +207,7 @@ class ConnectionCore:
         self._events.append(event)
 
     def take_event(self) -> Event | None:
-        """The oldest event that nobody took, or None."""
+        """The oldest event that was not taken, or None."""
         if not self._events:
             self.pump()
         try:
@@ -228,7 +228,7 @@ class ConnectionCore:
         if not is_internal(field_of(event, "topic") or field_of(event, "pattern")):
             self.emit(event)
 
-    # --- what this client does about events: see HANDLERS -----------------------------------------
+    # --- handlers of events: see HANDLERS ---------------------------------------------------------
 
     def on_image(self, event: ImageEvent) -> None:
         """Images of a subscription changed."""
@@ -254,7 +254,7 @@ class ConnectionCore:
             publisher.fail(fenced(event.topic, event.epoch))
 
     def on_unsent(self, event: MessagesUnsent) -> None:
-        """An engine ended before it had sent what a publisher published."""
+        """An engine ended before it had sent all messages of a publisher."""
         for publisher in self._publishers_of(event.session):
             publisher.note_unsent(event.messages)
 
@@ -288,14 +288,14 @@ class ConnectionCore:
         self._fail_requests(ConnectionLost(f"the gateway is lost: {event.reason}"))
 
     def on_gateway_back(self, _event: GatewayBack) -> None:
-        """It knows subscriptions by new ids; replies went to the old ones."""
+        """It knows subscriptions by new ids; replies went to the old ids."""
         for subscription in list(self._subscriptions.values()):
             subscriber_id = self.link.subscriber_of(subscription.subscription_id)
             if subscriber_id is not None:
                 subscription.renumber(subscriber_id)
 
     def _give_back(self, publication_id: int) -> None:
-        """Release a publication that the engine ended; the engine counts what came too late.
+        """Release a publication that the engine ended; the engine counts late messages.
 
         It may take a link seconds, and `pump` runs on event loops.
         """
@@ -324,7 +324,7 @@ class ConnectionCore:
                 with contextlib.suppress(ConnectionLost, Closed, NotFound):
                     self.link.close_publication(publisher.publication_id)
         finally:
-            self.pump()  # what the link reports of its end counts, too
+            self.pump()  # events of the link about its end count, too
             with self._lock:
                 if publisher in self._publishers:
                     self._publishers.remove(publisher)
@@ -350,7 +350,7 @@ class ConnectionCore:
                 self.link.close_subscription(subscription.subscription_id)
 
     def flush_to_rings(self) -> None:
-        """Put what publishers have collected into their rings, as far as there is room."""
+        """Put collected messages of publishers into their rings, as far as there is room."""
         for publisher in list(self._publishers):
             with contextlib.suppress(TidecastError):
                 publisher.attempt_flush(seal=False)
@@ -393,7 +393,7 @@ class ConnectionCore:
                 self._give_back(publisher.publication_id)
 
     def _fail_requests(self, problem: TidecastError) -> None:
-        """Their replies went to what is gone."""
+        """Their replies went to an engine that is gone."""
         for requests in list(self._requests.values()):
             requests.fail(problem)
 
@@ -406,7 +406,7 @@ class ConnectionCore:
             consumer.fail(problem)
 
     def _keep(self) -> None:
-        """The keeper: looks for events now and then, and restores what a dead engine took along.
+        """The keeper: looks for events now and then, and opens again all that a dead engine had.
 
         At once when the engine is lost: publishers stop to write for it.
         """
@@ -420,7 +420,7 @@ class ConnectionCore:
                 if self.status == RECONNECTING:
                     self._restore()
             except TidecastError:
-                continue  # the next round finds out what it was
+                continue  # the next round finds the cause
 
     def _restore(self) -> None:
         backoff = Backoff(_RECONNECT_MIN_S, _RECONNECT_MAX_S)
@@ -450,7 +450,7 @@ class ConnectionCore:
                 self._reopen_all()
             except ConnectionLost:
                 for publisher in self._publishers:
-                    publisher.lose()  # those that were opened already lost this engine, too
+                    publisher.lose()  # publishers that were opened already lost this engine, too
                 raise
             self.status = CONNECTED
         self.pump()
@@ -467,7 +467,7 @@ class ConnectionCore:
             _retry(consumer.reopen, consumer.fail)
 
     def unsent_error(self, timeout: float | None) -> Timeout:
-        """For packets that did not leave: says whether the network refused them."""
+        """The error for unsent packets: names the network when it refused them."""
         text = f"packets are still unsent after {timeout} s"
         with contextlib.suppress(TidecastError):
             ours = {each.session for each in list(self._publishers)}
@@ -480,7 +480,7 @@ class ConnectionCore:
                 )
         return Timeout(text)
 
-    # --- what a user may ask ----------------------------------------------------------------------
+    # --- status for users -------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """The node's counters, under ``client`` this connection's own. Raises ConnectionLost."""
@@ -498,7 +498,7 @@ class ConnectionCore:
         return {**self.link.stats(), "client": client}
 
     def health(self) -> Health:
-        """How this connection is; asks nobody, so it also answers while the engine is away."""
+        """The state of this connection. It sends no request: the engine may be away."""
         publishers = [each.stats() for each in list(self._publishers)]
         subscriptions = [each for each in list(self._subscriptions.values()) if not each.internal]
         dropped = self._dropped_before + sum(each.dropped for each in publishers)
@@ -572,7 +572,7 @@ class ConnectionCore:
         self._finish()
 
     def close_at_exit(self) -> None:
-        """The process ends: hand over what was collected, end the session."""
+        """The process ends: put collected messages into the rings, end the session."""
         for publisher in list(self._publishers):
             with contextlib.suppress(TidecastError):
                 publisher.attempt_flush(seal=True)
@@ -600,7 +600,7 @@ HANDLERS: dict[type[Event], Callable[[ConnectionCore, Any], None]] = {
     GatewayLost: ConnectionCore.on_gateway_lost,
     GatewayBack: ConnectionCore.on_gateway_back,
 }
-"""Event -> what a client does about it, before its program sees the event; others it passes on."""
+"""Event -> its handler, which runs before the program gets the event."""
 
 
 def _retry(reopen: Any, fail: Any) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a publisher without room, and what would make room."""
+"""Errors of a publisher without room, and their remedies."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Image:
         self.base = address(self._ring)
         """Where `memory` lies."""
         self.low = 0
-        """Offsets of the last batch are those of the ring less this."""
+        """Offsets of the last batch are offsets of the ring less this."""
         self._assembly: Bytes = np.empty(0, dtype=np.uint8)
         self._gathered: Bytes = np.empty(0, dtype=np.uint8)
         self._out = np.empty((0, reader.OUT_FIELDS), dtype=np.int64)
@@ -134,7 +134,7 @@ class Image:
         self.read_no = 0
         """The subscription's reads when this was read last: the order of last messages."""
         self._passed: tuple[int, int] | None = None
-        """A place that another process names: it has read what ends there in this packet."""
+        """A place that another process names: it has read the messages before it in this packet."""
         self.misplaced = 0
         """Places at which no message ends."""
         self.after: Image | None = None
@@ -172,7 +172,7 @@ class Image:
         return self.gap() if n == reader.GAP else None
 
     def _rows(self, n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Of the last batch, see OUT_*; of plain ones in place the kernel writes columns alone."""
+        """Of the last batch, see OUT_*. Of plain messages in place the kernel writes columns."""
         rows = self._out[:n]
         if self.tethered and self._plain:
             rows[:, reader.OUT_AT] = rows[:, reader.OUT_META_AT] = self._columns[0, :n]
@@ -230,7 +230,7 @@ class Image:
         return self._batch(more) if more > 0 else self.gap()
 
     def await_more(self, have: int, limit: int, spins: int = AWAIT_SPINS) -> None:
-        """Give the writer some 50 us to make of a batch of ``have`` messages one of ``limit``."""
+        """Give the writer some 50 us to extend a batch from ``have`` messages to ``limit``."""
         batches.await_packets(self.port, limit, have, spins)
 
     def gap(self, reason: str = "") -> Gap:
@@ -269,7 +269,7 @@ class Image:
         return bool(ports.arm_reader(self.port, int(keep)))
 
     def release(self) -> None:
-        """Give back what was taken last."""
+        """Give back the batch that was taken last."""
         self.generation += 1
         ports.release(self.port)
 
@@ -323,13 +323,13 @@ class Image:
         }
 
     def check_whole(self) -> None:
-        """Raises GapError when what was polled last was overwritten meanwhile."""
+        """Raises GapError when the last batch was overwritten meanwhile."""
         if not self.whole():
             gap = self.torn()
             raise torn(self.topic, gap.first, gap.end)
 
     def close(self) -> None:
-        """Unmap. What was handed out stays valid until it dies."""
+        """Unmap. Batches that were handed out stay valid as long as they live."""
         self.generation += 1
         self.port = np.zeros(ports.READ_PORT_FIELDS, dtype=np.int64)
         self._ring = self._assembly = np.empty(0, dtype=np.uint8)
@@ -377,7 +377,7 @@ class Image:
         )
 
     def resume_from(self, place: ReadPosition) -> Gap | None:
-        """Continue where an older ring of the session was left. What lies between is a gap."""
+        """Continue where an older ring of the session was left. Packets between are a gap."""
         port, seq = self.port, int(self.port[reader.R_SEQ])
         if seq > place.seq:
             port[reader.R_GAPS] += 1

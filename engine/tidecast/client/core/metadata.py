@@ -165,7 +165,7 @@ class Optional(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, HeaderValue]:
-        """The headers, decoded; those of a foreign client that are no such map come empty.
+        """The headers, decoded; empty when a foreign client sent no map of headers.
 
         A delivery time is none of them.
         """

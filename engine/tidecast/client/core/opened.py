@@ -33,7 +33,7 @@ class OpenPublisher(Protocol):
         """An engine ended and had not sent so many."""
 
     def attempt_flush(self, *, seal: bool) -> bool:
-        """Hand over what was collected, without waiting."""
+        """Put collected messages into the ring, without waiting."""
 
     def forget_nodes(self) -> None:
         """Names of nodes may have new ids."""
@@ -97,7 +97,7 @@ class OpenConsumer(Protocol):
         """Its id at the node."""
 
     def flush_acks(self) -> None:
-        """Send what was acked."""
+        """Send collected acks."""
 
     def leave(self) -> None:
         """Leave the subscription."""

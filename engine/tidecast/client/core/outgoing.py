@@ -80,7 +80,7 @@ class Run:
         return address(self.keep), self.keep.nbytes
 
     def append(self, port: Port, flush: bool) -> int:
-        """Append what is left of it: 0 when all is in, else `writer.FULL` or `writer.TOO_LARGE`."""
+        """Append the rest of it: 0 when all is in, else `writer.FULL` or `writer.TOO_LARGE`."""
         done = np.array((self.done, self._at), dtype=np.int64)
         status = put_many(
             port, *self._span(), self.lengths, self.fixed, self.n, 0, int(flush), done
@@ -128,7 +128,7 @@ class ObjectRun(Run):
     __slots__ = ()
 
     def __init__(self, objects: tuple[bytes, ...]) -> None:
-        """A tuple: nobody changes it, and all live until the last is appended."""
+        """A tuple: it does not change, and all items live until the last is appended."""
         super().__init__(objects, SAME_LENGTH, 0, len(objects))
 
     def length_of(self, index: int) -> int:
@@ -159,7 +159,7 @@ class Refused(msgspec.Struct, frozen=True):
 class BatchResult(msgspec.Struct, frozen=True):
     """The outcome of a batch.
 
-    ``appended`` items were accepted. ``refused`` are those that cannot be published: the batch
+    ``appended`` items were accepted. ``refused`` are items that cannot be published: the batch
     continues behind them. ``error``: why the batch ended early; items from `taken` on were not
     accepted. ``dropped``: how many of these were dropped (``on_full="drop"``).
     """
@@ -214,7 +214,7 @@ def payload_bytes(payload: Any, topic: str) -> bytes:
 
 
 def runs_of(messages: Any, topic: str) -> list[Run]:
-    """The messages as runs. Raises CodecError naming what is not allowed."""
+    """The messages as runs. Raises CodecError, which names the wrong item."""
     if isinstance(messages, np.ndarray):
         return _numpy_runs(messages, topic)
     if isinstance(messages, str):
@@ -236,7 +236,7 @@ def runs_of(messages: Any, topic: str) -> list[Run]:
 
 
 def list_run(messages: Sequence[Any], topic: str) -> Run:
-    """A list of bytes, or of what can be made bytes. Raises CodecError naming what cannot."""
+    """A list of bytes, or of objects with a buffer. Raises CodecError, which names a wrong item."""
     objects = tuple(messages)
     if any(type(each) is not bytes for each in objects):
         converted = []
@@ -296,5 +296,5 @@ def check_text(field: str, value: Any) -> None:
 
 
 def reject(field: str, value: object, allowed: str) -> ConfigError:
-    """The error for a wrong argument: names field, value and what is allowed."""
+    """The error for a wrong argument: names field, value and allowed values."""
     return ConfigError(f"{field}: {value!r}: allowed {allowed}", [f"{field}: {value!r}: {allowed}"])

@@ -2,8 +2,8 @@
 
 A durable publisher's messages have sequences, contiguous from `first_seq`. They cost nothing: the
 engine counts the messages of the ring, as the publisher does. "Durable up to here" is one word in
-the ring. When the engine dies, what is not durable still lies in the old ring; it is moved into
-the new one, with the same sequences, before anything else is appended.
+the ring. When the engine dies, the old ring still has the messages that are not durable; they move
+to the new ring, with the same sequences, before any other message is appended.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Move:
         """Messages of the old ring that were durable."""
 
     def step(self, port: ports.Port) -> bool:
-        """Move what there is room for. True: all is moved."""
+        """Move as much as there is room for. True: all is moved."""
         while True:
             status = int(
                 durable_kernels.move_messages(self._ring, self._state, port, self._assembly)
@@ -84,11 +84,11 @@ class Moves:
         return bool(self._left)
 
     def begin(self, move: Move) -> None:
-        """Move a ring: what was moved into it stands before what is left of those before it."""
+        """Move a ring: its messages stand before the rest of rings that were to be moved before."""
         self._left.insert(0, move)
 
     def step(self, port: ports.Port) -> bool:
-        """Move what there is room for. True: all is moved."""
+        """Move as much as there is room for. True: all is moved."""
         while self._left:
             if not self._left[0].step(port):
                 return False
@@ -124,7 +124,7 @@ class ProducerSession:
 
     @property
     def first_seq(self) -> int:
-        """Sequence of the ring's first message; 0 until the topic's owner has said."""
+        """Sequence of the ring's first message; 0 until the topic's owner has answered."""
         if not self._first_seq and self.epoch:
             self._first_seq = self._word(ring_layout.FIRST_SEQ_AT)
         return self._first_seq
@@ -133,7 +133,7 @@ class ProducerSession:
         return int(ports.word_of(self._ring, at)) if self._ring.size else 0
 
     def detach(self) -> None:
-        """The ring is about to be unmapped; what is known of the session stays."""
+        """The ring is about to be unmapped; the state of the session stays."""
         self.acked_seq = max(self.acked_seq, self.durable_seq)
         self._ring = np.empty(0, dtype=np.uint8)
 
@@ -253,7 +253,7 @@ def messages_in(port: ports.Port) -> int:
 
 
 def of_live_topic(topic: str, options: PublicationOptions) -> ConfigError:
-    """For a producer's name or first sequence where nobody would remember them."""
+    """For a producer's name or first sequence on a live topic, which keeps neither."""
     name = (
         f"producer: {options.producer!r}"
         if options.producer
@@ -280,7 +280,7 @@ class Acked(Protocol):
 def check_ack(publisher: Acked, ack: str) -> bool:
     """Is the disk to be waited for? Raises ConfigError unless ``ack`` can be had of this publisher.
 
-    ``none``, ``engine``: what is published is the engine's as soon as its ring has it.
+    ``none``, ``engine``: a message is the engine's as soon as its ring has it.
     """
     if ack not in ACKS:
         raise reject("ack", ack, f"are {', '.join(ACKS)}")

@@ -1,4 +1,4 @@
-"""Names for `dir` and completion of the client's objects: those that programs use."""
+"""Names that programs use, for `dir` and completion of the client's objects."""
 
 from __future__ import annotations
 

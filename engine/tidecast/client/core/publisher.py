@@ -1,4 +1,4 @@
-"""Publishing, the part that never waits: steps that append, or say that the ring is full.
+"""Publishing, the part that never waits: steps that append, or report a full ring.
 
 The blocking and the asyncio publisher add the waiting. Messages of one thread keep their order,
 whatever mixture of calls it makes; calls from several threads are safe.
@@ -177,11 +177,11 @@ class PublisherCore:
             raise
 
     def _take_port(self, port: ports.Port) -> None:
-        self._port_at[0] = address(port)  # first: the old port lives until nobody finds it here
+        self._port_at[0] = address(port)  # first: the old port lives while others can find it here
         self._port = port
 
     def lose(self) -> None:
-        """The engine is gone. What was not handed over waits for the next one."""
+        """The engine is gone. Messages that are not in the ring wait for the next engine."""
         with self._lock:
             self._lost, self.buffering = True, False
             self._port[ports.P_BUSY] = 1
@@ -207,7 +207,7 @@ class PublisherCore:
     def _resume_live(self) -> None:
         """Open a live publication at the next engine: its session, with all that its ring holds.
 
-        Where that engine cannot continue it, what was not sent is lost, and reported.
+        Where that engine cannot continue it, unsent messages are lost, and reported.
         """
         mapped, ring = self._mapped, self._ring
         ports.finish(self._port)  # its readers here read it to its end, then the next one
@@ -261,7 +261,7 @@ class PublisherCore:
             self._connection.bell.ring()
 
     def _resume_session(self, session: producer.ProducerSession) -> None:
-        """Open the producer's next session; what is not durable moves into its ring."""
+        """Open the producer's next session; messages that are not durable move into its ring."""
         self._moving_to = self.position
         move = producer.Move(self._mapped, self._ring)
         self._open_ring(producer.continued(self.options, session, move.durable))
@@ -270,7 +270,7 @@ class PublisherCore:
         self._finish_move()
 
     def _finish_move(self) -> bool:
-        """Move what there is room for; True: nothing is left to move."""
+        """Move as much as there is room for; True: nothing is left to move."""
         if self._moves:
             port = self._port
             messages, size = int(port[writer.W_MESSAGES]), int(port[writer.W_BYTES])
@@ -287,9 +287,9 @@ class PublisherCore:
             self._refusal = problem
 
     def end(self, problem: TidecastError) -> None:
-        """The engine ends it, and sends what was accepted, unless it is lost.
+        """The engine ends it, and sends the accepted messages, unless it is lost.
 
-        What cannot go anywhere is counted and reported.
+        Messages without an engine are counted and reported.
         """
         left = 0
         if self.producer_session is None and self._lock.acquire(timeout=0.5):
@@ -310,7 +310,7 @@ class PublisherCore:
         self._unsent += messages
 
     def _take_collected(self) -> int:
-        """Forget what was collected; how many messages that were."""
+        """Drop the collected messages; their number."""
         left = len(self._collected) + (0 if self._run is None else self._run.n - self._run.done)
         self._collected, self._run, self.buffering = [], None, False
         return left
@@ -403,7 +403,7 @@ class PublisherCore:
         return Outgoing(payload, meta, flags, receiver, False)
 
     def attempt(self, message: Outgoing) -> bool:
-        """Append a message behind what was collected before it. False: full, or engine lost."""
+        """Append a message behind those collected before it. False: full, or engine lost."""
         status = writer.FULL
         with self._lock:
             if self._flush_collected():
@@ -420,7 +420,7 @@ class PublisherCore:
         return status >= 0 or self._no_room()
 
     def begin_batch(self, messages: Any, optional: Optional, flush: bool) -> tuple[int, list[Run]]:
-        """Append what needs no preparation; how many that were, and the rest as runs."""
+        """Append the items that need no preparation; their number, and the rest as runs."""
         n = 0
         if self._codec is not None and isinstance(messages, (list, tuple)):
             messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
@@ -439,7 +439,7 @@ class PublisherCore:
         )
 
     def attempt_run(self, run: Run, flush: bool) -> bool:
-        """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""
+        """Append a run, as far as there is room; ``run.done`` counts its items. False: not all."""
         status = writer.FULL
         with self._lock:
             if self._flush_collected():
@@ -465,7 +465,7 @@ class PublisherCore:
         return False
 
     def attempt_flush(self, *, seal: bool) -> bool:
-        """Hand over what was collected; with ``seal`` send the open packet. False: full, lost."""
+        """Append collected messages; with ``seal`` send the open packet. False: full, lost."""
         with self._lock:
             done = self._flush_collected()
             if done and seal:
@@ -539,7 +539,7 @@ class PublisherCore:
         return self._port if self._flush_collected() else None
 
     def _flush_collected(self) -> bool:
-        """Append what was collected; the caller holds the lock. False: full, or engine lost."""
+        """Append collected messages; the caller holds the lock. False: full, or engine lost."""
         if self._refusal is not None:
             raise self._refusal
         if self._lost or not self._finish_move():
@@ -571,7 +571,7 @@ class PublisherCore:
             self._connection.flusher.add(self)
 
     def tick(self) -> bool:
-        """The flusher's round: hand over what was collected. False: the burst is over."""
+        """The flusher's round: append collected messages. False: the burst is over."""
         try:
             with self._lock:
                 done = self._flush_collected()
@@ -631,7 +631,7 @@ class PublisherCore:
     def receipt(self) -> producer.Receipt:
         """For the messages published so far: await it, or `Receipt.wait`. Never waits itself.
 
-        Also while the engine is lost, or the ring is full: what waits for room keeps its order.
+        Also while the engine is lost, or the ring is full: messages that wait keep their order.
         Raises ConfigError on a live topic, Closed, Fenced.
         """
         producer.check_ack(self, "durable")
@@ -668,7 +668,7 @@ class PublisherCore:
             self._connection.bell.ring()
 
     def take_dropped(self) -> MessagesDropped | None:
-        """An event for what was dropped since the last one."""
+        """An event for the messages that were dropped since the last event."""
         n = self._dropped - self._dropped_reported
         if n == 0:
             return None
@@ -743,7 +743,7 @@ class PublisherCore:
         return too_large(self.topic, n + meta_n, self.payload_bytes_max, self._ring, self.options)
 
     def detach(self) -> int:
-        """Close the ring and refuse what follows. Returns the messages that found no room."""
+        """Close the ring and refuse further messages. Returns how many found no room."""
         with self._lock:
             if self._refusal is not None:
                 return 0

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 ON_GAP = get_args(OnGap)
 ITERATE_MESSAGES = 512
-"""Messages taken at a time by who iterates over messages."""
+"""Messages that an iteration takes at a time."""
 _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
 MAY_COME_BACK = ("timeout", "restarted", "failed")
@@ -110,14 +110,14 @@ class SubscriptionCore:
         self._ports: Port | None = None
         """Of `_images`, as `kernels.find_ready` takes them. None: to be rebuilt."""
         self._leaving: list[Image] = []
-        """Those whose publications are gone."""
+        """Images whose publications are gone."""
         self._turn = 0
         self._held: Image | None = None
         """The image that was read last: its messages stay in place until the next look."""
         self._rest: tuple[Batch, Iterator[Message]] | None = None
         self._refusal: TidecastError | None = None
         self._end: TidecastError | None = None
-        """Why nothing more comes than what is in the rings."""
+        """The reason why nothing comes behind the messages in the rings."""
         self._targets: dict[int, int] | None = None
         self._past: dict[str, int] = {"missed_wakes": 0}
         self._positions: dict[int, ReadPosition] = {}
@@ -205,8 +205,8 @@ class SubscriptionCore:
         self._incoming.append(event)
 
     def lose(self, reason: str) -> None:
-        """The engine is gone: what is left in the rings can be read, no more comes."""
-        # rings that nobody has looked at yet: the next engine removes their files
+        """The engine is gone: the rest of the rings can be read, and nothing follows."""
+        # rings that were not looked at yet: the next engine removes their files
         self._take_in_all()
         for image in list(self._images):
             self._incoming.append(
@@ -266,7 +266,7 @@ class SubscriptionCore:
         return True
 
     def check(self) -> None:
-        """Raise what is wrong with this subscription, if something is."""
+        """Raise the error of this subscription, if it has one."""
         if self._refusal is not None:
             raise self._refusal
         if not self._opened:
@@ -275,7 +275,7 @@ class SubscriptionCore:
             )
 
     def step(self, limit: int) -> Batch | None:
-        """One look at the rings, in turn: what is there, or None. Raises GapError by policy."""
+        """One look at the rings, in turn: a batch, or None. Raises GapError by policy."""
         with self.reading:
             if self._rest is not None:
                 rest = self.take_rest(limit)
@@ -317,7 +317,7 @@ class SubscriptionCore:
             return self.step_copies(limit) if self._leaving and self._drop_finished() else None
 
     def _look(self) -> None:
-        """See what came and went. Raises GapError by policy."""
+        """Take in new images, and drop images that ended. Raises GapError by policy."""
         self._connection.pump()
         self._take_in_all()
         while self._missed:
@@ -429,7 +429,7 @@ class SubscriptionCore:
     def arm(self, batch: Batch | None = None) -> int | None:
         """Prepare to sleep: the doorbell's word to wait on, or None when there is something.
 
-        With ``batch``, what it holds stays held.
+        With ``batch``, its slots stay held.
         """
         with self.reading:
             word = self._connection.bell.word
@@ -446,7 +446,7 @@ class SubscriptionCore:
             return None if ports.arm_ports(self._table(), keep) else word
 
     def look_unrung(self) -> None:
-        """Nobody rang while this slept. The writer failed to: count it."""
+        """The doorbell did not ring during a sleep. If the writer failed to ring it: count it."""
         with self.reading:
             if any(image.has_more() for image in self._images):
                 self._past["missed_wakes"] += 1
@@ -584,7 +584,7 @@ class SubscriptionCore:
             self._connection.release_image(image.subscription_id, image.image_id)
 
     def _start_drain(self) -> None:
-        """From now on only what is in the rings already is wanted."""
+        """From now on take only the messages that are in the rings already."""
         with self.reading:
             if self._targets is None:
                 self._connection.pump()
@@ -595,7 +595,7 @@ class SubscriptionCore:
         if self._targets is None:
             self._targets = {id(image): image.newest() for image in self._images}
 
-    # --- what a user may ask ----------------------------------------------------------------------
+    # --- status for users -------------------------------------------------------------------------
 
     def _poll(self, max_messages: int) -> Batch:
         self.check()
@@ -608,7 +608,7 @@ class SubscriptionCore:
     def lag(self) -> int:
         """Packets that have arrived and are not read yet, over all publications."""
         with self.reading:
-            if self._opened:  # publications that nobody has looked at yet count too
+            if self._opened:  # publications that were not looked at yet count, too
                 self._connection.pump()
                 self._take_in_all()
             return sum(image.behind() for image in self._images)
@@ -624,7 +624,7 @@ class SubscriptionCore:
             ]
 
     def stats(self) -> dict[str, int]:
-        """Counts over all publications, those that are gone included.
+        """Counts over all publications, also of publications that are gone.
 
         ``missed_wakes``: sleeps that ended by their time-out although a message had come.
         """

@@ -1,4 +1,4 @@
-"""A connection where it waits: for events, for what is unsent, for its publishers to close."""
+"""A connection where it waits: for events, for unsent packets, for its publishers to close."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ConnectionFlows(
 ):
     """Common to blocking and asyncio connections: opening, and the flows that the shells run.
 
-    ``OpenedT``: what `consumer` returns, a consumer or something to await.
+    ``OpenedT``: the result of `consumer`, a consumer or an awaitable.
     """
 
     driver: BlockingDriver | LoopDriver
@@ -74,13 +74,13 @@ class ConnectionFlows(
         """Open a publication of ``topic``. Raises NotFound, ConfigError, SharedMemoryError.
 
         Asks the node and waits for its answer, in the asyncio client too: about a millisecond.
-        ``on_full`` (None: as the topic says): ``block`` waits for room, ``error`` raises
+        ``on_full`` (None: the setting of the topic): ``block`` waits for room, ``error`` raises
         BackPressure or RateLimited, ``drop`` counts and reports by a MessagesDropped event.
-        ``linger_us``: how long a packet may wait for more messages. ``buffer=True``: calls in
-        quick succession are collected and handed over together. Durable topics: ``producer`` names
-        the session, a newer one of that name fences this; ``first_seq``: sequence of the first
-        message, so that what is repeated is dropped (None: behind the last one known). Raises also
-        SequenceGap.
+        ``linger_us``: how long a packet may wait for more messages. ``buffer=True``: calls in quick
+        succession are collected and handed over together. Durable topics: ``producer`` names the
+        session, a newer session of that name fences this; ``first_seq``: sequence of the first
+        message, so that repeated messages are dropped (None: behind the last known message). Raises
+        also SequenceGap.
         """
         self.check()
         options = self._options(
@@ -233,7 +233,7 @@ class ConnectionFlows(
             yield from publisher.flush_flow(timeout)
 
     def drain_flow(self, timeout: float | None = 30.0) -> Flow[None]:
-        """Send what was published, wait for handlers of what has arrived, then close.
+        """Send all published messages, wait for handlers of arrived messages, then close.
 
         Raises Timeout, and closes all the same.
         """
@@ -253,7 +253,7 @@ class ConnectionFlows(
             yield from self.close_flow()
 
     def close_flow(self) -> Flow[None]:
-        """Close publishers (what was collected is handed over) and subscriptions. Idempotent."""
+        """Close publishers (collected messages go to their rings) and subscriptions. Idempotent."""
         if self.status == CLOSED or os.getpid() != self._pid:
             return
         problem: TidecastError | None = None

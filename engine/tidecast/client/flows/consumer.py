@@ -90,21 +90,21 @@ class ConsumerFlows(ConsumerCore):
     def drain_flow(self, timeout: float | None = None) -> Flow[None]:
         """Hand out nothing more and wait for the handlers that have begun. Raises Timeout.
 
-        Messages that no handler has begun go to other members when this one is closed, or are
-        given back at once.
+        Messages that no handler has begun go to other members when this member is closed, or
+        are given back at once.
         """
         self.stop_handing_out()
         yield from await_handlers(self, timeout)
 
     def close_flow(self) -> Flow[None]:
-        """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
+        """Leave; outstanding records go to other members, or come again later. Idempotent."""
         if (yield Ask(self._shut)) and not self._connection.closed:
             self._connection.bell.ring()
 
     # --- control ----------------------------------------------------------------------------------
 
     def pause_flow(self) -> Flow[None]:
-        """Pause the subscription, for all its members; what was fetched is kept."""
+        """Pause the subscription, for all its members; fetched records are kept."""
         yield Ask(partial(self._control, "pause"))
 
     def resume_flow(self) -> Flow[None]:
@@ -114,10 +114,11 @@ class ConsumerFlows(ConsumerCore):
     def seek_flow(
         self, start: Start | StartWord, *, dry_run: bool = False
     ) -> Flow[list[dict[str, Any]]]:
-        """Move the subscription, for all its members; what is outstanding is forgotten.
+        """Move the subscription, for all its members; outstanding records are forgotten.
 
-        What is on its way to members is taken back, as is what `run` keeps for handlers that have
-        not begun. Only what a handler or a loop has in hands continues: its acks count for nothing.
+        Records on their way to members are taken back, and so are records that `run` keeps for
+        handlers. A handler or a loop continues with the records that it has: their acks are
+        ignored.
 
         Returns one mapping a queue: topic, queue, before, after, records (that are passed over, or
         come again: below 0), forgotten (they were outstanding). ``dry_run``: only that.
@@ -136,13 +137,13 @@ class ConsumerFlows(ConsumerCore):
         after: list[list[int]] | None = None,
         to: str | None = None,
     ) -> Flow[dict[str, Any]]:
-        """Deliver dead letters of this subscription again, each once; ``dry_run``: say which.
+        """Deliver dead letters of this subscription again, each once; ``dry_run``: list them.
 
-        ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which
-        this filter holds, as in ``headers["dead-attempts"] > 3 and size < 1000``, of what lies in
-        the dead-letter topic (its ``timestamp``: when it was given up). At most ``limit``, 1 to
-        10,000; ``after``: what the page before called ``next`` (None: nothing is left).
-        ``to``: publish them to this durable topic instead. Raises ConfigError, NotFound.
+        ``reason``: letters whose reason holds this text; ``key``: letters of this key; ``where``:
+        letters for which this filter holds, as in ``headers["dead-attempts"] > 3 and size < 1000``
+        (``timestamp``: the time at which the subscription gave the record up). At most ``limit``, 1
+        to 10,000; ``after``: ``next`` of the page before (None: no more are there). ``to``: publish
+        them to this durable topic instead. Raises ConfigError, NotFound.
         """
         arguments = {
             "dry_run": dry_run,

@@ -63,7 +63,7 @@ class PublisherFlows(PublisherCore):
     ) -> Flow[Any] | None:
         """Publish one message; None: done without waiting.
 
-        The shells append what is collected themselves, as long as there is room for it.
+        The shells append collected messages themselves, as long as there is room for them.
         """
         if ack is not None and check_ack(self, ack):
             begin = partial(
@@ -165,12 +165,11 @@ class PublisherFlows(PublisherCore):
         from any library (PyCapsule interface): binary or string, of any width, as views, with a
         dictionary; a frame has the columns ``payload`` (or ``value``), ``key``, ``headers``,
         ``timestamp``, ``deliver_at``. ``keys``: bytes or text of each message, None where it has
-        none; a single one is the key of all. ``headers``: a map for each message; or a map of
+        none; a single value is the key of all. ``headers``: a map for each message; or a map of
         names to values or columns; or an Arrow map, struct, or binary of MessagePack.
         ``timestamps``: ns since 1970 of each; True: now. ``deliver_at``: delivery times (ns since
-        1970) of each, or one of all (also a datetime); ``deliver_in``: seconds from now, of all;
-        only on durable topics.
-        Columns are sequences, NumPy or Arrow arrays.
+        1970) of each, or a single time of all (also a datetime); ``deliver_in``: seconds from now,
+        of all; only on durable topics. Columns are sequences, NumPy or Arrow arrays.
 
         Returns the outcome: ``refused`` items are left out (null, too large, a key too long),
         ``error`` ended the batch (no room). Other publishers' messages may come between.
@@ -219,7 +218,7 @@ class PublisherFlows(PublisherCore):
     def _append_runs(
         self, appended: int, runs: list[Run], flush: bool, timeout: float | None
     ) -> Flow[BatchResult]:
-        """Append what `begin_batch` has left."""
+        """Append the runs that `begin_batch` returned."""
         requested, first = appended + sum(run.n for run in runs), appended
         refused: list[Refused] = []
         error: TidecastError | None = None
@@ -272,17 +271,17 @@ class PublisherFlows(PublisherCore):
     # --- to the ring, to the disk, to the end -----------------------------------------------------
 
     def flush_to_ring_flow(self, timeout: float | None = None) -> Flow[None]:
-        """Put what was collected into the ring. Raises Timeout, Closed."""
+        """Put collected messages into the ring. Raises Timeout, Closed."""
         yield from self._until(partial(self.attempt_flush, seal=False), timeout)
 
     def flush_flow(self, timeout: float | None = None) -> Flow[None]:
-        """Hand over what was collected and send the open packet. Raises Timeout, Closed."""
+        """Append collected messages, and send the open packet. Raises Timeout, Closed."""
         yield from self._until(partial(self.attempt_flush, seal=True), timeout)
         if self._connection.link.inline:
             self._connection.link.work()
 
     def close_flow(self, timeout: float | None = CLOSE_TIMEOUT_S) -> Flow[None]:
-        """Hand over what was collected, then end the publication. Idempotent.
+        """Put collected messages into the ring, then end the publication. Idempotent.
 
         Raises BackPressure when messages found no room within ``timeout`` seconds.
         """
@@ -335,7 +334,7 @@ class PublisherFlows(PublisherCore):
     # --- waiting for room -------------------------------------------------------------------------
 
     def _room(self, attempt: Callable[[], bool], timeout: float | None) -> Flow[bool]:
-        """Repeat ``attempt`` as ``on_full`` says. True: done; False: drop it."""
+        """Repeat ``attempt`` by the rule of ``on_full``. True: done; False: drop it."""
         link = self._connection.link
         if link.inline and link.work() > 0 and attempt():
             return True

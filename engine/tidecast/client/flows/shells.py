@@ -1,6 +1,6 @@
 """Methods of the two shells that are flows: `waits` for the blocking client, `awaits` for asyncio.
 
-The flow is the one definition: its parameters, types and docstring are those of both methods, for
+The flow is the only definition: both methods have its parameters, types and docstring, for
 readers, for `help` and for type checkers. Methods that are hot, or that iterate, stay by hand.
 """
 
@@ -21,7 +21,7 @@ _FLOW = re.compile(r"(?:Flow|Begun)\[(.*)\]")
 
 
 def waits(flow: Callable[Concatenate[S, P], Begun[T]]) -> Callable[Concatenate[S, P], T]:
-    """A method that runs the flow of this name to its end; one that is done gives its result."""
+    """A method that runs the flow of this name to its end, unless it is done; the result."""
     name = flow.__name__
 
     @functools.wraps(flow)

@@ -91,7 +91,7 @@ class BlockingDriver:
         self._bell = bell
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; its result. Raises what it raises."""
+        """Run a flow to its end; its result. Raises the errors of the flow."""
         step, ended = _advance(flow, None)
         while ended is None:
             try:
@@ -116,7 +116,7 @@ class BlockingDriver:
 
 
 class Blocking:
-    """Base of what a blocking connection opens."""
+    """Base of the objects that a blocking connection opens."""
 
     _connection: Any
 
@@ -133,7 +133,7 @@ class LoopDriver:
         self._waker: LoopWaker | None = None
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end; its result. Raises what it raises."""
+        """Run a flow to its end; its result. Raises the errors of the flow."""
         step, ended = _advance(flow, None)
         while ended is None:
             try:
@@ -179,7 +179,7 @@ class LoopDriver:
 
 
 class OnLoop:
-    """Base of what an asyncio connection opens."""
+    """Base of the objects that an asyncio connection opens."""
 
     _connection: Any
 

@@ -16,7 +16,7 @@ from tidecast.errors import Timeout
 
 
 class SubscriptionFlows(SubscriptionCore):
-    """The flows of one subscription; the shells document what they do."""
+    """The flows of one subscription; the shells document them."""
 
     def poll(self, max_messages: int = 256) -> Batch:
         """The messages that are there, up to ``max_messages``; or an empty batch. Never waits.
@@ -44,7 +44,7 @@ class SubscriptionFlows(SubscriptionCore):
     def idle_flow(
         self, deadline: Deadline, pace: InlinePace, batch: Batch | None = None
     ) -> Flow[None]:
-        """Wait for something to read; what ``batch`` holds stays held."""
+        """Wait for a message; the slots of ``batch`` stay held."""
         arm = partial(self.arm, batch)
         if not (yield from idle(self._connection, arm, deadline, pace)) and batch is None:
             self.look_unrung()
@@ -99,7 +99,7 @@ class SubscriptionFlows(SubscriptionCore):
         return handler.done
 
     def drain_flow(self, timeout: float | None = None) -> Flow[None]:
-        """Take nothing new: iteration ends behind what is in the rings; then waits for handlers.
+        """Take nothing new: iteration ends behind the messages in the rings. Wait for handlers.
 
         Raises Timeout when handlers run on for longer than ``timeout`` seconds.
         """
@@ -122,7 +122,7 @@ class HandlerProgress(Protocol):
         """It handles no more."""
 
     def step(self) -> bool:
-        """Handle what is there. False: nothing was."""
+        """Handle the messages that are there. False: there were none."""
 
 
 class Handled(Protocol):

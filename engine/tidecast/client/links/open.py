@@ -137,7 +137,7 @@ def _refuse(options: dict[str, Any], scheme: str) -> None:
 def load_kernels(names: str) -> None:
     """Compile kernels of the client that are not cached yet, in processes of their own.
 
-    ``names``: those of `tidecast.agents.warmup`. Call it in no event loop: a first call of a kernel
+    ``names``: as in `tidecast.agents.warmup`. Call it in no event loop: a first call of a kernel
     there would compile it in the loop.
     """
     _load(*_WARM_UP)(names=_load(_WARM_UP[0], names))

@@ -71,11 +71,11 @@ class SocketLink(EngineSession, Link):
         return granted
 
     def begin_publication(self, publication_id: int) -> None:
-        """A continued publication's ring holds what the old one held."""
+        """A continued publication's ring holds the messages of the old ring."""
         self.ask(frames.BeginPublication(publication_id=publication_id))
 
     def close_publication(self, publication_id: int) -> None:
-        """Give the publication up; the node sends what is left, then removes it."""
+        """Give the publication up; the node sends the rest, then removes it."""
         self.ask(frames.ClosePublication(publication_id=publication_id))
 
     def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
@@ -94,7 +94,7 @@ class SocketLink(EngineSession, Link):
         self.ask(frames.ReleaseImage(subscription_id=subscription_id, image_id=image_id))
 
     def sync(self) -> None:
-        """Wait for the events of what happened before."""
+        """Wait for all events that the engine reported before."""
         self.ask(frames.Sync())
 
     def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
@@ -105,7 +105,7 @@ class SocketLink(EngineSession, Link):
         return granted
 
     def close_consumer(self, consumer_id: int) -> None:
-        """Leave; what is outstanding goes to other members."""
+        """Leave; outstanding records go to other members."""
         self.ask(frames.CloseConsumer(consumer_id=consumer_id))
 
     def administer(self, action: str, arguments: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """A session with an engine process over its unix socket: questions, answers, pushed events.
 
-`SocketLink` adds what publishing and subscribing need; `EngineControl` what administration does.
+`SocketLink` adds publishing and subscribing; `EngineControl` adds administration.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Wire:
         self.sock = sock
         self.lost: str | None = None
         self.serves = False
-        """It is the connection of its session, and not one that was tried or given up."""
+        """It is the connection of its session, and not an attempt that failed or was given up."""
         self._session = weakref.ref(session)
         self._sending = threading.Lock()
         self._calls = Calls("the engine")
@@ -63,9 +63,9 @@ class _Wire:
         self._send(frames.frame(Request(0, body)))  # type: ignore[arg-type]
 
     def ask(self, body: Body, timeout_s: float) -> Any:
-        """Send and wait. Raises what the engine raised, ConfigError, ConnectionLost, Timeout.
+        """Send and wait. Raises the engine's error, ConfigError, ConnectionLost, Timeout.
 
-        What it opens after the time is closed again.
+        An object that the engine opens after the time-out is closed again.
         """
         _check_types(body)
 
@@ -96,7 +96,7 @@ class _Wire:
             return True
 
     def abandon(self) -> None:
-        """Tell the engine that nobody is here any more; the reader thread ends by itself."""
+        """Shut the socket down: the engine ends the session, the reader thread ends by itself."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -129,7 +129,7 @@ class _Wire:
 
 
 def _check_types(body: Body) -> None:
-    """Raise ConfigError for what the engine could not read: it would end the session."""
+    """Raise ConfigError for a request that the engine could not read: it would end the session."""
     try:
         frames.decode_request(msgspec.msgpack.encode(Request(0, body)))  # type: ignore[arg-type]
     except (msgspec.DecodeError, TypeError, OverflowError) as problem:
@@ -244,7 +244,7 @@ class EngineSession:
         return not self._closed and self._wire.lost is None and not self._wire.hung_up()
 
     def ask(self, body: Body, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """One question. Raises what the engine raised, ConnectionLost, Timeout, Closed."""
+        """Ask one question. Raises the engine's error, ConnectionLost, Timeout, Closed."""
         self._check()
         return self._wire.ask(body, timeout_s)
 

@@ -19,7 +19,7 @@ CHUNK_RECORDS = 1000
 
 
 class Records(Public, ReadCore):
-    """`tidecast.sync.Records` with ``async for``. The ranges are fixed when the first one is read.
+    """`tidecast.sync.Records` with ``async for``. The ranges are fixed when the first is read.
 
     Made by `Connection.read`. No subscription is made, and nothing is acked.
     """
@@ -47,7 +47,7 @@ class Records(Public, ReadCore):
         return await asyncio.to_thread(table_of, found, self, headers=headers)
 
     async def last_by_key(self) -> dict[bytes | None, LogRecord]:
-        """The last record of each key, of those that are read. Reads all of them."""
+        """The last record of each key among the records of the read. Reads all of them."""
         found: dict[bytes | None, LogRecord] = {}
         async for batch in self.batches():
             found |= last_of((batch,))
@@ -85,7 +85,7 @@ class _Source:
         return list(islice(self._items, n))
 
     def close(self) -> None:
-        """Close the logs in a thread, behind what is read there. Nobody waits for it."""
+        """Close the logs in a thread, behind its reads. The caller does not wait for it."""
         loop, reading = asyncio.get_running_loop(), self._reading
 
         def end(future: asyncio.Future[Any] | None = None) -> None:

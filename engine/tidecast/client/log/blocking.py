@@ -48,5 +48,5 @@ class Records(Public, ReadCore):
         return table_of(self.batches(), self, headers=headers)
 
     def last_by_key(self) -> dict[bytes | None, LogRecord]:
-        """The last record of each key, of those that are read. Reads all of them."""
+        """The last record of each key among the records of the read. Reads all of them."""
         return last_of(self.batches())

@@ -66,9 +66,10 @@ class ReadCore:
         return {each.queue: (each.start, each.end) for each in self._ranges or ()}
 
     def plan(self) -> tuple[QueueRange, ...]:
-        """Fix what is read; may take long. Raises NotFound, ConfigError, AuthError, StorageError.
+        """Fix the ranges of the read; may take long.
 
-        What this client published before, and the engine has stored, is covered.
+        They cover messages that this client published before and that the engine has stored. Raises
+        NotFound, ConfigError, AuthError, StorageError.
         """
         if self._ranges is None:
             with closing(self._open()) as logs:
@@ -147,7 +148,7 @@ class ReadCore:
                 return first, TIME_END_NS
         return end, TIME_END_NS
 
-    # --- what comes -------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def batches_of(self, logs: Logs, limit: int | None = None) -> Iterator[LogBatch]:
         """Batches of one queue after the other. Raises CorruptLog, ConnectionLost, AuthError."""
@@ -183,7 +184,7 @@ class ReadCore:
 
 
 def table_of(batches: Iterable[LogBatch], read: ReadCore, **options: Any) -> Any:
-    """An Arrow table of batches; without any, one of no rows."""
+    """An Arrow table of batches; without any batch, a table without rows."""
     import pyarrow as pa
 
     found = [each.to_record_batch(**options) for each in batches]

@@ -95,7 +95,7 @@ class RemoteLogs(Logs):
 
     def blocks(self, asked: QueueRange, side_by_side: int = 1) -> Blocks:
         """See `Logs`. Raises Conflict: too many readers at the gateway."""
-        del side_by_side  # the gateway sends what the reader's credit allows
+        del side_by_side  # the gateway sends as much as the reader's credit allows
         if not self._free:
             self._free.append(LogClient(self._server, self._token))
             self._readers += self._free

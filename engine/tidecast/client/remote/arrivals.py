@@ -1,7 +1,7 @@
 """Arrivals at a remote client: subscriptions, their images, and the rings these are put into.
 
 The link's reader calls `opened`, `delivered` and `reported` as frames come; its pump calls `drain`,
-which puts what found no room, and `credits`, which says what may be asked for again.
+which puts messages that found no room, and `credits`, which grants further messages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Subscribed:
         """By session, where images ended whose publishers may come back."""
         self.credit_due = 0
         self.again = False
-        """It was opened again: images may begin behind what was missed."""
+        """It was opened again: images may begin behind missed messages."""
         self.since_s = self._now_s()
         """Since this time it knows the place of every session that it has read."""
         self.subscriber_id = 0
@@ -65,7 +65,7 @@ class Subscribed:
 
     @property
     def resumes(self) -> bool:
-        """It asks for what it missed. Replies and announcements are for those who are there."""
+        """It asks for missed messages. Missed replies and announcements are of no use."""
         return not is_internal(self.pattern)
 
     def disconnect(self) -> None:
@@ -116,7 +116,7 @@ class Subscribed:
         self.leaving = [each for each in self.leaving if each is not incoming]
 
     def opening(self, question: int, *, gateway_resumes: bool) -> frames.OpenSubscription:
-        """The question for it; to a gateway of before without what it does not know."""
+        """The request that opens it; an older gateway gets only the fields that it knows."""
         options, places = self.options, self.asked if gateway_resumes else {}
         if self.again and self.resumes and gateway_resumes:
             age_s = min(self._now_s() - self.since_s, AGE_S_MAX)
@@ -150,7 +150,7 @@ class Arrivals:
         self._rings: dict[tuple[int, int], Incoming] = {}
         """By the image's id that the subscription knows, also of rings that only wait to end."""
         self._old: dict[tuple[int, int], MappedFile] = {}
-        """Rings that were replaced by larger ones and are not read to their end yet."""
+        """Rings that were replaced by larger rings and are not read to their end yet."""
         self._resumes = False
 
     def greeted(self, *, resumes: bool) -> None:
@@ -202,8 +202,8 @@ class Arrivals:
     def reopened(self, each: Subscribed) -> None:
         """Open again: its publishers have RETURN_S to be heard by the gateway's engine.
 
-        Also where the gateway resumes nothing: what was missed is one gap then, up to where the
-        image begins. Replies and announcements end at once: requesters wait for them.
+        Also where the gateway resumes nothing: missed messages are one gap then, up to the begin of
+        the image. Replies and announcements end at once: requesters wait for them.
         """
         if each.resumes:
             with self._lock:
@@ -212,12 +212,12 @@ class Arrivals:
             self._end_stale(each, "reconnect")
 
     def _end_stale(self, each: Subscribed, reason: str) -> None:
-        """Images that are gone end with a gap, as nobody knows what they sent last."""
+        """Images that are gone end with a gap, because their last messages are unknown."""
         with self._lock:
             stale, each.stale = each.stale, {}
         for incoming in stale.values():
             seq = incoming.position[0]
-            incoming.pass_gap(seq + 1)  # if it comes back, the gap behind this one is another
+            incoming.pass_gap(seq + 1)  # if it comes back, the next gap is another gap
             self._put(
                 each,
                 incoming,
@@ -306,7 +306,7 @@ class Arrivals:
             self._ring_pump()
 
     def _drain(self, each: Subscribed, incoming: Incoming) -> int:
-        """Put what waits into the ring, as far as there is room. The bytes that went in."""
+        """Put waiting messages into the ring, as far as there is room; their bytes."""
         with incoming.lock:
             n_bytes, larger = incoming.put()
             while larger:
@@ -365,7 +365,7 @@ class Arrivals:
         return any(incoming.waiting for _, incoming in self._each())
 
     def drain(self) -> int:
-        """Put what waits, as far as there is room. The bytes that went in."""
+        """Put waiting messages into all rings, as far as there is room; their bytes."""
         now_s = self._now_s()
         for each in list(self._subscribed.values()):
             if each.stale and now_s > each.stale_until_s:

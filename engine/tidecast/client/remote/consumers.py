@@ -7,7 +7,7 @@ that of local clients, and its credit too: no more is on its way than the ring t
 
 A member outlives a broken connection for a few seconds. When it comes back in time, deliveries
 and acks resume where they were. Else the link joins the subscription again; the consumer resumes
-in a new file: what it had and did not settle comes again.
+in a new file: records that it had and did not ack come again.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class ReplicaRing:
         self.answered.set()
 
     def close(self) -> None:
-        """Free the file; who still reads it keeps it until then."""
+        """Free the file; a reader that still maps it keeps it."""
         self.pause()
         self.file.mapped.unlink()
 
@@ -201,7 +201,7 @@ class RemoteConsumers:
         pack_into("<q", self._wakes.array, member_layout.WAKE_BELL_AT, home.pump_line)
 
     def open(self, number: int, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
-        """Join a subscription. Raises what the gateway raised, ConnectionLost, Timeout."""
+        """Join a subscription. Raises the gateway's error, ConnectionLost, Timeout."""
         replica = ReplicaRing(number, pattern, name, options)
         return self._opened(replica, self._ask(replica.opening, frames.ConsumerOpened))
 
@@ -223,7 +223,7 @@ class RemoteConsumers:
         return replica.grant(self._wakes.path)
 
     def resume(self, replica: ReplicaRing) -> None:
-        """Ask for deliveries behind those that are here; a member that is gone is recreated."""
+        """Ask for the deliveries that follow; a member that is gone is recreated."""
 
         def answered(answer: Any) -> None:
             if isinstance(answer, TidecastError):
@@ -279,7 +279,7 @@ class RemoteConsumers:
         return self.replicas[number].grant(self._wakes.path)
 
     def received(self, frame: frames.Delivered | frames.TakenBack, body: memoryview) -> None:
-        """Deliveries came, or some are for nobody any more. Raises BadFrame."""
+        """Deliveries came, or the gateway takes some back. Raises BadFrame."""
         replica = self.replicas.get(frame.number)
         if replica is None:
             return

@@ -87,7 +87,7 @@ def open_socket(where: str, token: str, *, tls: bool, path: str = frames.PATH) -
     except ssl.SSLError as problem:
         raise EngineNotRunning(f"{where}: {_of_tls(where, problem)}") from None
     except (OSError, WebSocketException, EOFError) as problem:
-        # ConnectionClosed too: a peer that goes during the handshake is one that is not there.
+        # ConnectionClosed too: a peer that closes during the handshake counts as absent.
         tls_there = "" if tls else f", or use tidecast+tls://{where} if it speaks TLS"
         raise EngineNotRunning(
             f"no gateway at {where} ({problem}): start an engine with "

@@ -68,7 +68,7 @@ AHEAD_BYTES_MAX = 256 << 10
 
 
 class BadFrame(ValueError):
-    """A frame is not what the protocol allows. Says what, where and the limit."""
+    """A frame breaks the protocol. Its text names field, place and limit."""
 
 
 # --- from the client ----------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Credit(Frame, frozen=True, kw_only=True):
 class OpenConsumer(Frame, frozen=True, kw_only=True):
     """Join a durable subscription, or make it. ``number``: the client's.
 
-    Deliveries begin when the client has said `ResumeConsumer`.
+    Deliveries begin when the client has sent `ResumeConsumer`.
     """
 
     id: int
@@ -342,7 +342,7 @@ class GapReported(Frame, frozen=True, kw_only=True, tag="GapTold"):
 
 
 class Deliver(Frame, frozen=True, kw_only=True):
-    """Messages of an image; behind them, packet ``seq``, offset ``at`` is next (-1: not said).
+    """Messages of an image; behind them, packet ``seq``, offset ``at`` is next (-1: unknown).
 
     ``ahead``: on unordered topics a bit for each packet from ``seq`` on, set where it was read.
     """
@@ -530,7 +530,7 @@ class Block:
         return int(self.lengths.max())
 
     def put(self, port: ports.Port, receiver: int = 0) -> int:
-        """Append what is left of it: 0 when all is in, else as `append_batch` says."""
+        """Append the rest of it: 0 when all is in, else as `append_batch`."""
         if self.flags.size:
             return int(
                 remote_kernels.put_block(
@@ -563,7 +563,7 @@ FULL, TOO_LARGE = writer.FULL, writer.TOO_LARGE
 
 
 def lead_bytes(n: int, *, mixed: bool) -> int:
-    """Bytes of a body before its ``n`` messages: their lengths, and what `Block` needs besides."""
+    """Bytes of a body before its ``n`` messages: their lengths, and flags of `Block`."""
     return n * (9 if mixed else 4)
 
 

@@ -1,10 +1,10 @@
 """`RemoteLink`: a `Link` to a gateway on another host, over a websocket. See docs/GATEWAY.md.
 
-The client's rings lie in this process, so publishers and subscriptions are those of local clients.
-Two threads move what is in them: the *reader* takes frames from the gateway and writes the rings
-that subscriptions read; the *pump* ships what publishers wrote, returns credit, and puts what found
-no room. When the connection breaks, both run on: the reader connects again and resumes the session;
-what was published meanwhile waits in the rings.
+The client's rings are in this process, so publishers and subscriptions work as in local clients.
+Two threads move messages: the *reader* takes frames from the gateway and writes the rings that
+subscriptions read; the *pump* ships messages of publishers, returns credit, and puts messages that
+found no room. When the connection breaks, both continue: the reader connects again and resumes the
+session; messages that were published meanwhile wait in the rings.
 """
 
 from __future__ import annotations
@@ -167,9 +167,9 @@ class RemoteLink(Link):
     def _ask(
         self, make: Callable[[int], Frame], kind: Any, undo: Callable[[], Frame] | None = None
     ) -> Any:
-        """``make(id)`` is the question. Raises what the gateway raised, ConnectionLost, Timeout.
+        """``make(id)`` is the question. Raises the gateway's error, ConnectionLost, Timeout.
 
-        ``undo``: what to send if the answer comes too late.
+        ``undo``: a frame to send if the answer comes too late.
         """
         self._check()
         late = None if undo is None else lambda _: self._send(frames.encode(undo()))
@@ -202,7 +202,7 @@ class RemoteLink(Link):
         return threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """A thread that dies takes the connection along: nobody waits for it in vain."""
+        """A thread that dies closes the connection, so that no call waits for it in vain."""
         try:
             work()
         except BaseException as problem:
@@ -253,7 +253,7 @@ class RemoteLink(Link):
         return False
 
     def _give_up(self, problem: TidecastError) -> None:
-        """Never connect again: what publishers hold cannot go anywhere."""
+        """Never connect again: publishers cannot send the messages that they hold."""
         self.refusal = problem
         with self._lock:
             self.consumers.pause()
@@ -300,7 +300,7 @@ class RemoteLink(Link):
         ports.ring_line(self.bells, self._home.pump_line)
 
     def _opening_again(self, out: OutgoingRing) -> frames.OpenPublication:
-        """The gateway has forgotten a publication: open it, beginning with what is unconfirmed."""
+        """The gateway has forgotten a publication: open it, from the first unconfirmed batch on."""
 
         def opened(answer: Any) -> None:
             if not isinstance(answer, TidecastError):
@@ -323,7 +323,7 @@ class RemoteLink(Link):
     def _when_reopened(
         self, each: Subscribed, outstanding: set[int], back: GatewayBack
     ) -> Callable[[Any], None]:
-        """The gateway is back when all subscriptions are: what is published then arrives."""
+        """The gateway is back when all subscriptions are: messages published then arrive."""
 
         def opened(answer: Any) -> None:
             if isinstance(answer, ConnectionLost):
@@ -353,7 +353,7 @@ class RemoteLink(Link):
                     out.accepted(frame.batch)
                     ports.ring_line(self.bells, self._home.pump_line)
             case Reply():
-                # Without the lock: who sends holds it, and may wait for the gateway to read.
+                # Without the lock: a sender holds it, and may wait for the gateway to read.
                 self._calls.answer(frame)
             case Working():
                 self._calls.hear(frame)
@@ -382,16 +382,16 @@ class RemoteLink(Link):
                 self._failed(frame)
 
     def _failed(self, frame: frames.Ended) -> None:
-        """The node took a topic away, say."""
+        """The node ended it, for example because its topic was deleted."""
         if not frame.publication:
             self.arrivals.failed(frame.number, frame.failure)
         elif (out := self._out.get(frame.number)) is not None:
             self._fail(out, error_of(frame.failure), engine_lives=True)
 
     def _fail(self, out: OutgoingRing, problem: BaseException, *, engine_lives: bool) -> None:
-        """The messages that a publisher still has cannot go anywhere.
+        """A publisher cannot send the messages that it still has.
 
-        ``engine_lives``: the one that accepted the rest sends it.
+        ``engine_lives``: the engine that accepted the others sends them.
         """
         code = problem.code if isinstance(problem, TidecastError) else "error"
         if code == Fenced.code:
@@ -406,7 +406,7 @@ class RemoteLink(Link):
         )
 
     def _report_lost(self, out: OutgoingRing, *, engine_lives: bool) -> None:
-        """Report what a publisher holds that nobody will send; the caller holds the lock."""
+        """Report the messages of a publisher that stay unsent; the caller holds the lock."""
         messages, n_bytes = out.give_up(engine_lives=engine_lives)
         about: Any = {"topic": out.topic, "session": out.session, "messages": messages}
         if messages:
@@ -444,7 +444,7 @@ class RemoteLink(Link):
                 ports.wait_line(self.bells, line, seen, int(pause_s * 1e9), scratch)
 
     def _round(self) -> int:
-        """Ship what may be shipped, once around. How much was done."""
+        """Ship as much as credit and room allow, once around; the amount of work."""
         did = self.arrivals.drain()
         if not self.connected:
             for out in list(self._out.values()):
@@ -469,7 +469,7 @@ class RemoteLink(Link):
             self._send_acks(replica)
 
     def _send_acks(self, replica: ReplicaRing) -> int:
-        """Tell the gateway what a consumer took and settled."""
+        """Send the acks of a consumer, and how far it took deliveries."""
         with self._lock:
             socket = self._socket
             data = replica.next_frame() if socket is not None else None
@@ -523,7 +523,8 @@ class RemoteLink(Link):
     def close_publication(self, publication_id: int) -> None:
         """See `Link`. Waits until the gateway has all of it. Raises Timeout when it does not.
 
-        Two threads may close one publication: its user's, and the one that gives back what ended.
+        Two threads may close one publication: its user's, and the thread that releases ended
+        publications.
         """
         with self._lock:
             out = self._out.get(publication_id)
@@ -632,13 +633,13 @@ class RemoteLink(Link):
         return int(self._ask(lambda number: frames.NodeIdOf(id=number, node=name), int))
 
     def stats(self) -> dict[str, Any]:
-        """See `Link`; under ``gateway`` what it counts of this session."""
+        """See `Link`; under ``gateway`` its counts of this session."""
         found: dict[str, Any] = self._ask(lambda number: frames.Stats(id=number), dict[str, Any])
         found["gateway"]["events_missed"] = self._events_missed
         return found
 
     def close(self) -> None:
-        """See `Link`. Publications are closed before; what was not confirmed is lost."""
+        """See `Link`. Publications are closed before; unconfirmed messages are lost."""
         if self._closing.is_set():
             return
         self._closing.set()

@@ -107,7 +107,7 @@ class LogClient:
         )
 
     def _ask(self, make: Callable[[int], Frame], kind: type[_T]) -> _T:
-        """Raises what the gateway raised, EngineNotRunning, ConnectionLost, Timeout."""
+        """Raises the gateway's error, EngineNotRunning, ConnectionLost, Timeout."""
         again = self._socket is not None  # it may have gone away since it was asked last
         while True:
             number = next(self._numbers)
@@ -128,7 +128,7 @@ class LogClient:
     def read(self, wanted: log_frames.Range, report: log_frames.Report) -> Iterator[np.ndarray]:
         """Runs of whole batches, writable bytes, in order; not checked yet.
 
-        ``report`` gets what is missing. Raises GapError, CorruptLog, AuthError, NotFound,
+        ``report`` gets the missing ranges. Raises GapError, CorruptLog, AuthError, NotFound,
         ConnectionLost.
         """
         token, patience = wanted.start, _Patience(self._retry_s)

@@ -116,7 +116,7 @@ class Piece(Frame, frozen=True, kw_only=True):
 
 
 class Missing(Frame, frozen=True, kw_only=True):
-    """``what`` is missing in what is read: see `tidecast.log.reading.range_scan`."""
+    """A part of the read is missing, named by ``what``: see `tidecast.log.reading.range_scan`."""
 
     what: str
     about: dict[str, Any]

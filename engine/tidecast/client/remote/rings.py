@@ -1,9 +1,9 @@
 """A remote client's rings: publishers write, its link ships; its link writes, subscriptions read.
 
-So all other client code is that of local clients.
+So all other client code is the same as in local clients.
 
-`OutgoingRing` keeps each batch until the gateway has confirmed it; `Incoming` keeps what finds no
-room, which the credit bounds.
+`OutgoingRing` keeps each batch until the gateway has confirmed it; `Incoming` keeps blocks that
+find no room, which the credit bounds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RingDirectory:
         reliability: int,
         line: int,
     ) -> MappedFile:
-        """A ring with one consumer, entry 0, who is woken by ``line``."""
+        """A ring with one consumer, entry 0, which ``line`` wakes."""
         with self.lock:
             self.rings += 1
             path = self.directory / f"ring-{self.rings}"
@@ -126,8 +126,8 @@ class OutgoingRing:
     """One publisher's messages until they are durable; of a live topic: until the engine sent them.
 
     For the pump's thread, but `accepted`, `durable`, `sent`, `resume` and `done`. A batch is first
-    `ready`, then under way, then kept. An engine that is killed takes along what it accepted: the
-    next one gets what is kept.
+    `ready`, then under way, then kept. An engine that is killed loses the batches that it accepted:
+    the next engine gets the kept batches.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class OutgoingRing:
         question: frames.OpenPublication,
         opened: frames.PublicationOpened,
     ) -> None:
-        """``question``: the one that opened it; ``opened``: its answer."""
+        """``question``: the request that opened it; ``opened``: the answer."""
         self._question, self.number, self.topic = question, question.number, question.topic
         self.options = question.options
         number, topic = question.number, question.topic
@@ -165,7 +165,7 @@ class OutgoingRing:
                 session=opened.session,
             ),
             -1,
-            None,  # what is for one subscriber is sent too
+            None,  # messages for a single subscriber are sent, too
         )
         self._about = describe(self.mapped.array)
         self._lock = threading.Lock()
@@ -213,9 +213,9 @@ class OutgoingRing:
             return sum(each.n for each in (*kept, *self._under_way, *self._ready))
 
     def give_up(self, *, engine_lives: bool) -> tuple[int, int]:
-        """Forget what is held, and what is in a closed ring; how many messages, and their bytes.
+        """Drop held batches, and the rest of a closed ring; the count of messages, and their bytes.
 
-        ``engine_lives``: it sends what it has accepted.
+        ``engine_lives``: it sends the batches that it accepted.
         """
         while not self.freed and self._is_closed() and self._collect():
             pass
@@ -258,7 +258,7 @@ class OutgoingRing:
                 remote_kernels.report_durable(self.mapped.array, max(count, 0), state)
 
     def resume(self, accepted: int) -> None:
-        """A new connection to the same session: what is not accepted is sent again."""
+        """A new connection to the same session: batches that were not accepted are sent again."""
         self.accepted(accepted)
         with self._lock:
             self._ready.extendleft(reversed(self._under_way))
@@ -306,7 +306,7 @@ class OutgoingRing:
         return each.data
 
     def _collect(self) -> bool:
-        """Take what is in the ring into batches. False: nothing there."""
+        """Take messages of the ring into batches. False: there are none."""
         batch = self._image.take(BATCH_MESSAGES_MAX)
         if not isinstance(batch, Batch):
             return False
@@ -338,7 +338,7 @@ class OutgoingRing:
         ring, about = self.mapped.array, self._about
         found = np.zeros(1, dtype=np.int64)
         slots_at, runs, first = ring_layout.slots_at(about.slots), [], 0
-        if batch.image is None:  # put together from fragments: its last packet says it
+        if batch.image is None:  # put together from fragments: its last packet has the flag
             slot = (int(self._image.port[reader.R_SEQ]) - 1) & (about.slots - 1)
             columns, n = np.full((2, 1), slots_at + slot * about.slot_bytes, dtype=np.int64), 1
         while first < n:
@@ -443,7 +443,7 @@ class Incoming:
         )
 
     def put(self) -> tuple[int, bool]:
-        """Write what waits, as far as there is room; the caller holds the lock.
+        """Write waiting blocks, as far as there is room; the caller holds the lock.
 
         Returns the bytes of blocks that are in, and whether a larger ring is needed to continue.
         """
@@ -490,7 +490,7 @@ class Incoming:
         return (*self.position, self.ahead)
 
     def end(self, reason: str) -> None:
-        """Nothing comes any more; what waits is still to be written."""
+        """Nothing comes any more; waiting blocks are still to be written."""
         self.ended = reason
 
     def finish(self) -> None:

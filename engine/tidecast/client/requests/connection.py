@@ -32,7 +32,7 @@ def known_requester(connection: HasRequests, topic: str) -> Requester | None:
 
 
 def make_requester(connection: HasRequests, publisher: PublisherFlows) -> Requester:
-    """A topic's first requester, or the next after one that ended. Asks the node."""
+    """A topic's first requester, or the successor of a requester that ended. Asks the node."""
     requests = connection._requests  # noqa: SLF001
     before: Requester | None = requests.pop(publisher.topic, None)
     if before is not None:

@@ -5,8 +5,8 @@ live as long as their publications; the other reads replies. A responder may be 
 publications are read here: no reply can be missed. A request names one responder, so that exactly
 this one gets it; when that one ends, its requests fail at once.
 
-`pump` reads what came and completes requests. The waiting side calls it: a thread, or the
-one task of an event loop that does so for all.
+`pump` reads arrived messages and completes requests. The waiting side calls it: a thread, or the
+single task of an event loop that does so for all.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Responder:
 
 
 class Pending:
-    """A request that was sent, and what became of it."""
+    """A request that was sent, and its outcome."""
 
     __slots__ = ("codec", "done", "message", "number", "problem", "responder", "sink")
 
@@ -158,8 +158,8 @@ class Requester:
         self._lock = threading.RLock()
         self._problem: TidecastError | None = None
         self._announced: dict[int, Announcement | None] = {}
-        """By session of their announcement; of some that are gone, and may come back. None: what
-        it published is no announcement."""
+        """By session of their announcement, also of responders that are gone and may come back.
+        None: the session published no announcement."""
         self._responders: dict[int, Responder] = {}
         """By session of their replies."""
         self._ready: list[Responder] = []
@@ -349,7 +349,7 @@ class Requester:
         return payload if type(payload) is bytes else payload_bytes(payload, self.topic)
 
     def _choose(self) -> Responder | None:
-        """In turn; of two the one that has fewer requests."""
+        """In turn; of two responders the responder that has fewer requests."""
         ready = self._ready
         n = len(ready)
         if n < 2:
@@ -431,7 +431,7 @@ class Requester:
     # --- replies ----------------------------------------------------------------------------------
 
     def pump(self) -> int:
-        """Read what came: announcements, replies, ends. How many requests are done by it."""
+        """Read announcements, replies and ends that arrived; how many requests they complete."""
         with self._lock:
             before = len(self._pending)
             if self._problem is None:
@@ -539,7 +539,7 @@ class Requester:
             pending.sink(pending)
 
     def forget(self, pending: Pending) -> None:
-        """Nobody waits for a request any more; its reply is late from now on."""
+        """The caller waits no longer; a reply is late from now on."""
         with self._lock:
             if self._pending.pop(pending.number, None) is not None:
                 pending.responder.outstanding -= 1
@@ -605,7 +605,7 @@ class Requester:
             armed = self._announcements.arm(), self._inbox.arm()
             return None if None in armed else word
 
-    # --- what a user may ask ----------------------------------------------------------------------
+    # --- status for users -------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Counts since the first request."""

@@ -2,7 +2,7 @@
 
 A responder gets the requests that are addressed to it, and nothing else of its topic. It announces
 itself by a publication of its own, which ends with it, however it ends: so requesters on all nodes
-know at once who is there.
+know at once which responders exist.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Request(Message, frozen=True, gc=False, eq=False):
         return self._answering.done
 
     def respond(self, payload: Any, headers: Headers | None = None) -> Any:
-        """Send the reply: bytes, or what the responder's codec encodes. asyncio: await it.
+        """Send the reply: bytes, or a value that the responder's codec encodes. asyncio: await it.
 
         Raises Conflict when there was one, CodecError, ConfigError, PayloadTooLarge, Closed.
         """
@@ -130,7 +130,7 @@ class ResponderFlows(SubscriptionFlows, ABC):
         if group is not None and (len(group) > GROUP_CHARS_MAX or _GROUP.fullmatch(group) is None):
             raise reject("group", group, f"are 1 to {GROUP_CHARS_MAX} of A-Z a-z 0-9 _ . -")
         # Requests come as soon as this responder is announced: maybe before its node has joined the
-        # publication of the requester. Older ones name other responders.
+        # publication of the requester. Older requests name other responders.
         super().__init__(connection, topic, start=Earliest(), on_gap="event", codec=codec)
         self.topic, self.group = topic, group or ""
         self._replies: PublisherFlows | None = None
@@ -159,7 +159,7 @@ class ResponderFlows(SubscriptionFlows, ABC):
             raise
 
     def _announce(self) -> None:
-        """Tell requesters where requests go; what was announced before ends."""
+        """Announce the place for requests; the announcement before ends."""
         connection: Any = self._connection
         assert self._replies is not None
         before = self._presence
@@ -200,7 +200,7 @@ class ResponderFlows(SubscriptionFlows, ABC):
             replies.detach()
 
     def drain_flow(self, timeout: float | None = None) -> Flow[None]:
-        """Get no new requests; wait for the handlers of those that have arrived."""
+        """Get no new requests; wait for the handlers of arrived requests."""
         yield Ask(self._withdraw)
         yield from super().drain_flow(timeout)
 
@@ -268,7 +268,7 @@ class ResponderFlows(SubscriptionFlows, ABC):
         return self._walk if self._walk.__length_hint__() else None  # type: ignore[attr-defined]
 
     def requests_now(self, limit: int) -> list[Request]:
-        """Those that have arrived, without waiting."""
+        """Requests that have arrived, without waiting."""
         self.check()
         if self.rest() is None and not self.collect(limit) and self.ended:
             self.raise_end()
@@ -332,7 +332,7 @@ class ResponderFlows(SubscriptionFlows, ABC):
 
 
 def fits(problem: BaseException) -> bool:
-    """Is an exception of a handler one that its requester should get?"""
+    """Should the requester get this exception of a handler?"""
     return isinstance(problem, UNFIT) or not isinstance(problem, TidecastError)
 
 

@@ -1,7 +1,7 @@
-"""Requests, replies and announcements as bytes. The headers are those of docs/PROTOCOL.md.
+"""Requests, replies and announcements as bytes, with the headers of docs/PROTOCOL.md.
 
 A request carries in one reserved header where its reply goes: the requester's node, the id of its
-subscription to replies, and the token of its client, which nobody can guess. The reply returns
+subscription to replies, and the token of its client, which is random. The reply returns
 token and number. Both headers come first in their map, so the common case needs no decoding.
 """
 
@@ -80,7 +80,7 @@ _announcements = msgspec.msgpack.Decoder(Announcement)
 
 
 def new_token() -> int:
-    """A token that nobody can guess."""
+    """A random token, so that other programs cannot guess it."""
     return secrets.randbits(64)
 
 

@@ -1,1 +1,1 @@
-"""Topics whose payloads have a type: what `Connection.topic` opens."""
+"""Topics whose payloads have a type: `Connection.topic` opens them."""

@@ -59,7 +59,7 @@ class TypedConsumer(Public, RecordsCore[T], Generic[T]):
                 yield record
 
     async def next(self, timeout: float | None = None) -> TypedRecord[T]:  # noqa: ASYNC109
-        """The next record. Raises Timeout, CodecError, and what `Consumer.next` does."""
+        """The next record. Raises Timeout, CodecError, and as `Consumer.next`."""
         deadline = self.deadline(timeout)
         while True:
             record = self.record(await self.plain.next(deadline()))
@@ -86,7 +86,7 @@ class TypedConsumer(Public, RecordsCore[T], Generic[T]):
         max_messages: int | None = None,
         extend: bool = False,
     ) -> int:
-        """Call ``handler`` with every record, see `Consumer.run`; invalid ones count too."""
+        """Call ``handler`` with every record, see `Consumer.run`; invalid records count, too."""
 
         async def handle(message: DurableMessage) -> None:
             outcome = handler(self.handled(message))

@@ -39,7 +39,7 @@ class TypedConsumer(Public, RecordsCore[T], Generic[T]):
                 yield record
 
     def next(self, timeout: float | None = None) -> TypedRecord[T]:
-        """The next record. Raises Timeout, CodecError, and what `Consumer.next` does."""
+        """The next record. Raises Timeout, CodecError, and as `Consumer.next`."""
         deadline = self.deadline(timeout)
         while True:
             record = self.record(self.plain.next(deadline()))
@@ -65,7 +65,7 @@ class TypedConsumer(Public, RecordsCore[T], Generic[T]):
         nak_delay: float = 1.0,
         max_messages: int | None = None,
     ) -> int:
-        """Call ``handler`` with every record, see `Consumer.run`; invalid ones count too."""
+        """Call ``handler`` with every record, see `Consumer.run`; invalid records count, too."""
 
         def handle(message: DurableMessage) -> None:
             handler(self.handled(message))

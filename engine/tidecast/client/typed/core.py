@@ -1,4 +1,4 @@
-"""Typed topics, the part that never waits: encode, decode, and decide about what is invalid."""
+"""Typed topics, the part that never waits: encode, decode, and handle invalid payloads."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _Checked:
         self._class = kind if isinstance(kind, type) else object
 
     def encode(self, value: Any) -> bytes:
-        """The payload of a value. Raises TypeError for one of another class."""
+        """The payload of a value. Raises TypeError for a value of another class."""
         if not isinstance(value, self._class):
             raise TypeError(f"it is not {self._class.__name__}")
         return self._codec.encode(value)

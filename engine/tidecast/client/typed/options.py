@@ -1,4 +1,4 @@
-"""Options of typed topics: those of the client's calls, without `codec`."""
+"""Options of typed topics, as in the client's calls, without `codec`."""
 
 from __future__ import annotations
 

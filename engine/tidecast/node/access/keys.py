@@ -1,4 +1,4 @@
-"""The keys that a node knows: those of the topology file, and those the control service sent.
+"""The keys that a node knows: keys of the topology file, and keys that the control service sent.
 
 The keys of the service are kept in ``keys.json`` of the data directory, so that clients are checked
 while the service is away, also after a restart.

@@ -1,4 +1,4 @@
-"""Which rights a request needs: of clients at a gateway, and (``node.local_keys``) of local ones.
+"""Which rights a request needs, of clients at a gateway and (``node.local_keys``) on this host.
 
 Each request touches topics by its effect: a re-drive publishes where its letters go. The functions
 here yield all (right, topic pattern) pairs. A request that is not listed needs `manage` on every
@@ -25,7 +25,7 @@ LOOKS = frozenset(
 )
 """Actions on durable subscriptions that change nothing."""
 OF_WHAT_IS_COVERED = frozenset({"list", "topics", "queues"})
-"""The answer holds only what the key covers, see `shown`."""
+"""The answer holds only rows that the key covers, see `shown`."""
 TOPIC_ACTIONS = frozenset({"create_topic", "edit_topic", "delete_topic"})
 """See `tidecast.node.administration`."""
 READS = frozenset({"read_log", "scheduled"})
@@ -39,7 +39,7 @@ CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 def to_publish(topic: str) -> Needed:
     """(right, pattern) of a publication. Announcing and replying: both rights on the topic served.
 
-    So a key that may only subscribe answers nobody's requests.
+    So a key that may only subscribe answers no requests.
     """
     if is_internal(topic):
         yield "subscribe", served_topic(topic)
@@ -47,7 +47,7 @@ def to_publish(topic: str) -> Needed:
 
 
 def to_subscribe(pattern: str) -> Needed:
-    """(right, pattern) of a subscription. Replies come to those who may send requests."""
+    """(right, pattern) of a subscription. A client that may send requests gets replies."""
     yield "publish" if is_internal(pattern) else "subscribe", served_topic(pattern)
 
 
@@ -85,7 +85,7 @@ def as_allowed(access: Access, pattern: str, options: ConsumerOptions) -> Consum
 
 
 def shown(access: Access, action: str, result: Any) -> Any:
-    """The answer to an action, without what the key does not cover."""
+    """The answer to an action, without rows that the key does not cover."""
     if action in ("topics", "queues"):
         field = "name" if action == "topics" else "topic"
         rows = [row for row in result["rows"] if access.may_hear_of(row[field])]
@@ -133,7 +133,7 @@ class Denials:
 
 
 class Guard:
-    """Checks local clients, where the topology says ``node.local_keys``."""
+    """Checks local clients, where the topology sets ``node.local_keys``."""
 
     def __init__(self, node: Any, now_ns: Callable[[], int]) -> None:
         self._find, self._notify = node.keys.find, node.notify_all

@@ -44,7 +44,7 @@ def spool_directory(data_dir: Path) -> Path:
 
 
 def set_live(ring: Bytes, rate_packets: int, rate_bytes: int, linger_us: int) -> None:
-    """Set what may change while a publication runs."""
+    """Set the fields that may change while a publication runs."""
     pack_into("<qqq", ring, lay.RATE_PACKETS_AT, rate_packets, rate_bytes, linger_us * 1000)
 
 
@@ -80,7 +80,7 @@ def create_publication_ring(
 ) -> MappedFile:
     """Create a publication's ring. Raises SharedMemoryError; StorageError: no room to spool.
 
-    ``own``: the engine itself publishes, and its name says so to the next engine.
+    ``own``: the engine itself publishes; the ring's name shows it to the next engine.
     """
     transport = ctx.topology.transport(config.transport)
     end = OWN if own else ""
@@ -162,7 +162,7 @@ def _table_fields(ctx: NodeContext, publication: Publication) -> dict[str, int]:
 
 
 def _budgets(slots: int, sent: int, now_ns: int) -> dict[str, int]:
-    """The most that receivers may ask for: places, and repairs of those that have none."""
+    """The most that receivers may ask for: places, and repairs for receivers without a place."""
     return {
         "joins": RECEIVERS_MAX,
         "joins_ns": now_ns,
@@ -404,7 +404,7 @@ def _take_image(runtime: TransportRuntime, slot: int) -> None:
 def move_image(image: Image, runtime: TransportRuntime) -> None:
     """Give an image to the receiver of another lane, as it is. Raises SharedMemoryError.
 
-    Only the conductor takes places in a receiver's table, so one that is free stays free.
+    Only the conductor takes places in a receiver's table, so a free place stays free.
     """
     before, S = image.runtime, runtime.rx_state
     free = np.flatnonzero(S.images["active"] == 0)
@@ -441,10 +441,10 @@ def count_foreign(ctx: NodeContext, image: Image) -> None:
 
 
 def remove_image(ctx: NodeContext, image: Image, *, leave: bool = False) -> None:
-    """Take an image away from its receiver; with ``leave`` tell the publisher in the same step.
+    """Take an image away from its receiver; with ``leave`` send LEAVE in the same step.
 
-    A duty cycle between the two could send a STATUS that makes us a receiver again: one that never
-    moves. The LEAVE may be lost like any packet, so it is said more than once.
+    A duty cycle between the two could send a STATUS that makes us a receiver again, which never
+    moves. The LEAVE may be lost like any packet, so it is sent more than once.
     """
     runtime = image.runtime
 

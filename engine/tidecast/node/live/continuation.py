@@ -2,11 +2,12 @@
 
 Its publisher still maps the ring that the old engine made. It gets a new ring of the same geometry,
 copies the old one into it packet by packet, and begins. So subscriptions, here and at other nodes,
-resume where they were; what was not sent is sent; and what a receiver misses is repaired from the
-history. Subscriptions of this node that have yet to come back hold the writer back for a while.
+resume where they were; unsent packets are sent; and packets that a receiver misses are repaired
+from the history. Subscriptions of this node that have yet to come back hold the writer back for a
+while.
 
-An engine that stops in order leaves such publications open, so that nobody takes its end for
-theirs, and sends what their rings hold for as long as it may take.
+An engine that stops in order leaves such publications open, so that receivers do not end them, and
+sends the rest of their rings as long as its time allows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ REPAIR_NS = 20_000_000
 def accepted(
     ctx: NodeContext, client: Client, config: TopicConfig, options: PublicationOptions, slots: int
 ) -> Continued | None:
-    """The session that a new publication may continue; None: it gets one of its own.
+    """The session that a new publication may continue; None: it gets a new session.
 
     Raises ConfigError for numbers that no ring has.
     """
@@ -70,7 +71,7 @@ def _check(given: Continued) -> None:
 
 
 def prepare(publication: Publication, given: Continued) -> None:
-    """Make a new ring one that continues ``given``: its client writes the packets."""
+    """Make a new ring continue ``given``: its client writes the packets."""
     ring = publication.mapped.array
     pack_into("<qq", ring, lay.HEAD_AT, given.head, given.first)
     pack_into("<qq", ring, lay.NETWORK_LIMIT_AT, given.sent + given.slots // 2, given.sent)
@@ -124,7 +125,7 @@ def leave_open(ctx: NodeContext) -> None:
             continue
         if publication.topic.mode != "durable":
             publication.leave_open()
-            pack_into("<q", publication.mapped.array, lay.LINGER_AT, 0)  # send what is there
+            pack_into("<q", publication.mapped.array, lay.LINGER_AT, 0)  # send the open packet
 
 
 def is_sent(ctx: NodeContext, publication: Publication) -> bool:

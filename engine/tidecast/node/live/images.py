@@ -38,7 +38,7 @@ GONE_PATIENCE_S = 30.0
 RESTART_GRACE_NS = 5_000_000_000
 """A publisher continues at its node's next engine within this time, or its images end."""
 GONE_REASONS = ("", "closed", "timeout", "restarted", "failed")
-"""Why an image was removed, as the recorder counts: nobody reads it, its publisher ..., or our
+"""Why an image was removed, as the recorder counts: it has no reader, its publisher ..., or our
 receiver failed."""
 Key = tuple[str, int]
 
@@ -97,7 +97,7 @@ class RefusedImages:
     def later(
         self, runtime: TransportRuntime, setup: Setup, why: int = image_table.SESSION_IGNORED
     ) -> None:
-        """Drop what the session sends for a while."""
+        """Drop packets of the session for a while."""
         key = (runtime.config.name, setup.session)
         self._known.of(runtime).drop(setup.session, why, setup.topic)
         while len(self._due) >= REFUSED_MAX:
@@ -241,9 +241,9 @@ class Images:
     def end(self, image: Image, reason: str) -> None:
         """No more packets for an image: readers drain it and release it.
 
-        They get all that came. Where the session continues without a loss (`failed`: our receiver
-        starts again; durable: its publisher sends again what is not acked) they stop at what is
-        missing.
+        They get all packets that came. Where the session continues without a loss (`failed`: our
+        receiver starts again; durable: its publisher sends unacked messages again) they stop at the
+        first missing packet.
         """
         if image.gone:
             return
@@ -260,10 +260,10 @@ class Images:
             self.known.image_changed(image)
 
     def _close(self, image: Image, *, whole: bool) -> None:
-        """Close an image's ring: with ``whole`` behind all that came, else before what is missing.
+        """Close an image's ring: with ``whole`` behind all that came, else at the first gap.
 
-        In the receiver's thread, so nothing is added behind the end. What is missing before the end
-        is a gap for each reader (see `tidecast.buffers.reader`), and lost for good.
+        In the receiver's thread, so nothing is added behind the end. Packets that are missing
+        before the end are a gap for each reader (see `tidecast.buffers.reader`), and lost for good.
         """
         runtime, ring = image.runtime, image.mapped.array
         record = runtime.rx_state.images[image.slot]
@@ -290,7 +290,7 @@ class Images:
             self._ctx.resume_positions.keep(image.session, subscription_id, end)
 
     def check(self, image: Image, now_s: float) -> None:
-        """Remove an image that nobody reads, or that was gone long ago; evict stuck readers."""
+        """Remove an image without readers, or gone for long; evict stuck readers."""
         if image.mode == "durable":
             return  # `durable.owner_side` does
         patience_ns = self._ctx.clock_ns() - RESTART_GRACE_NS
@@ -326,7 +326,7 @@ class Images:
         image.mapped.close()
 
     def discard(self, image: Image) -> None:
-        """Remove an image of a durable topic: its publisher sends again what is not acked."""
+        """Remove an image of a durable topic: its publisher sends unacked messages again."""
         ctx = self._ctx
         for subscription_id in image.readers:
             ctx.notify_gone(

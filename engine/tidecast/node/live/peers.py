@@ -1,9 +1,10 @@
 """Other nodes, as their SETUP packets introduce them: incarnations, addresses, how many.
 
-Packets carry no proof of who sent them, so a SETUP is believed only as far as it does no lasting
-harm: a newer incarnation of a node that is heard from elsewhere waits until that one is silent, an
-incarnation in the future is refused unless all packets are sealed, and the node that speaks now
-replaces one that fell silent.
+Packets carry no proof of their sender, so the node trusts a SETUP only as far as it does no lasting
+harm. A newer incarnation of a node waits while the older is heard from another address. An
+incarnation in the future is refused unless all packets are sealed. A node that sends now replaces a
+node that fell silent.
+
 Called with the node's lock held.
 """
 
@@ -154,7 +155,7 @@ class Peers:
         return newest
 
     def _make_room(self) -> None:
-        """Forget those that were heard of longest ago."""
+        """Forget the nodes that have been silent longest."""
         while len(self.by_id) >= PEERS_MAX:
             del self.by_id[next(iter(self.by_id))]
             self._ctx.count(NodeCounter.PEERS_FORGOTTEN)

@@ -7,8 +7,8 @@ has copied the old ring into it (`begin_continued`).
 
 *The topic is deleted*: the writer is notified (`PublicationEnded`), closes the ring behind the last
 message that it accepted, and the sender drains that. A writer that does not within
-`ENDING_PATIENCE_S` has its ring closed, and kept until it knows of the end: what it added is
-counted then. What any ring holds unsent when it goes is counted and reported, whatever the reason.
+`ENDING_PATIENCE_S` has its ring closed, and kept until it knows of the end: messages that it
+added are counted then. Unsent messages of any ring that is removed are counted and reported.
 
 Called with the node's lock held, except `begin_continued` and `close`, which take it.
 """
@@ -127,7 +127,7 @@ class Publications:
                 self._producers.bind_ring(publication, producer, client.doorbell)
             if publication.begun:
                 self._connect(publication)
-        except BaseException:  # nobody may read its ring, which is unmapped
+        except BaseException:  # no subscription may read its ring, which is unmapped
             if producer is not None and publication.source >= 0:
                 self._producers.unbind_ring(publication)
             elif producer is not None:
@@ -234,7 +234,7 @@ class Publications:
         )
 
     def keep(self, client_id: int, publication_id: int) -> None:
-        """The engine stops: a client of the gateway keeps what is not sent. Raises NotFound."""
+        """The engine stops: a client of the gateway keeps the unsent messages. Raises NotFound."""
         with self._ctx.lock:
             self._own(client_id, publication_id).keep()
 
@@ -258,7 +258,7 @@ class Publications:
             self.end(publication)
 
     def end_with_topic(self, publication: Publication, reason: events.PublicationEnded) -> None:
-        """Let a publication end: its writer closes it, and what was published is sent."""
+        """Let a publication end: its writer closes it, and all published messages are sent."""
         if publication.topic.mode == "durable":
             self.end(publication)
         elif publication.ending_s == 0.0:
@@ -302,7 +302,7 @@ class Publications:
             or publication.source >= 0
             or not self._producers.has_arrived(publication)
         ):
-            publication.postpone(now_s)  # its end is announced to those who read it now
+            publication.postpone(now_s)  # its end is announced to its readers now
             return  # the archiver, here or at the topic's owner, is not through with it
         late = now_s - publication.closed_s > GONE_PATIENCE_S
         if publication.ending_s and not publication.released and not late:
@@ -325,7 +325,7 @@ class Publications:
         publication.mapped.close()
 
     def tick(self, publication: Publication, now_s: float) -> None:
-        """Reap what nobody announces: stuck readers, drained rings."""
+        """Reap stuck readers and drained rings, which cause no event."""
         continuation.release(publication, now_s)
         self._ctx.conductor.attempt(self._check_ending, publication, now_s)
         self._ctx.conductor.attempt(self.check, publication, now_s)
@@ -345,10 +345,10 @@ class Publications:
         return int(runtime.tx_state.pubs[p]["sent"])
 
     def _report_unsent(self, publication: Publication, sent: int) -> int:
-        """Count and report what a live publication leaves unsent; how many messages.
+        """Count and report the unsent messages of a live publication; their number.
 
-        ``sent``: next packet; -1: no network. Without a network it is what was written behind its
-        end, which no reader waits for.
+        ``sent``: next packet; -1: no network. Without a network they are messages behind its end,
+        for which no reader waits.
         """
         if publication.topic.mode == "durable":
             return 0
@@ -380,9 +380,9 @@ class Publications:
         return found.messages
 
     def left_behind(self) -> LeftBehind:
-        """Unsent messages in rings that publishers keep; those in others are lost and counted.
+        """Unsent messages in rings that publishers keep; those of other rings are lost and counted.
 
-        The senders leave all of them first: what they sent behind the count would count as waiting.
+        The senders leave all rings first: a message sent behind the count would count as waiting.
         """
         waiting, lost = [], 0
         for publication in list(self._ctx.pubs.values()):

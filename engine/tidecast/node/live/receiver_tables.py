@@ -1,8 +1,8 @@
 """The tables of each receiver: the way of each session's packets, and the wanted topics.
 
-The receiver has tables of its own. Here is what they should hold, and which entries have changed
-since they were written: a change costs the same however many there are. Called with the node's lock
-held.
+The receiver has tables of its own. This module knows their intended contents, and the entries that
+have changed since they were written: a change costs the same however many there are. Called with
+the node's lock held.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KnownSessions:
         self._changed: dict[int, None] = {}
 
     def drop(self, session: int, why: int, topic: str = "") -> None:
-        """Drop what a session sends; ``topic``: until somebody subscribes to that."""
+        """Drop packets of a session; ``topic``: until a client subscribes to it."""
         self.forget(session)
         while len(self._why) >= WITHOUT_IMAGE_MAX:
             self.forget(next(iter(self._why)))
@@ -64,7 +64,7 @@ class KnownSessions:
         self._changed[session] = None
 
     def wanted_again(self, pattern: str) -> None:
-        """Somebody subscribed: sessions that were ignored get another chance."""
+        """A client subscribed: ignored sessions get another chance."""
         if not is_pattern(pattern):
             topics = [pattern]
         else:
@@ -74,7 +74,7 @@ class KnownSessions:
                 self.forget(session)
 
     def write(self) -> None:
-        """Write what has changed into the receiver's table."""
+        """Write the changes into the receiver's table."""
         changed, self._changed = list(self._changed), {}
 
         def put() -> None:
@@ -173,7 +173,7 @@ class WantedTopics:
             self._again(name)
 
     def look_at(self, name: str) -> None:
-        """Count a topic if somebody reads it."""
+        """Count a topic if it has a reader."""
         topic = self._ctx.topic_by_name.get(name)
         before = self._counted.get(name)
         place: Place | None = None
@@ -219,7 +219,7 @@ class WantedTopics:
             runtime.on_receiver(partial(self._write_reads, runtime))
 
     def _write_reads(self, runtime: TransportRuntime) -> None:
-        """In the receiver's thread: does anybody read from it, and everything?"""
+        """In the receiver's thread: has it readers, and readers of all topics?"""
         misc, name = runtime.rx_state.misc, runtime.config.name
         misc[image_table.M_WANT_ALL] = int(self._patterns > 0)
         misc[image_table.M_READS] = int(self._patterns > 0 or self._on[name] > 0)

@@ -163,7 +163,7 @@ class Sessions:
         for publication in self._ctx.pubs.of("session", session):
             topic, name = publication.topic.name, self._ctx.names.get(peer, "")
             if kind == agent_events.E_RECEIVER_JOINED:
-                publication.set_drained(False)  # this one is still to learn of the end
+                publication.set_drained(False)  # this receiver has yet to learn of the end
                 event: events.Event = events.ReceiverJoined(
                     topic=topic, session=session, receiver=receiver, node_id=peer, node=name
                 )
@@ -256,7 +256,7 @@ class Sessions:
         image.continue_at(setup.incarnation)
 
     def _topic_of(self, runtime: TransportRuntime, setup: Setup) -> TopicConfig | None:
-        """The local topic a session belongs to; None when nobody here could want it.
+        """The local topic a session belongs to; None when no subscription here could read it.
 
         By its name: ids of 16 bits, made from names, collide.
         """
@@ -344,13 +344,13 @@ class Sessions:
 
 
 def _may_be_repaired(image: Image) -> bool:
-    """Packets are missing, and the publisher did not say that it has ended: it may come back."""
+    """Packets are missing, and the publisher did not report its end: it may come back."""
     record = image.runtime.rx_state.images[image.slot]
     return bool(record["gaps"] and record["end_seq"] < 0 and image.mode != "durable")
 
 
 def _wait_on(image: Image) -> None:
-    """Wait once more as long, since what lies behind the missing packets is given up with them."""
+    """Wait once more as long: packets behind the missing ones would be given up, too."""
     record = image.runtime.rx_state.images[image.slot]
 
     def put() -> None:

@@ -1,4 +1,4 @@
-"""SETUP packets: a publication of this node encoded, one of another node decoded."""
+"""SETUP packets: publications of this node encoded, of other nodes decoded."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Setup:
     address_words: tuple[int, int]
     producer: ProducerBlock | None = None
     left: bool = False
-    """The publisher is gone: what its ring holds is repeated."""
+    """The publisher is gone: the messages of its ring are repeated."""
     round_trip_ns: int = 0
     sampling: int = 0
     """Low bits of a receiver's id that are zero if it reports."""
     platform: str = ""
-    """Of the sender; "": it says none."""
+    """Of the sender; "": it names none."""
     published: int = -1
     """Messages that the publisher's ring has held in all; -1: the sender writes level 1."""
     of_engine: bool = False

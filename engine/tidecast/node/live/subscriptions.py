@@ -1,8 +1,8 @@
 """Subscriptions of this node: opening, the images that they join, and the end.
 
-A new subscription reads an image that is there if that holds what it asks for: the live edge, or
-all of the publisher's history. Else it gets an image of its own, which needs a fresh SETUP: the
-receiver asks for it, and `sessions` makes the image for all that have none by then.
+A new subscription reads an existing image if that holds the packets that it needs: the live edge,
+or all of the publisher's history. Else it gets an image of its own, which needs a fresh SETUP: the
+receiver asks for it, and `sessions` makes the image for all subscriptions without one by then.
 
 A subscription whose topic is deleted gets no more publications. Its client is notified
 (`SubscriptionEnded`) once the publications of this node that it reads are closed, so that it has
@@ -46,7 +46,7 @@ class Subscriptions:
         self._wanted, self._topic = wanted, topic
 
     def open(self, client: Client, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
-        """Subscribe. What exists already is connected before this returns."""
+        """Subscribe. Existing publications are connected before this returns."""
         with self._ctx.lock:
             check_pattern(pattern)
             if options.start not in ("latest", "earliest"):
@@ -99,7 +99,7 @@ class Subscriptions:
                 self._stop_reading(image, subscription_id)
 
     def end_with_topic(self, subscription: Subscription) -> None:
-        """Let a subscription end: its client reads what is there, and closes it."""
+        """Let a subscription end: its client reads the rest, and closes it."""
         self._ctx.ending_subs[subscription.id] = self._ctx.subs.pop(subscription.id)
         self._wanted.unsubscribed(subscription)
         notify_ended(self._ctx, subscription)
@@ -128,7 +128,7 @@ class Subscriptions:
             self._publications.check(source)
 
     def release_image(self, client_id: int, subscription_id: int, image_id: int) -> None:
-        """A client has drained and unmapped what was gone."""
+        """A client has drained and unmapped an image that was gone."""
         with self._ctx.lock:
             subscription = self._ctx.subs.get(subscription_id)
             if subscription is not None and subscription.client != client_id:
@@ -138,7 +138,7 @@ class Subscriptions:
                 self._stop_reading(source, subscription_id)
 
     def _join_existing(self, subscription: Subscription) -> None:
-        """Connect a new subscription to what this node receives already."""
+        """Connect a new subscription to sessions that this node receives already."""
         sessions: dict[tuple[str, int], list[Image]] = {}
         pattern = subscription.pattern
         wild = is_pattern(pattern)
@@ -171,7 +171,7 @@ class Subscriptions:
                 record = image.runtime.rx_state.images[image.slot]
                 record["window_end"] = min(int(record["window_end"]), start + image.about().slots)
                 return
-        if mode == "latest" and kept is None:  # what is published from now on is its own
+        if mode == "latest" and kept is None:  # messages from now on are its own
             self._ctx.resume_positions.keep(session, subscription.id, max(_edge(i) for i in images))
         image = images[0]
         record = image.runtime.rx_state.images[image.slot]
@@ -198,7 +198,7 @@ def _oldest(image: Image) -> int:
 def _earliest(image: Image) -> int:
     """The oldest packet it holds, an eighth of a ring off its end; -1: history reaches further.
 
-    Who starts at the very end is overtaken, or holds up the others, before it has read a message.
+    A reader that starts at the very end is overtaken, or delays the others, before it reads.
     The same eighth of the publisher's history may be gone before it could be asked for.
     """
     about, edge, start = image.about(), _edge(image), _oldest(image)

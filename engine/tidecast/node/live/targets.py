@@ -1,9 +1,9 @@
 """The nodes that unicast transports send to, as a control service names them, and which are heard.
 
 A transport with a list of peers of its own keeps to it. Each other one gets all of its list at
-once, by a command in its sender's thread; a list that is not sound changes nothing. Beacons tell a
-node that publishes nothing from one that is not reached. `Paths` looks after what the network and
-the kernel do not carry. Called with the node's lock held.
+once, by a command in its sender's thread; a list that is not sound changes nothing. By beacons
+a node that publishes nothing differs from a node that is not reached. `Paths` watches for packets
+that the network or the kernel does not carry. Called with the node's lock held.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Targets:
         )
 
     def tick(self, now_s: float) -> None:
-        """Report peers that fell silent, and those that are heard again."""
+        """Report peers that fell silent, and peers that are heard again."""
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_S
@@ -167,7 +167,7 @@ class Targets:
 
 @dataclass(slots=True)
 class _Path:
-    """The counters row of a transport, and what was reported of it."""
+    """The counters row of a transport, and its counts at the last report."""
 
     row: int
     narrow: dict[bytes, int] = field(default_factory=dict)

@@ -108,7 +108,7 @@ class Topics:
         return topic
 
     def forget_internal(self) -> None:
-        """Remove internal topics that nobody publishes to and nobody reads."""
+        """Remove internal topics without publishers and readers."""
         ctx = self._ctx
         for name in sorted(self._internal):
             used = (
@@ -127,7 +127,7 @@ class Topics:
             raise problem
 
     def create_many(self, wanted: Sequence[TopicConfig]) -> dict[str, TidecastError]:
-        """Add topics; by name, what kept some of them from being added."""
+        """Add topics; the errors of topics that were not added, by name."""
         if any(topic.mode == "durable" for topic in wanted):
             warm_up(names=DURABLE)  # with no lock held: it may wait for a compiler
         failed: dict[str, TidecastError] = {}
@@ -209,7 +209,7 @@ class Topics:
     def delete_many(
         self, names: Sequence[str], *, keep_data: bool, keep_readers: bool = False
     ) -> dict[str, TidecastError]:
-        """The same for many; by name, what kept some of them from being removed.
+        """The same for many; the errors of topics that were not removed, by name.
 
         ``keep_readers``: the topics are created again at once, and their subscriptions continue.
         """

@@ -1,7 +1,7 @@
 """One lane of a transport at run time: sockets, the state of its two agents, and their threads.
 
-A transport has one lane, or several that are alike: a session is sent by one of them, and received
-by one of them (`tidecast.node.lanes`).
+A transport has one lane, or several that are alike: one lane sends a session, and one receives it
+(`tidecast.node.lanes`).
 
 Agents own their state. Other threads change it by a command (`on_sender`, `on_receiver`): it
 runs in the agent's thread between two duty cycles, or at once when the agents are inline.
@@ -95,7 +95,7 @@ class Memory:
         self.members: list[TransportRuntime] = []
 
     def join(self, runtime: TransportRuntime) -> None:
-        """Give a lane of a node its inboxes and tell everybody."""
+        """Give a lane of a node its inboxes, and make them known to all nodes."""
         self.data[runtime.place] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
         self.control[runtime.place] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
         self.members.append(runtime)
@@ -126,7 +126,7 @@ NAMES_MAX = 16_384
 
 
 def note_name(names: dict[int, str], node_id: int, name: str) -> None:
-    """Remember a node's name, behind those that came before; too many: forget the oldest."""
+    """Remember a node's name, behind the earlier names; too many: forget the oldest."""
     names.pop(node_id, None)
     while len(names) >= NAMES_MAX:
         del names[next(iter(names))]
@@ -203,7 +203,8 @@ class TransportRuntime:
     def receive_buffer_bytes(self, channel: int) -> int:
         """Bytes that the kernel keeps on a channel while we do not run; 0: nothing is lost there.
 
-        Linux grants twice what is asked for, for its own book-keeping, and no more than its limit.
+        Linux grants twice the requested bytes, for its own book-keeping, and no more than its
+        limit.
         """
         if self.sockets is None:
             return 0
@@ -257,7 +258,7 @@ class TransportRuntime:
         return self.sockets.send.fileno(), fds, targets, wire_io.KIND_UDP
 
     def _filter(self, sockets: TransportSockets) -> None:
-        """Drop own packets in the kernel, and of a multicast transport those of other lanes."""
+        """Drop own packets in the kernel, and of a multicast transport packets of other lanes."""
         lanes = self.config.lanes if self.config.kind == "udp-multicast" else 1
         for one in sockets.receive:
             try:
@@ -527,7 +528,7 @@ class TransportRuntime:
     def _learn_sender(
         self, sealed: SealedTransport, of_sender: bool, rows: list[list[int]]
     ) -> list[list[int]]:
-        """Now, in the agent's thread: keys change between two duty cycles. What to report of it."""
+        """Now, in the agent's thread: keys change between two duty cycles. The rows to report."""
         outcome = sealed.learn(of_sender, self._clock_ns())
         if outcome in (0, LEARNED):
             return [row for row in rows if row[0] != E_KEY]
@@ -555,7 +556,7 @@ class TransportRuntime:
         return self._handles
 
     def drain_events(self) -> None:
-        """Hand on what the inline agents have to tell."""
+        """Hand on the reports of the inline agents."""
         if self.tx_state.attention[A_EVENTS] > 0:
             self._hand_on(self.tx_state)
         if self.rx_state.attention[A_EVENTS] > 0:
@@ -584,12 +585,12 @@ class TransportRuntime:
             self._receiver.post(command)
 
     def set_seals(self, sender: bool) -> None:
-        """Seal what the sender, or else the receiver, sends from now on. In its thread."""
+        """Seal the packets of the sender, or else the receiver, from now on. In its thread."""
         state = self.tx_state if sender else self.rx_state
         state.tx.io[wire_io.IO_SEALS] = 1
 
     def release(self) -> None:
-        """Give the memory of stopped agents back now: what refers to this may live for long."""
+        """Free the memory of stopped agents now: references to this object may live for long."""
         del self.tx_state, self.rx_state, self._handles, self._empty_inbox
 
     def stop(self) -> None:
