@@ -84,6 +84,8 @@ class FakeBroker:
         self.produced = 0
         self.policy = "delete"
         """``cleanup.policy`` of the topic."""
+        self.settings: dict[str, str] = {}
+        """Other settings of the topic that it tells."""
         self.ids: dict[str, tuple[int, int]] = {}
         self.unfinished: dict[str, int] = {}
         """By transactional id: how often InitProducerId still has to wait for markers."""
@@ -169,8 +171,10 @@ class FakeBroker:
             found = {"partition_index": row, "offset": offset}
             return {"topics": [{"name": name, "partitions": [found]}]}
         if key == tables.DESCRIBE_CONFIGS:
-            policy = {"name": "cleanup.policy", "value": self.policy}
-            return {"results": [{"resource_name": self.topic, "configs": [policy]}]}
+            asked = body["resources"][0]["configuration_keys"]
+            known = {"cleanup.policy": self.policy} | self.settings
+            rows = [{"name": name, "value": known[name]} for name in asked if name in known]
+            return {"results": [{"resource_name": self.topic, "configs": rows}]}
         if key == tables.CREATE_TOPICS:
             wanted = body["topics"][0]
             made = [Partition() for _ in range(wanted["num_partitions"])]

@@ -21,7 +21,7 @@ from tidecast.mirror import runs
 from tidecast.mirror.plan import Placing, Plan, Route, placing, plan_of
 from tidecast.mirror.progress import Place, Progress, Stopped
 from tidecast.mirror.state import Saved, StateFile
-from tidecast.mirror.target import Target
+from tidecast.mirror.target import LOCAL_BYTES_MAX, Target
 from tidecast.mirror.threads import run_together
 from tidecast.queues.adapter import Adapter, Growing, LeftOut, Receiver, Run
 
@@ -101,13 +101,14 @@ class Copier:
             self._leave_out(got.left_out)
         self.position = got.next_token
 
-    def _leave_out(self, about: LeftOut) -> None:
+    def _leave_out(self, about: LeftOut, remedy: str = "") -> None:
+        """Report records that are not copied, or raise PayloadTooLarge."""
         text = (
             f"{self.where}: offset {about.first} ({about.records} records, {about.bytes} bytes) "
             f"cannot be copied: {about.reason}"
         )
         if self._on_gap == "stop":
-            raise PayloadTooLarge(text)
+            raise PayloadTooLarge(f"{text}{remedy}")
         self._progress.count(left_out=about.records)
         self._progress.tell(
             "RecordsLeftOut",
@@ -160,11 +161,25 @@ class Copier:
             self._append(fixed, runs.records_in(made), last, made.tobytes())
             return
         queue_of = partial(self._placing.queue_of, source)
-        for queue, placed in runs.split(run, self.position, queue_of).items():
-            fresh = [one for one in placed if one[0] >= self.route.marks[queue]]
-            self._progress.count(repeated=len(placed) - len(fresh))
-            for count, last, part in runs.packed(fresh, self._target.bytes_max):
-                self._append(queue, count, last, part)
+        limit = self._target.bytes_max
+        for fitting, large in runs.parted(run, self.position, limit):
+            for queue, placed in runs.split(fitting, queue_of).items():
+                fresh = [one for one in placed if one[0] >= self.route.marks[queue]]
+                self._progress.count(repeated=len(placed) - len(fresh))
+                for count, last, part in runs.packed(fresh, limit):
+                    self._append(queue, count, last, part)
+            if large is not None:
+                self._pass_large(large)
+
+    def _pass_large(self, about: LeftOut) -> None:
+        """Leave out a record that the topic cannot get; before it all is appended."""
+        remedy = "pass the record with --on-gap report"
+        if self._target.bytes_max < LOCAL_BYTES_MAX:
+            most = runs.record_max(LOCAL_BYTES_MAX)
+            remedy += f", or run the mirror beside the engine, without --server: {most} bytes"
+        self._pending.append((about.first, dict(self._ends)))
+        self.position = about.first
+        self._leave_out(about, f": {remedy}")
 
     def _append(self, queue: int, count: int, last: int, run: bytes) -> None:
         after = self.route.marks[queue]

@@ -160,11 +160,42 @@ class Writing:
             raise NotFound(
                 f"{out.topic}/{self.queue}: offsets {self.token} to {oldest - 1} are gone"
             )
-        # Nothing is in doubt here: what is counted from now on begins behind the partition's end.
-        place = end_offset(out.cluster, self.queue)
-        self.mark = Mark(oldest, self.writer.identity.sequence, place)
-        self.token = oldest
-        out.save()
+        self._pass(oldest, end_offset(out.cluster, self.queue))
+
+    def _leave_out(self, refusal: TidecastError) -> ConnectionLost | None:
+        """Pass the record that was refused; why that has to wait. Raises any other refusal."""
+        out, about = self._out, self.writer.refused
+        if about is None:
+            raise refusal
+        text = (
+            f"queue {self.queue} of {out.topic}: offset {about.first} ({about.bytes} bytes) cannot "
+            f"be copied: {about.reason}"
+        )
+        if out.on_gap == "stop":
+            raise type(refusal)(f"{text}, or pass the record with --on-gap report") from None
+        try:
+            place = end_offset(out.cluster, self.queue)
+        except ConnectionLost as lost:
+            return lost
+        out.progress.count(left_out=1)
+        out.progress.tell(
+            "RecordsLeftOut",
+            text,
+            queue=self.queue,
+            first=about.first,
+            end=about.end,
+            records=about.records,
+            bytes=about.bytes,
+            reason=about.reason,
+        )
+        self._pass(about.end, place)
+        return None
+
+    def _pass(self, token: int, place: int) -> None:
+        """Continue at a token. Nothing is in doubt: it counts behind the partition's end."""
+        self.mark = Mark(token, self.writer.identity.sequence, place)
+        self.token = token
+        self._out.save()
 
     def _store(self, run: Run) -> None:
         progress, since_s = self._out.progress, 0.0
@@ -177,6 +208,11 @@ class Writing:
                 problem, self.token = lost, self.writer.behind
             except SequenceGap as lost:
                 raise _Anew(str(lost)) from None
+            except TidecastError as refusal:
+                self.token = self.writer.behind
+                problem = self._leave_out(refusal)
+                if problem is None:
+                    continue
             finally:
                 progress.count(
                     records=self.writer.records - before[0], bytes=self.writer.bytes - before[1]

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 import numpy as np
 
-from tidecast.errors import CorruptLog, PayloadTooLarge
+from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
 from tidecast.log import batch
 from tidecast.log.building import BatchBuilder
 from tidecast.native.jit import held_kernel
 from tidecast.native.memory import load_i64, load_u32, store_i64, store_u32
-from tidecast.queues.adapter import PACK_RECORDS, Record, Run, unpack
+from tidecast.queues.adapter import PACK_RECORDS, LeftOut, Record, Run, unpack
 from tidecast.queues.mapper import hash_of
 
 Placed = tuple[int, Record]
@@ -75,24 +75,43 @@ def numbered(run: Run) -> tuple[Run, int]:
     return made, last
 
 
-def packed(records: Iterable[Placed], bytes_max: int) -> Iterator[tuple[int, int, bytes]]:
-    """(records, last sequence, run) of records in order, each at most ``bytes_max`` bytes.
+def _bytes_of(record: Record) -> tuple[bytes | None, int]:
+    """The headers of a record as they are in the log, and the bytes of the record there."""
+    headers = None if record.headers is None else msgspec.msgpack.encode(record.headers)
+    parts = (record.key, headers)
+    sizes = (-1 if part is None else len(part) for part in parts)
+    return headers, int(batch.record_bytes(*sizes, len(record.payload)))
 
-    Raises PayloadTooLarge for a record that is larger.
+
+def record_max(bytes_max: int) -> int:
+    """Bytes of the largest record that fits into a run of so many."""
+    return bytes_max - lay.BATCH_HEADER_BYTES
+
+
+def parted(run: Run, token: int, bytes_max: int) -> Iterator[tuple[list[Placed], LeftOut | None]]:
+    """The records of a run from offset ``token`` on: those that fit, then one that is too large.
+
+    After the last ones there is none. ``bytes_max``: of a run with one record. Raises CorruptLog.
     """
+    found, most = [one for one in unpack(run) if one[0] >= token], record_max(bytes_max)
+    fitting = list[Placed]()
+    for offset, record in found if run.size > bytes_max else ():
+        n = _bytes_of(record)[1]
+        if n <= most:
+            fitting.append((offset, record))
+            continue
+        reason = f"a record of {n} bytes: a mirror appends {most} at most"
+        yield fitting, LeftOut(offset, offset + 1, 1, n, reason)
+        fitting = []
+    yield (fitting if run.size > bytes_max else found), None
+
+
+def packed(records: Iterable[Placed], bytes_max: int) -> Iterator[tuple[int, int, bytes]]:
+    """(records, last sequence, run) of records in order, each at most ``bytes_max`` bytes."""
     builder, count, first, last = BatchBuilder(1 << 16), 0, 0, 0
     used = lay.BATCH_HEADER_BYTES
     for offset, record in records:
-        headers = None if record.headers is None else msgspec.msgpack.encode(record.headers)
-        parts = (record.key, headers)
-        n = batch.record_bytes(
-            *(-1 if part is None else len(part) for part in parts), len(record.payload)
-        )
-        if lay.BATCH_HEADER_BYTES + n > bytes_max:
-            raise PayloadTooLarge(
-                f"offset {offset} of the source: a record of {n} bytes: a mirror appends "
-                f"{bytes_max - lay.BATCH_HEADER_BYTES} at most"
-            )
+        headers, n = _bytes_of(record)
         full = count == PACK_RECORDS or used + n > bytes_max or offset + 1 - first > _DELTA_MAX
         if count and full:
             yield count, last, _sealed(builder)
@@ -119,12 +138,11 @@ def _sealed(builder: BatchBuilder) -> bytes:
     return builder.buffer[: builder.used].tobytes()
 
 
-def split(run: Run, token: int, queue_of: Callable[[Placed], int]) -> dict[int, list[Placed]]:
-    """The records of a run from offset ``token`` on, by queue. Raises CorruptLog."""
+def split(records: Iterable[Placed], queue_of: Callable[[Placed], int]) -> dict[int, list[Placed]]:
+    """Records by queue, in order."""
     found: dict[int, list[Placed]] = {}
-    for placed in unpack(run):
-        if placed[0] >= token:
-            found.setdefault(queue_of(placed), []).append(placed)
+    for placed in records:
+        found.setdefault(queue_of(placed), []).append(placed)
     return found
 
 

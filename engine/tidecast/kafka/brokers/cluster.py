@@ -37,6 +37,7 @@ REFRESH_S = 0.1
 """Metadata is not asked for again within it, however many partitions have lost their leader."""
 CREATED_S = 1.0
 """So long a broker may not know of a topic that was created a moment ago."""
+_TOPIC_RESOURCE = 2
 MOVES = frozenset(
     {
         Code.LEADER_NOT_AVAILABLE,
@@ -191,6 +192,20 @@ class Cluster:
         if found is None:
             raise ConnectionLost(f"{self.topic}/{partition}: no broker leads it now")
         return found
+
+    def setting(self, name: str) -> str | None:
+        """The value of a setting of the topic; None: no broker says it. Raises TidecastError."""
+        wanted = {
+            "resource_type": _TOPIC_RESOURCE,
+            "resource_name": self.topic,
+            "configuration_keys": [name],
+        }
+        body = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
+        rows = self.ask_any(tables.DESCRIBE_CONFIGS, body)["results"]
+        values = [
+            one["value"] for row in rows for one in row["configs"] or () if one["name"] == name
+        ]
+        return values[0] if values else None
 
     def ask_any(self, key: int, body: Struct) -> Struct:
         """Ask the brokers one after the other. Raises the last one's error."""

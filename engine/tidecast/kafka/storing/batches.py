@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidecast.errors import ConfigError, CorruptLog
+from tidecast.errors import ConfigError, CorruptLog, PayloadTooLarge
 from tidecast.kafka.record_kernels import NO_ROOM, RECORD_FIELDS
 from tidecast.kafka.storing import batch_kernels as kernels
 from tidecast.layout import segment as seg
@@ -58,16 +58,18 @@ class Encoder:
         self._scratch = np.zeros(16, dtype=np.int64)
         self._out = np.empty(bytes_max, dtype=np.uint8)
         self._notes = np.empty(kernels.NOTES_ROOM, dtype=np.uint8)
+        self._alone_below = -1
 
     def encode(
         self, run: Run, token: int, identity: Identity, now_ms: int | None = None
     ) -> Batch | None:
         """The next records of a run, from ``token`` on; None: it has none.
 
-        Raises CorruptLog for bytes that are no run.
+        Raises CorruptLog for bytes that are no run, PayloadTooLarge for a record above all limits.
         """
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        self._words[: kernels.P_COUNT] = (token, self.bytes_max, now_ms, *identity, self._log)
+        most = 1 if token < self._alone_below else self.bytes_max
+        self._words[: kernels.P_COUNT] = (token, most, now_ms, *identity, self._log)
         source = (run, run.size, self._words, self._rows)
         size = notes = int(kernels.plan_batch(*source, self._notes, self._scratch))
         while size > 0:
@@ -78,6 +80,10 @@ class Encoder:
             if size != NO_ROOM or need > ROOM_BYTES_MAX:
                 break
             self._out = np.empty(need, dtype=np.uint8)
+        if size == NO_ROOM:
+            raise PayloadTooLarge(
+                f"record {token}: a batch of {need} bytes: at most {ROOM_BYTES_MAX} are made"
+            )
         if size < 0:
             raise CorruptLog(f"run to produce from token {token}: its records do not add up")
         if size == 0:
@@ -88,7 +94,13 @@ class Encoder:
 
     def halve(self, batch: Batch) -> bool:
         """A broker refuses a batch as too large: make smaller ones. False: it is one record."""
-        self.bytes_max = max(BYTES_MIN, min(self.bytes_max, len(batch.data)) // 2)
+        if batch.records > 1:
+            self.bytes_max = max(BYTES_MIN, min(self.bytes_max, len(batch.data)) // 2)
+        return batch.records > 1
+
+    def separate(self, batch: Batch) -> bool:
+        """A broker refuses records of a batch: send each alone. False: it is one record."""
+        self._alone_below = batch.behind
         return batch.records > 1
 
 

@@ -13,7 +13,6 @@ from tidecast.config.sources.kafka import KafkaSource
 from tidecast.config.sources.storage import storage_source
 from tidecast.errors import ConfigError, Fenced, StorageError
 from tidecast.kafka.brokers.cluster import Cluster
-from tidecast.kafka.schemas import tables
 from tidecast.kafka.storing.batches import Identity, warm_up
 from tidecast.kafka.storing.fencing import count_stored, end_offset, fence
 from tidecast.kafka.storing.notes import NOTES, Mark, Notes
@@ -24,7 +23,6 @@ from tidecast.node.storing.spool import Spool
 
 PATIENCE_S = 2.0
 """So long a batch is sent again before the wait is reported; then it is sent on."""
-_TOPIC_RESOURCE = 2
 
 
 class _KafkaRun(Run):
@@ -160,17 +158,10 @@ class KafkaStorage(SpoolStorage):
                 f"queues: {queues}: topic {name} of {self._source.servers} has "
                 f"{cluster.partitions} partitions: allowed {cluster.partitions}"
             )
-        wanted = {
-            "resource_type": _TOPIC_RESOURCE,
-            "resource_name": name,
-            "configuration_keys": ["cleanup.policy"],
-        }
-        body = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
-        found = cluster.ask_any(tables.DESCRIBE_CONFIGS, body)["results"]
-        policies = [one["value"] or "" for row in found for one in row["configs"] or ()]
-        if any("compact" in policy for policy in policies):
+        policy = cluster.setting("cleanup.policy") or ""
+        if "compact" in policy:
             raise ConfigError(
-                f"cleanup.policy of topic {name} of {self._source.servers}: {policies[0]}: allowed "
+                f"cleanup.policy of topic {name} of {self._source.servers}: {policy}: allowed "
                 "delete: compaction removes records that were acknowledged"
             )
 

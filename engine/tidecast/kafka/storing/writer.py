@@ -27,7 +27,7 @@ from tidecast.kafka.schemas import tables
 from tidecast.kafka.storing.batches import Batch, Encoder, Identity
 from tidecast.kafka.storing.notes import Mark
 from tidecast.kafka.wire import Struct
-from tidecast.queues.adapter import Run
+from tidecast.queues.adapter import LeftOut, Run
 
 BATCH_BYTES = 900_000
 """Below what brokers take by themselves (``message.max.bytes``: 1,048,588)."""
@@ -47,8 +47,20 @@ def transactional_id(topic: str, owner: str, node: str) -> str:
     return f"tidecast/{topic}" if owner else f"tidecast/{topic}/{node}"
 
 
-class _TooLarge(Exception):
-    """The broker takes no batch of this size."""
+_UNFIT = {
+    Code.MESSAGE_TOO_LARGE: "",
+    Code.INVALID_TIMESTAMP: "see message.timestamp.before.max.ms and .after.max.ms of the topic",
+    Code.INVALID_RECORD: "a topic that is compacted takes no record without a key",
+}
+"""Codes for a batch with a record that the topic does not take, and the remedy."""
+
+
+class _Unfit(Exception):
+    """The topic does not take a record of a batch. ``code``: why."""
+
+    def __init__(self, code: Code) -> None:
+        super().__init__()
+        self.code = code
 
 
 class PartitionWriter:
@@ -58,6 +70,8 @@ class PartitionWriter:
     first record of the newest batch, -1: not known. ``records``, ``bytes``, ``batches``: stored.
     ``mark``: the newest place in log and partition of which all before is stored.
     ``errors``: failures that were tried again. ``duplicates``: batches that the broker had already.
+    ``refused``: the record that the topic does not take, of a `write` that raised for it; the next
+    one may begin behind it.
     """
 
     def __init__(
@@ -84,6 +98,7 @@ class PartitionWriter:
         self._closing, self._busy = threading.Event(), threading.Lock()
         self.behind, self.offset = 0, -1
         self.mark: Mark | None = None
+        self.refused: LeftOut | None = None
         self.records = self.bytes = self.batches = self.errors = self.duplicates = 0
 
     def write(self, run: Run, token: int) -> int:
@@ -94,14 +109,12 @@ class PartitionWriter:
         holds `behind`, which settles that batch first.
 
         Raises Fenced when a newer epoch has written, SequenceGap when the broker lost what it had
-        acknowledged, PayloadTooLarge for a record that the topic does not take, AuthError, Closed.
+        acknowledged, AuthError, Closed; with `refused` PayloadTooLarge and StorageError.
         """
         with self._busy:
-            self.behind = token
+            self.behind, self.refused = token, None
             while not self._closing.is_set():
-                batch = self._doubtful
-                if batch is None:
-                    batch = self._encoder.encode(run, self.behind, self.identity)
+                batch = self._doubtful or self._next(run)
                 if batch is None:
                     return self.behind
                 if self._doubtful is None and self._pace is not None:
@@ -109,14 +122,39 @@ class PartitionWriter:
                 self._doubtful = batch
                 try:
                     self._store(batch)
-                except _TooLarge:
+                except _Unfit as unfit:
                     self._doubtful = None
-                    if not self._encoder.halve(batch):
-                        raise PayloadTooLarge(
-                            f"{self._where}: a record of {len(batch.data)} bytes with its batch is "
-                            "more than the topic takes: raise its max.message.bytes"
-                        ) from None
+                    is_large = unfit.code == Code.MESSAGE_TOO_LARGE
+                    smaller = self._encoder.halve if is_large else self._encoder.separate
+                    if not smaller(batch):
+                        raise self._refusal(len(batch.data), unfit.code) from None
         raise Closed(f"{self._where}: write after close")
+
+    def _next(self, run: Run) -> Batch | None:
+        try:
+            return self._encoder.encode(run, self.behind, self.identity)
+        except PayloadTooLarge as problem:
+            self._note_refused(0, str(problem))
+            raise
+
+    def _note_refused(self, size: int, reason: str) -> None:
+        self.refused = LeftOut(self.behind, self.behind + 1, 1, size, reason)
+
+    def _refusal(self, size: int, code: Code) -> TidecastError:
+        """The error for a record that the topic does not take."""
+        if code != Code.MESSAGE_TOO_LARGE:
+            reason = f"{code_name(code)}: {_UNFIT[code]}"
+            self._note_refused(size, reason)
+            return StorageError(f"{self._where}: record {self.behind}: {reason}")
+        limit = None
+        with contextlib.suppress(TidecastError):  # the user may have no right to ask
+            limit = self._cluster.setting("max.message.bytes")
+        reason = (
+            f"a record of {size} bytes with its batch is more than the topic takes"
+            f"{f' ({limit})' if limit else ''}: raise its max.message.bytes"
+        )
+        self._note_refused(size, reason)
+        return PayloadTooLarge(f"{self._where}: {reason}")
 
     def _store(self, batch: Batch) -> None:
         attempts = Attempts(self._patience_s, self._pause)
@@ -181,8 +219,8 @@ class PartitionWriter:
 
     def _refuse(self, code: int) -> None:
         """Raise what a code stands for that no retry cures."""
-        if code == Code.MESSAGE_TOO_LARGE:
-            raise _TooLarge
+        if code in _UNFIT:
+            raise _Unfit(Code(code))
         text = f"{self._where}: {code_name(code)}"
         if code in _FENCED:
             raise Fenced(f"{text}: another writer has taken the partition over")
