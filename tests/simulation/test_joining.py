@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.support import packets
 from tests.support.simulation import (
@@ -55,6 +57,57 @@ def test_a_late_joiner_starts_at_the_live_edge() -> None:
         assert settle_and_read(net, late) == stream.messages[300:]
         assert first.found == stream.messages
         assert not late.gaps
+
+
+@pytest.mark.parametrize("held_up_us", [10_000, 3_000_000])
+def test_a_conductor_that_is_held_up_makes_no_publication_younger(
+    monkeypatch: pytest.MonkeyPatch, held_up_us: int
+) -> None:
+    """A SETUP waits for the conductor while a subscription begins: it is older than that."""
+    with Network(seed=3, delay_us=20) as net:
+        a, b = network_of(net, "ab")
+        jobs: list[Callable[[], None]] = []
+        with monkeypatch.context() as held:
+            held.setattr(b.engine, "post", jobs.append)
+            stream = Stream(a, count=100)
+            stream.push()
+            assert net.run(500_000, until=lambda: jobs)
+            net.run(500_000)
+            late = Reader(b, start=Latest())
+            net.run(held_up_us)
+        for job in jobs:
+            job()
+        assert net.run(5_000_000, until=lambda: b.engine.images_by_id), "it asks again"
+        stream.count = 200
+        assert transfer(net, [stream], [late], until=lambda: len(late.found) == 100)
+        assert settle_and_read(net, late) == stream.messages[100:]
+        assert not late.gaps
+
+
+def test_a_conductor_that_is_held_up_takes_nothing_from_an_earlier_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Network(seed=3, delay_us=20) as net:
+        a, b = network_of(net, "ab")
+        early = Reader(b, start=Latest())
+        jobs: list[Callable[[], None]] = []
+        with monkeypatch.context() as held:
+            held.setattr(b.engine, "post", jobs.append)
+            net.run(10_000)
+            stream = Stream(a, count=100)
+            stream.push()
+            net.run(500_000)
+            late = Reader(b, start=Latest())
+            net.run(3_000_000)
+        for job in jobs:
+            job()
+        assert settle_and_read(net, early) == stream.messages
+        net.run(3_000_000)
+        stream.count = 200
+        assert transfer(net, [stream], [early, late], until=lambda: len(early.found) == 200)
+        assert early.found == stream.messages
+        assert settle_and_read(net, late) == stream.messages[100:]
+        assert not early.gaps
 
 
 def test_a_late_joiner_may_ask_for_what_history_holds() -> None:

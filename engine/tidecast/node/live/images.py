@@ -183,7 +183,7 @@ class Images:
                 row,
                 live_seq=setup.next_seq,
                 history_slots=setup.slots,
-                began_ns=ctx.clock_ns() - setup.age_ns,
+                began_ns=setup.received_ns - setup.age_ns,
             )
             agent_tables.add_image(
                 ctx,

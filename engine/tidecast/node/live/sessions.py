@@ -5,6 +5,8 @@ Called by the conductor with the node's lock held.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from tidecast import events
@@ -46,10 +48,16 @@ def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]
     setups = []
     for kind, _, b, c, d, e, *_ in rows:
         if kind == agent_events.E_SETUP:
-            setups.append(decode_setup(bytes(runtime.rx_state.setups[b, :c]), (d, e)))
+            setup = decode_setup(bytes(runtime.rx_state.setups[b, :c]), (d, e))
+            setups.append(replace(setup, received_ns=runtime.heard_ns(setup.source)))
     if setups:
         runtime.rx_state.misc[image_table.M_SETUPS] = 0
     return setups
+
+
+def _want_setup(image: Image, now_ns: int) -> None:
+    """In the receiver's thread: it asks for a SETUP for the conductor."""
+    image.runtime.rx_state.images[image.slot]["want_setup_ns"] = max(now_ns, 1)
 
 
 RECEIVER_DROPPED = ("silent", "stuck", "removed")
@@ -210,8 +218,20 @@ class Sessions:
             served |= image.readers.keys()
         for mode in ("latest", "earliest"):
             group = [s for s in readers if s.options.start == mode and s.id not in served]
-            if group:
+            late = [s for s in group if mode == "latest" and s.created_ns > setup.received_ns]
+            if len(group) > len(late):
+                group = [s for s in group if s not in late]
                 self._make_image(runtime, setup, topic, mode, group)
+            if late:
+                self._ask_again(runtime, setup)
+
+    def _ask_again(self, runtime: TransportRuntime, setup: Setup) -> None:
+        """A SETUP came before a subscription: the next SETUP has the live edge of now.
+
+        Without an image the receiver asks for it at the session's next packet.
+        """
+        for image in self._ctx.living_images(runtime, setup.session)[:1]:
+            image.runtime.on_receiver(partial(_want_setup, image, self._ctx.clock_ns()))
 
     def _supersede_older(self, setup: Setup) -> None:
         """A node runs in another incarnation now: its sessions are over, or continue there."""
@@ -282,7 +302,7 @@ class Sessions:
             return min(max(kept, 0), setup.next_seq)
         if subscription.options.start == "earliest":
             return setup.oldest
-        if setup.age_ns < self._ctx.clock_ns() - subscription.created_ns:
+        if setup.age_ns < setup.received_ns - subscription.created_ns:
             return 0  # it was here before the publication: all of it is its own
         return setup.next_seq
 

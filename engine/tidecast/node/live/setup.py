@@ -62,6 +62,8 @@ class Setup:
     """The sender's engine itself publishes."""
     critical: int = 0
     """Type of a further field that this build must know, and does not; 0: none."""
+    received_ns: int = 0
+    """When it came, by the node's clock: the conductor may handle it much later."""
 
 
 LEVEL_OF_AREA = 2
