@@ -325,8 +325,8 @@ def seek(
     """Move a subscription, or its cursors of one topic or queue; ``shift``: by so many records.
 
     To tokens only the queues that are named move. Returns a row a cursor: before, after, how many
-    records will come again (below 0) or be passed. What leads before the oldest record goes there,
-    and so do a time and ``shift`` that lead behind the end. Raises ConfigError, NotFound.
+    records will come again (below 0) or be passed. A place before the oldest record becomes the
+    oldest record; a time or ``shift`` behind the end becomes the end. Raises ConfigError, NotFound.
     """
     options = ConsumerOptions(
         start=start, start_time_ns=start_time_ns, start_tokens=start_tokens or {}
@@ -413,7 +413,7 @@ def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
 
 
 def adapters(subs: DurableSubscriptions) -> list[dict[str, Any]]:
-    """The adapters, waiting ones included. See `Attached.states`."""
+    """The adapters, waiting adapters included. See `Attached.states`."""
     return subs.attached.states()
 
 

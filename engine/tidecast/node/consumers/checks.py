@@ -43,8 +43,8 @@ def start_token(log: QueueLog | AttachedQueue, options: ConsumerOptions | None) 
 def check_tokens(pattern: str, tokens: dict[int, int], queues: Iterable[QueueState]) -> None:
     """Raise ConfigError for places that ``queues`` do not have.
 
-    Behind the end there is nothing to wait for: the records until then would be passed over. What
-    retention has deleted is no error: a cursor begins with the oldest record that is kept.
+    A place behind the end is refused: the records until then would be passed over. A deleted record
+    is no error: a cursor begins with the oldest record that is kept.
     """
     there = list(queues)
     unknown = sorted(set(tokens) - {one.queue for one in there})
@@ -61,7 +61,7 @@ def check_tokens(pattern: str, tokens: dict[int, int], queues: Iterable[QueueSta
 
 
 def check_options(options: ConsumerOptions) -> None:
-    """Raise ConfigError for what no consumer may ask."""
+    """Raise ConfigError for options outside their limits."""
     limits = (
         ("max_in_flight", options.max_in_flight, 1, cursor_window.WINDOW_MAX),
         ("max_bytes_in_flight", options.max_bytes_in_flight, 1, 1 << 40),
@@ -116,8 +116,8 @@ def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
 def restored(saved: SavedCursor, end: int) -> tuple[int, np.ndarray]:
     """Where a cursor resumes, and the puller's rows of acked and tried records beyond that.
 
-    ``end``: of the log. A host that lost its power may have lost records that were settled: what is
-    appended in their place is new.
+    ``end``: of the log. A host that lost its power may have lost acked records: records that are
+    appended in their place are new.
     """
     acked = [(first, min(last, end)) for first, last in saved.acked if first < end]
     attempts = [(token, n) for token, n in saved.attempts if token < end]
@@ -190,7 +190,7 @@ def unacked(puller: Puller, cursor: CursorState) -> Iterator[int]:
 def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
     """The predicate for a record (and its parts) that a subscription gets.
 
-    Filters that are functions run in the puller alone: for these it says yes.
+    Filters that are functions run in the puller alone: here they let each record pass.
     """
     key, many = saved.key_pattern.removesuffix("*"), saved.key_pattern.endswith("*")
     text = where_of(saved.where, key if many else "", saved.headers)

@@ -237,7 +237,7 @@ class DeadLetters:
             pass
 
     def _take(self, letter: _Letter) -> None:
-        """The first time says the reason."""
+        """The first report of a letter decides its reason."""
         subscription, cursor, dead = letter
         key = (dead.cursor, dead.generation, dead.token)
         if key not in self._ended:
@@ -246,7 +246,7 @@ class DeadLetters:
             _limit(self._open)
 
     def flush(self) -> None:
-        """Store the waiting letters, with one sync a topic, and acknowledge the stored ones."""
+        """Store the waiting letters, with one sync a topic, and acknowledge the stored letters."""
         if self._busy or not (self._waiting or self._numbered.waiting):
             return
         self._busy = True
@@ -273,10 +273,10 @@ class DeadLetters:
         finally:
             self._busy = False
         if done:
-            self._completer.save_soon()  # after a crash, newer ones are stored twice
+            self._completer.save_soon()  # after a crash, newer letters are stored twice
 
     def _stored(self, topic: str, letters: list[_Letter]) -> list[_Letter]:
-        """Those that lie in ``topic`` now. The puller names the others again in a second."""
+        """Letters that are in ``topic`` now. The puller names the others again in a second."""
         if self._is_numbered(topic):
             return self._numbered.add(topic, letters)
         stored = []
@@ -329,7 +329,7 @@ class DeadLetters:
             if one.queue not in starts or not isinstance(one.log, QueueLog):
                 continue
             start = max(starts[one.queue], one.log.next_token - LETTERS_READ_MAX)
-            with contextlib.suppress(TidecastError):  # damaged: what follows may be stored twice
+            with contextlib.suppress(TidecastError):  # damaged: later letters may be stored twice
                 found.update(_places(records_from(one.log, start), saved.pattern, saved.name))
         self._stored_before[subscription.key] = found
         return found
@@ -468,7 +468,7 @@ class DeadLetters:
             large.wait_durable(timeout=STORE_TIMEOUT_S)
 
     def _connection(self, plain: bool = False) -> LetterClient:
-        """The engine's own; ``plain``: as anybody's, whose records say nothing about themselves."""
+        """The engine's own client; ``plain``: a client without the rights of an engine."""
         with self._connecting:
             if plain not in self._clients:
                 self._clients[plain] = self._connect(not plain)

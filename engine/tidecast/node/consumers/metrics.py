@@ -24,7 +24,7 @@ from tidecast.queues.cache.cursors import FOR_QUEUE, STREAM_CHAINS, WHERE
 
 INTERVAL_S = 1.0
 ROWS_MAX = 2048
-"""Subscriptions with a row; what there are more is counted in `show` alone."""
+"""Subscriptions with a row; `show` alone counts further subscriptions."""
 SUMS = {
     S.DELIVERED: "delivered",
     S.DELIVERED_BYTES: "delivered_bytes",
@@ -107,7 +107,7 @@ class SubscriptionRows:
 
 
 class AdapterRows:
-    """Rows of adapters, waiting ones included. Called under the same lock."""
+    """Rows of adapters, waiting adapters included. Called under the same lock."""
 
     def __init__(self, state: ConsumersState) -> None:
         self._state = state

@@ -45,9 +45,9 @@ class Page:
     following: dict[int, int] = field(default_factory=dict)
     scanned: int = 0
     unverified: int = 0
-    """Letters that anybody may have written, and that no record of the subscription confirms."""
+    """Letters that any client may have written, and that no record of the subscription confirms."""
     partial: bool = False
-    """It begins behind what may be left."""
+    """It begins behind letters that may remain."""
     more: bool = False
     recreated: set[int] = field(default_factory=set)
     """Queues that were deleted and created again: the marks belong to the deleted letters."""
@@ -163,7 +163,7 @@ def redrive(
     after: list[list[int]] | None = None,
     to: str | None = None,
 ) -> dict[str, Any]:
-    """Deliver dead letters of one subscription again, each once; ``dry_run``: only say which.
+    """Deliver dead letters of one subscription again, each once; ``dry_run``: only list them.
 
     ``reason``: letters whose reason has this text; ``key``: of this key; ``where``: for which this
     filter holds, which sees them as they lie in the dead-letter topic; at most ``limit``.

@@ -423,7 +423,7 @@ class DurableSubscriptions(Observer):
             self._forget(subscription)
 
     def _end_deleted(self) -> None:
-        """End what other engines that share our queues have deleted. With the lock held."""
+        """End subscriptions that other engines of the same directory have deleted. Lock held."""
         if self.state.deleted.has_changed():
             for subscription in list(self.subscriptions.values()):
                 if self.state.deleted.is_over(subscription.saved):
@@ -444,7 +444,7 @@ class DurableSubscriptions(Observer):
         self._unsaved.pop(subscription.key, None)
 
     def _near(self, pattern: str, name: str) -> str:
-        """The subscription that a mistyped one was meant to be, by its pattern or its name."""
+        """The subscription that a mistyped name may mean, by its pattern or its name."""
         of_pattern = [n for p, n in self.subscriptions if p == pattern]
         if of_pattern:
             return near(name, of_pattern)

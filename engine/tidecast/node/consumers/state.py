@@ -129,7 +129,7 @@ class SubscriptionState:
     """Records that retention deleted before their delivery; reported to later members, too."""
 
     def replace(self, saved: SavedSubscription) -> None:
-        """Its queues came here with what their owner had stored of it."""
+        """Its queues came here, with its state as their owner stored it."""
         self.saved = saved
 
     @property
@@ -154,7 +154,7 @@ class Waiting:
 
 
 class ConsumersState:
-    """Topics, subscriptions and members of a node, and what their parts need of the node."""
+    """Topics, subscriptions and members of a node, and the parts of the node that they need."""
 
     def __init__(self, ctx: NodeContext, durable: SourceRegistry, leases: Leases) -> None:
         self.ctx, self.durable, self.leases = ctx, durable, leases

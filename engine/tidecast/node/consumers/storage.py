@@ -1,4 +1,4 @@
-"""Where subscriptions are kept on disk, and what becomes of them when queues move.
+"""Where subscriptions are kept on disk, and how they follow queues that move.
 
 The state of queues that engines share lies with the queues, in the directory of their owner
 (`tidecast.log.takeover`): so the next owner finds the state of the owner before, and an engine that
@@ -152,7 +152,7 @@ def new_subscription(
 
 
 def check_readable(state: ConsumersState, topic: str, start: str) -> None:
-    """Raise what keeps a topic that is not open from being subscribed to.
+    """Raise the error of a topic that is not open, so that none subscribes to it.
 
     While an adapter waits for its system only its beginning is a known place.
     """
@@ -183,7 +183,7 @@ def check_target(state: ConsumersState, topic: str) -> None:
 
 
 def check_new(state: ConsumersState, pattern: str, options: ConsumerOptions) -> None:
-    """Raise what keeps a new subscription from being as ``options`` say. With the lock held."""
+    """Raise an error if a new subscription cannot have ``options``. With the lock held."""
     letters = options.dead_letter
     if letters:
         check_target(state, letters)
@@ -319,7 +319,8 @@ def taken(
 ) -> tuple[list[SavedSubscription], list[SubscriptionState]]:
     """Queues have come here: the subscriptions that came with them and are not known here yet.
 
-    Known ones resume where the owner before had them. Second: subscriptions whose file is damaged.
+    Known subscriptions resume where the owner before had them. Second: subscriptions whose file is
+    damaged.
     """
     if here.store is None:
         return [], []
@@ -385,8 +386,9 @@ def stand_by(
 ) -> SubscriptionState | None:
     """A subscription for consumers that wait for queues that another engine has; None: create it.
 
-    It is what the owner has stored. One that the owner does not know begins where ``options`` say,
-    by what is in the log now, unless the owner knows it by the time that the queues come here.
+    It has the state that the owner stored. A subscription that the owner does not know begins at
+    the place of ``options`` in the log as it is now, unless the owner knows it when the queues
+    come.
     """
     if (
         not is_shared(state.ctx, pattern)

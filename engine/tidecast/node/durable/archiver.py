@@ -1,7 +1,7 @@
 """The archiver at run time: its state, its thread, and the thread that syncs. Inline: neither.
 
-Who wants the archiver's state changed hands in a command (`on_archiver`), which runs between two
-duty cycles; when the agents are inline it runs at once.
+To change the archiver's state, pass a command (`on_archiver`): it runs between two duty cycles, or
+at once when the agents are inline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SYNC_WAIT_NS = 100_000_000
 class ArchiverRuntime:
     """``on_events`` gets rows of `archiver_state.E_*`, in the archiver's thread.
 
-    ``sync(queue row) -> 0 or -errno``: make what was appended to a queue durable.
+    ``sync(queue row) -> 0 or -errno``: make the appended records of a queue durable.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ArchiverRuntime:
         return command() if self._agent is None else self._agent.call(command)
 
     def drain_events(self) -> None:
-        """Hand on what the archiver has to tell."""
+        """Hand on the reports of the archiver."""
         n = int(self.state.attention[A_EVENTS])
         if n == 0:
             return
@@ -94,7 +94,7 @@ class ArchiverRuntime:
         self._on_events(rows)
 
     def work(self, now_ns: int | None = None) -> int:
-        """One duty cycle and, if one is asked for, a sync; in the caller's thread."""
+        """One duty cycle and, if due, a sync; in the caller's thread."""
         now = time.monotonic_ns() if now_ns is None else now_ns
         done = self._run(ONCE, now, self._wall_ns())
         self.drain_events()
@@ -108,13 +108,13 @@ class ArchiverRuntime:
         return bool(self.state.misc[ast.M_SYNC] == ast.SYNC_ASKED)
 
     def sync_all(self) -> None:
-        """Sync every queue of the topics that take part, note how it went, say that it is done."""
+        """Sync every queue of the topics that take part, note the outcome, report the end."""
         topics, queues = self.state.topics, self.state.queues
         for row in np.flatnonzero((queues["active"] != 0) & (queues["dirty"] != 0)).tolist():
             topic = topics[int(queues["topic"][row])]
             if topic["syncing"] != ast.SYNCING:
                 continue
-            queues["dirty"][row] = 0  # what is appended from here on is part of the next sync
+            queues["dirty"][row] = 0  # later appends are part of the next sync
             try:
                 status = self._sync_queue(row)
             except BaseException:
@@ -125,7 +125,7 @@ class ArchiverRuntime:
                 topic["sync_status"] = status
             elif (
                 queues["puller"][row] > 0 and not topic["stored"]
-            ):  # policy batch: what was synced may be read now
+            ):  # policy batch: synced records may be read now
                 wake_queue(self.state.wakes, self._bells, int(queues["puller"][row]) - 1)
         archiver_cycle.sync_done(self._words)
 

@@ -48,7 +48,7 @@ class Source:
     image: int = 0
     """Id of the image that it is, if its publisher is on another ctx."""
     left: bool = False
-    """Its publisher was gone before it was read: what it holds is repeated."""
+    """Its publisher was gone before it was read: its messages are repeated."""
 
     def belong_to(self, publication: int) -> None:
         """It is the ring of a publication of this node."""
@@ -64,7 +64,7 @@ class Source:
 
 
 def _policy(topic: DurableTopic) -> int:
-    """With a lease nothing is durable before it was seen that nobody has taken over: a sync."""
+    """With a lease a record is durable only behind a sync that confirms the owner."""
     policy = ast.SYNC_NAMES[topic.config.fsync]
     return ast.SYNC_BATCH if topic.owner and policy == ast.SYNC_NONE else policy
 
@@ -103,7 +103,7 @@ class ArchiverTables:
         self.set_policy(topic)
         S.index[int(S.misc[ast.M_TOPICS])] = slot
         S.misc[ast.M_TOPICS] += 1
-        if topic.is_stored:  # its log may have what the storage has not: no ring is acked before
+        if topic.is_stored:  # its log may be ahead of the storage: no ring is acked before
             numbers = self.queue_numbers(topic)
             S.queues["dirty"][numbers] = 1
             fill(S.topics[slot], {"stored": 1, "dirty_ns": 1})
@@ -177,7 +177,7 @@ class ArchiverTables:
         return rows
 
     def waiting_in(self, number: int) -> dict[int, int]:
-        """First sequence of each producer in a queue's buffer, of what is not in the log yet."""
+        """First sequence of each producer in a queue's buffer, which is not in the log yet."""
         buffer, at = self._kept["buffer", number], 0
         found: dict[int, int] = {}
         while at < int(self.state.queues[number]["used"]):
@@ -231,7 +231,7 @@ class ArchiverTables:
         *,
         of_engine: bool = False,
     ) -> int:
-        """Let the archiver read a ring, from where its ack record says."""
+        """Let the archiver read a ring, from the place of its ack record on."""
         S, ring = self.state, mapped.array
         slot = _free(S.sources, "publications of durable topics")
         seq, at, count = ack_record(ring, about)
@@ -270,7 +270,7 @@ class ArchiverTables:
         )
 
     def note_acked(self, topic: DurableTopic) -> None:
-        """Let the topic's producers know how far they are durable: a snapshot says so."""
+        """Write the acked sequences into the table of producers, before a snapshot of it."""
         S = self.state
         slot = int(S.topics[topic.slot]["first_source"])
         while slot >= 0:
@@ -354,18 +354,18 @@ def ring_session(ring: Bytes) -> tuple[int, int, int]:
 
 
 def unacked(ring: Bytes, slots: int) -> bool:
-    """A ring holds messages behind what is acked, and its session is not over."""
+    """A ring holds unacked messages, and its session is not over."""
     return unpack_from("<q", ring, lay.ACK_STATE_AT)[0] not in OVER and holds_more(ring, slots)
 
 
 def holds_more(ring: Bytes, slots: int) -> bool:
-    """A ring holds messages behind what is acked."""
+    """A ring holds unacked messages."""
     (version,) = unpack_from("<q", ring, lay.ACK_VERSION_AT)
     record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
     seq, at, _ = unpack_from("<qqq", ring, record)
     closed, end = unpack_from("<qq", ring, lay.CLOSED_AT)
     if closed and seq >= end:
-        return False  # what its writer has added since is not part of it
+        return False  # messages that its writer has added since are not part of it
     (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (slots - 1)) * 8)
     holds = word >> lay.SEQ_SHIFT == seq & lay.SEQ_MASK
     state, length = (word >> lay.STATE_SHIFT) & 0xFF, word & lay.CONTROL_LENGTH_MASK

@@ -2,7 +2,7 @@
 
 All queues of a topic go together, as one lease: a publisher's ring has messages for all of them in
 one order, and is acked as one. The store may be slow or away: it is asked in a thread of its own,
-and what follows from its answers is done by the conductor. A node shows that it is there by a lease
+and the conductor acts on its answers. A node shows that it is there by a lease
 of its own, "@" and its name.
 
 Handed over: flush -> release -> acquire. Publishers stay open and their rings as they are; from
@@ -244,7 +244,7 @@ class Leases:
         self.give_back({})
 
     def stop(self) -> None:
-        """Ask no more; what is held stays until `give_back`."""
+        """Ask no more; leases are held until `give_back`."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -299,7 +299,7 @@ class Leases:
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Ask what is due, let the conductor do what follows."""
+        """Ask the due questions, let the conductor act on the answers."""
         keeper = self._keeper
         if keeper is None:
             return
@@ -410,11 +410,13 @@ class Leases:
         self._pointed_ns = now
         for topic in list(self._registry.topics.values()):
             if topic.owner and topic.owned:
-                with contextlib.suppress(OSError):  # one that slept may have pointed elsewhere
+                with contextlib.suppress(
+                    OSError
+                ):  # an engine that slept may have pointed elsewhere
                     topic.owners.show(topic.owner)
 
     def _meet(self, keeper: LeaseKeeper, listing: Listing) -> Listing:
-        """Tell the keeper who is there, and what the balancer wants it to hold."""
+        """Give the keeper the present nodes, and the leases that the balancer assigns to it."""
         now, settings = self.ctx.clock_ns(), self._settings
         there = {q[1:] for q in listing.owners if q.startswith(PRESENCE)} - {self.ctx.name}
         owners = {q: o for q, o in listing.owners.items() if not q.startswith(PRESENCE)}

@@ -1,4 +1,4 @@
-"""Retention, gauges, and what a topic needs before another node takes it. Lock held."""
+"""Retention, gauges, and the hand-over of a topic to another node. Lock held."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COPIED_BYTES_MAX = 4 << 20
 
 
 def retain(registry: SourceRegistry, topic: DurableTopic, now_ns: int) -> None:
-    """Delete what retention has no room for."""
+    """Delete segments beyond the limits of retention."""
     name = topic.config.name
     for queue, segments in topic.retain(
         lambda name, queue: _position(registry, name, queue), now_ns
@@ -53,7 +53,7 @@ def _position(registry: SourceRegistry, topic: str, queue: int) -> int | None:
 
 
 def gauges(registry: SourceRegistry, topic: DurableTopic) -> None:
-    """Bring a topic's gauges up to date: those of all its queues at once.
+    """Bring a topic's gauges up to date, for all its queues at once.
 
     One by one, 1,000 queues took 13 ms; so they take 0.05 ms.
     """
@@ -95,7 +95,7 @@ def report_broken(registry: SourceRegistry, config: TopicConfig, problem: Tideca
 def flush(
     registry: SourceRegistry, topic: DurableTopic, sources: list[archiver_tables.Source]
 ) -> None:
-    """Let what some rings hold become durable, for FLUSH_S at most, while the topic is ours.
+    """Make messages of some rings durable, for FLUSH_S at most, while the topic is ours.
 
     With a storage that the next owner has alone: all that is in the logs, also the records of
     publishers that are gone.
@@ -118,7 +118,7 @@ def flush(
 def seal(registry: SourceRegistry, topic: DurableTopic) -> None:
     """Begin new segments, so that the next owner links the old ones, copying nothing.
 
-    Small ones are left as they are. A disk that refuses leaves the rest to be copied.
+    Small segments stay as they are. A disk that refuses leaves the rest to be copied.
     """
     numbers = registry.tables.queue_numbers(topic)
 

@@ -1,10 +1,10 @@
 """Durable topics of this node whose publishers are on other nodes.
 
 A SETUP opens the session (the answer is an ACK with epoch and first sequence); nothing is appended
-before the publisher's node has said in its next SETUP that it knows both, else a session whose
-answer was lost could begin twice. From then on an image is read as any ring is. A publisher that
-returns after a crash, a partition or a time-out joins where its SETUP says that it is acked; what
-was in the log already is dropped as duplicate. Called with the node's lock held.
+before the next SETUP of the publisher's node confirms both, else a session whose answer was lost
+could begin twice. From then on an image is read as any ring is. A publisher that returns after a
+crash, a partition or a time-out joins at the acked place in its SETUP; messages that are in the log
+already are dropped as duplicates. Called with the node's lock held.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Step:
-    """A session, and what an event brings: a SETUP, a grant, the image that is read."""
+    """A session, and the object of an event: a SETUP, a grant, the image that is read."""
 
     topic: str
     session: int
@@ -114,7 +114,7 @@ class Step:
 class Openings:
     """Sessions that publishers on other nodes ask for: SETUPs with epoch 0, and the answers.
 
-    Granted is what may begin (see `session_order`).
+    A session is granted when it may begin (see `session_order`).
     """
 
     def __init__(self, registry: SourceRegistry, pending: PendingSessions, grants: Grants) -> None:
@@ -227,9 +227,9 @@ class Openings:
         )
 
     def newest(self, topic: DurableTopic, producer: int, session: int, epoch: int) -> int:
-        """The newest epoch of a producer, for one that says it has ``epoch``.
+        """The newest epoch of a producer, for a session that has ``epoch``.
 
-        An equal one of another session that is there is newer: it was granted twice by accident.
+        An equal epoch of another live session is newer: it was granted twice by accident.
         """
         known = topic.producers.known.get(producer)
         if known is None:
@@ -393,13 +393,13 @@ class OwnerSide:
                 self._on(SessionEvent.UNUSED, Step(name, session))
 
     def evicted(self, session: int) -> None:
-        """The archiver was left behind by an image: what it waits for never comes there."""
+        """An image overtook the archiver: the next packet that it needs never comes there."""
         for source in [s for s in self._registry.sources.values() if s.image]:
             if source.session == session:
                 self.rejoin(source)
 
     def rejoin(self, source: archiver_tables.Source) -> None:
-        """Let go of an image; its publisher's next SETUP says from where it is acked."""
+        """Release an image; its publisher's next SETUP has the acked place."""
         self._on(SessionEvent.EVICTED, Step(source.topic, source.session, source=source))
 
     # --- states -----------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ class OwnerSide:
         return SessionState.WAITING if session in self._openings.asked else SessionState.UNKNOWN
 
     def _on(self, event: SessionEvent, step: Step) -> None:
-        """Do what `TRANSITIONS` lists for an event in the session's state."""
+        """Run the actions of `TRANSITIONS` for an event in the session's state."""
         after = TRANSITIONS.after(self.state_of(step.topic, step.session), event)
         if after is not None:
             _, action = after
@@ -494,7 +494,7 @@ class OwnerSide:
         self._join(runtime, setup, block, topic, session, step.slots)
 
     def finish(self, step: Step) -> None:
-        """Read what is there, then let go of the image; what was not acked comes again."""
+        """Read the rest, then release the image; unacked messages come again."""
         source = step.source
         assert source is not None
         topic = self._registry.topics[source.topic]

@@ -61,7 +61,7 @@ class Outcome(Enum):
     FENCED = "fenced"
     """Its producer has appended with a newer epoch."""
     REFUSED = "refused"
-    """The error says why; nothing was written."""
+    """The error has the reason; nothing was written."""
 
 
 class Verdict(NamedTuple):
@@ -118,7 +118,7 @@ class _Recent:
 
 
 Recents = OrderedDict[tuple[int, int], _Recent]
-"""Of one topic, by queue and producer; the ones used last are at the end."""
+"""Of one topic, by queue and producer; the last used are at the end."""
 
 
 def new_placed_producer(now_s: float, random_bits: int) -> int:
@@ -154,7 +154,7 @@ class PlacedAppends:
             self._thread.start()
 
     def stop(self) -> None:
-        """Refuse what waits, and end. Idempotent."""
+        """Refuse waiting runs, and end. Idempotent."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
@@ -195,7 +195,7 @@ class PlacedAppends:
                     self._wake.wait_for(lambda: self._stopping, RETRY_S)
 
     def work(self) -> int:
-        """Append what waits; how many runs are held back by a disk."""
+        """Append waiting runs; how many a disk holds back."""
         with self._lock:
             runs, self._waiting = list(self._waiting), deque()
         held: list[Run] = []
@@ -334,7 +334,7 @@ class PlacedAppends:
         self._complete()
 
     def _complete(self) -> None:
-        """Give the verdicts of what is durable by now, and of what no engine here keeps."""
+        """Give the verdicts of runs that are durable now, and of runs whose queue is gone."""
         with self._lock:
             waiting, self._written = self._written, []
         left: list[_Written] = []
@@ -346,7 +346,7 @@ class PlacedAppends:
                 written.done(Verdict(Outcome.REFUSED, error=problem))
             elif topic.logs[queue].durable_token < written.end:
                 left.append(written)
-            elif topic.owned:  # looked at behind the sync: nobody has taken over
+            elif topic.owned:  # checked behind the sync: no other owner has taken over
                 written.done(written.verdict)
             else:
                 left.append(written)  # the node gives the topic up, and then it is gone

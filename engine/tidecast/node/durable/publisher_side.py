@@ -1,6 +1,6 @@
 """Producers of this node: their sessions, and the rings whose session is not open yet.
 
-A session of a topic that this node keeps is open at once, unless older ones have to end first. If
+A session of a topic that this node keeps is open at once, unless older sessions end first. If
 another node keeps the topic, the ring of the publication holds the messages that are not acked, by
 a consumer entry that ACK packets move, and its SETUP carries the producer's session. So the ring is
 the repeat buffer, and this node needs to know nothing about the queues.
@@ -46,7 +46,7 @@ from tidecast.protocol.dedup import Producer, Session, producer_id
 from tidecast.protocol.state_table import StateTable
 
 UNREACHABLE = errno.EHOSTUNREACH
-"""State of a ring that can be sent to nobody."""
+"""State of a ring that reaches no other node."""
 
 
 class PublicationState(Enum):
@@ -82,7 +82,7 @@ class PublisherSide:
         self._grants = grants
         self._ctx, self._publications = registry.ctx, publications
         self._waiting: dict[str, list[MappedFile]] = {}
-        """Rings of dead engines by topic: nobody can read them before the topic is there."""
+        """Rings of dead engines by topic: they can be read when the topic exists."""
         self._fenced: set[int] = set()
 
     # --- opening, in the order of `Publications.open` ---------------------------------------------
@@ -90,7 +90,7 @@ class PublisherSide:
     def open_session(
         self, config: TopicConfig, options: PublicationOptions, session: int
     ) -> Session:
-        """Open a producer's session, and fence older ones. ``session``: of its ring.
+        """Open a producer's session, and fence older sessions. ``session``: of its ring.
 
         Its epoch is 0 while the topic's owner has yet to open it. Raises SequenceGap, Conflict,
         Fenced, ConfigError.
@@ -154,9 +154,9 @@ class PublisherSide:
 
         If this node keeps the topic, the publication waits until its session may begin.
 
-        Its session fences older ones at the owner, and resumes behind the last sequence known
-        there: what an older ring holds and the owner has not got would be left out for good. That
-        goes also for a client that repeats it from its old ring: it may die during that.
+        Its session fences older sessions at the owner, and resumes behind the last sequence known
+        there: messages that only an older ring holds could never be stored. The same holds for a
+        client that publishes them again from its old ring: it may die halfway.
         """
         now_s = self._ctx.now_s()
         one = Held(publication, publication.about().channel, now_s)
@@ -165,7 +165,7 @@ class PublisherSide:
     # --- events -----------------------------------------------------------------------------------
 
     def begin_held(self, now_s: float) -> None:
-        """Begin what need not wait any more, here and at those who asked."""
+        """Begin sessions that need not wait any more, here and at other nodes."""
         for one in list(self._pending.held):
             self._on(self._event_of(one, now_s), one)
 
@@ -196,7 +196,7 @@ class PublisherSide:
     def _on(
         self, event: PublicationEvent, one: Held, state: PublicationState | None = None
     ) -> None:
-        """Do what `TRANSITIONS` lists for an event in the publication's state."""
+        """Run the actions of `TRANSITIONS` for an event in the publication's state."""
         after = TRANSITIONS.after(state or self.state_of(one.publication), event)
         if after is not None:
             _, action = after
@@ -240,7 +240,7 @@ class PublisherSide:
         self._add_to_sender(one)
 
     def send_back(self, one: Held) -> None:
-        """Send what our archiver has not read to the node that keeps the topic now."""
+        """Send the rest, which our archiver has not read, to the node that keeps the topic now."""
         publication = one.publication
         source = self._registry.sources[publication.source]
         topic = self._registry.topics[source.topic]
@@ -264,7 +264,7 @@ class PublisherSide:
         self._publications.check(publication)
 
     def drop_orphan(self, one: Held) -> None:
-        """Nobody will ever store the rest, which was reported."""
+        """The rest can never be stored; this was reported."""
         self._release(one.publication)
         self._publications.forget(one.publication)
 
@@ -281,7 +281,7 @@ class PublisherSide:
             agent_tables.add_publication(self._ctx, publication, one.channel, seq)
 
     def note_gone(self, publication: Publication) -> None:
-        """A publisher is gone: if its session has not begun it must not fence one that lives."""
+        """A publisher is gone: if its session has not begun it must not fence a living one."""
         if publication.remote < 0 or publication.slot < 0:
             return
         if not archiver_tables.ring_session(publication.mapped.array)[1]:
@@ -326,9 +326,9 @@ class PublisherSide:
                 self._ctx.notify(publication.client, event)
 
     def _report_unreachable(self) -> None:
-        """A publisher whose transport reaches no other node learns that one has the queues.
+        """Report publishers of queues at another node whose transport reaches no other node.
 
-        What it has sent waits in its ring, which is right while queues move; it may be for long.
+        Their messages wait in the ring, which is right while queues move, but may last long.
         """
         for publication in self._ctx.pubs.values():
             if publication.remote < 0 or publication.runtime is not None:
@@ -351,7 +351,7 @@ class PublisherSide:
             self._ctx.notify(publication.client, event)
 
     def adopt(self, mapped: MappedFile, config: TopicConfig) -> None:
-        """Send on what a dead engine's ring holds for the topic's owner."""
+        """Send messages of a dead engine's ring to the topic's owner."""
         ctx, ring, about = self._ctx, mapped.array, describe(mapped.array)
         transport = ctx.topology.transport(config.transport)
         runtime = ctx.runtimes.of_session(transport.name, about.session)
@@ -369,7 +369,7 @@ class PublisherSide:
         publication = self._orphan(mapped, config, runtime, entry)
         if not archiver_tables.ring_session(ring)[1] and self._older(publication):
             self.hold(Held(publication, about.channel, publication.closed_s))
-            return  # its sequences follow those of the older ring
+            return  # its sequences follow the older ring's
         agent_tables.add_publication(ctx, publication, about.channel, seq)
 
     def _orphan(
@@ -397,10 +397,10 @@ class PublisherSide:
             elif self.has_arrived(publication):
                 self._on(PublicationEvent.ARRIVED, one)
 
-    # --- who keeps the topic changes --------------------------------------------------------------
+    # --- the owner of the topic changes -----------------------------------------------------------
 
     def take_back(self, source: archiver_tables.Source, topic: DurableTopic) -> None:
-        """Another node keeps the topic now: send it what our archiver has read so far."""
+        """Another node keeps the topic now: send it the messages that our archiver has read."""
         if source.image:
             self._registry.remove(source.slot, topic, lay.ACK_ENDED)
             self._registry.drop(source, lay.ACK_ENDED)
@@ -439,7 +439,7 @@ class PublisherSide:
         return state in archiver_tables.OVER
 
     def leave_waiting(self, source: archiver_tables.Source, topic: DurableTopic) -> None:
-        """The topic is recreated: what a dead engine's ring still holds is read after that."""
+        """The topic is recreated: the rest of a dead engine's ring is read after that."""
         self._stop_reading(source, topic)
         self._wait(source.mapped)
 

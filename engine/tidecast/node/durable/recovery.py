@@ -119,7 +119,7 @@ class Recovery:
         session = self.session_of(topic, mapped.array, left=True)
         if session is None:
             self.report_dropped(mapped)
-            mapped.unlink()  # nobody will ever take it
+            mapped.unlink()  # no engine will ever take it
             return
         slot = self._registry.add(topic, mapped, session, 0)
         self._registry.sources[slot].orphan()
@@ -134,7 +134,7 @@ class Recovery:
         return self._report_rest(mapped, "deleted")
 
     def drop_deleted(self, mapped: MappedFile) -> None:
-        """Remove a ring whose topic is deleted, and report what it still held."""
+        """Remove a ring whose topic is deleted, and report its messages."""
         self.report_deleted(mapped)
         mapped.unlink()
         mapped.close()

@@ -1,7 +1,7 @@
 """Durable topics of a node: their logs and producers, the rings the archiver reads, orphaned rings.
 
-Called with the node's lock held, except what is marked: the archiver's thread calls `_from_agent`
-and `_sync`, which take no lock of the ctx.
+Called with the node's lock held, except `_from_agent` and `_sync`: the archiver's thread calls
+them, and they take no lock of the node.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Durable:
             self.registry.runtime.start()
 
     def _drain_orphans(self) -> None:
-        """Read what dead engines' rings hold, for a while; the rest follows by and by."""
+        """Read rings of dead engines, for a while; the rest follows later."""
         registry = self.registry
         self.publisher_side.take_over(self.recovery.take_orphans())
         deadline = time.monotonic() + DRAIN_S
@@ -116,9 +116,9 @@ class Durable:
                 self._unopened[config.name] = (now_s + REOPEN_S, REOPEN_S)
 
     def _open_again(self, now_s: float) -> None:
-        """Open what could not be opened because of its disk, and what lost unsynced bytes.
+        """Open topics that failed because of their disk, and topics that lost unsynced bytes.
 
-        These are cut off then, as after a crash; none was acked, and publishers' rings have them.
+        Those bytes are cut off, as after a crash: none was acked, and publishers' rings have them.
         """
         for topic in [t for t in self.topics.values() if any(log.unreadable for log in t.logs)]:
             name = topic.config.name
@@ -150,7 +150,7 @@ class Durable:
         self.take_rings(name)
 
     def stop(self) -> None:
-        """Let the archiver finish what is written, then close all logs."""
+        """Let the archiver finish, then close all logs."""
         self.leases.stop()
         self.storing.stop()
         self.publisher_side.stop()
@@ -297,7 +297,7 @@ class Durable:
         self.leases.remove(name)
         if name not in self.topics:
             self.registry.standing.pop((name, ""), None)
-            self.registry.broken.pop(name, None)  # its files stay: nobody could look into them
+            self.registry.broken.pop(name, None)  # its files stay: they could not be read
             self._free_rows(name)
             return
         topic = self.topics.pop(name)
@@ -325,7 +325,7 @@ class Durable:
             self.ctx.counters.free(self.rows.pop(key))
 
     def release_topic(self, name: str, *, flush: bool) -> None:
-        """Another engine keeps the topic from now on. ``flush``: what is read becomes durable."""
+        """Another engine keeps the topic from now on. ``flush``: sync read messages first."""
         for callback in self.registry.on_closed:
             callback(name)
         topic = self.topics[name]
@@ -365,13 +365,13 @@ class Durable:
         self.publisher_side.take_own(name)
 
     def topic(self, name: str) -> DurableTopic:
-        """A topic by name. Raises what kept it from being opened, NotFound."""
+        """A topic by name. Raises the error of its opening, NotFound."""
         return self.registry.topic(name)
 
     # --- from the archiver ------------------------------------------------------------------------
 
     def _from_agent(self, rows: Rows) -> None:
-        """In the archiver's thread. What holds it back is done at once, the rest by the ctx."""
+        """In the archiver's thread. Events that hold it back are handled here, others later."""
         later: Rows = []
         for row in rows:
             kind, number = row[0], row[1]

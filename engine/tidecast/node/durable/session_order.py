@@ -1,11 +1,11 @@
 """When a producer's next session may begin: once the rest of its older sessions is stored.
 
-A session begins behind the last sequence in the log and fences the older ones. What an older ring
-holds and the log has not is then out for good. It was not acked; but if a crash had left a part of
-it in the log, a hole would stay below what is stored. Where that is so is known exactly
-(`DurableTopic._find_torn`), and so no session begins before a ring has brought what is missing, or
-all of them were silent for `image_timeout_s`. Then a session begins that repeats what is missing;
-if there is none, `ProducerHole` reports it.
+A session begins behind the last sequence in the log and fences older sessions. Messages that only
+an older ring holds can then never be stored. They were not acked; but if a crash left a part of
+them in the log, a hole would stay below the stored records. `DurableTopic._find_torn` finds such
+holes. So no session begins before a ring has brought the missing messages, or before all rings were
+silent for `image_timeout_s`. Then a session begins that repeats the missing messages; if there is
+none, `ProducerHole` reports the hole.
 
 Called with the node's lock held.
 """
@@ -33,7 +33,7 @@ from tidecast.node.state import Publication
 from tidecast.protocol.dedup import Producer, Session
 
 RIVAL_S = 1.0
-"""How long a new session waits for an older one that somebody still uses."""
+"""How long a new session waits for an older session that is still in use."""
 MEET_S = 2.0
 """How long it waits for rings of other nodes, which announce themselves once a second, when the
 topic's owner has just begun."""
@@ -42,14 +42,14 @@ topic's owner has just begun."""
 ASKED_MAX = 4096
 """Publishers whose session has not begun and that are remembered; the oldest is forgotten first."""
 ASKED_S = 3.0
-"""A publisher's node repeats its SETUP while it waits: one that was silent for so long does not."""
+"""A waiting publisher's node repeats its SETUP: silence for so long means that it is gone."""
 HEARD_S = 3.0
 """A ring whose publisher is gone is awaited for as long as its node was heard of so recently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A session that somebody asks for.
+    """A session that a publisher asks for.
 
     ``line``, ``after``: the first session of the publisher that resumes one, and its newest
     epoch. ``left``: the publisher is gone, its ring is repeated. ``born_ns``: when the ring was
@@ -71,10 +71,10 @@ class Claim:
         return self.line or self.session
 
     def precedes(self, other: Claim) -> bool:
-        """Must it begin before another one of its producer that waits, too?
+        """Must it begin before another waiting claim of its producer?
 
-        What publishers left behind comes before those that begin now: these follow behind it, and
-        fence it. Of several the one with the older sequences comes first.
+        Rings of publishers that are gone come before publishers that begin now: these follow
+        behind them, and fence them. Of several rings the older sequences come first.
         """
         same = self.topic == other.topic and self.producer == other.producer
         return same and self.session != other.session and self._order < other._order
@@ -195,7 +195,7 @@ class Grants:
     def overtaken(self, topic: DurableTopic, claim: Claim) -> bool:
         """Has a newer session of the producer begun, so that this one may never?
 
-        A publisher that continues a session knows its epoch: a higher one is another publisher's.
+        A publisher that continues a session knows its epoch: a higher epoch is another publisher's.
         While its session has not begun it knows none: then the epoch counts that the producer had
         when the publisher first asked. Of another claim whose publisher is gone the age of its ring
         decides, for the newest session may have waited for long; it must not fence a living
@@ -216,10 +216,10 @@ class Grants:
         )
 
     def note_left(self, claim: Claim, epoch: int) -> None:
-        """A claim got an epoch: if its publisher is gone, younger ones that waited follow it.
+        """A claim got an epoch: if its publisher is gone, younger claims that waited follow it.
 
-        They knew the epoch before. This one is no other publisher that has begun since. The same
-        holds for publishers that lost their engine meanwhile: they come back with a line.
+        They knew the epoch before, and this epoch is not a rival's. The same holds for publishers
+        that lost their engine meanwhile: they come back with a line.
         """
         for other in self._pending.waiting(claim.producer) if claim.left else ():
             known = max(other.after, self._asked.get(other.of_line, 0))
@@ -236,17 +236,17 @@ class Grants:
     def heard_since(self, claim: Claim, heard_s: float) -> bool:
         """Was a claim heard of at ``heard_s`` after the producer's newest session began?
 
-        An engine that died asks no more, and its publisher continues at another one: what was
-        asked before that must not fence it.
+        A dead engine asks no more, and its publisher continues at another engine: an earlier claim
+        must not fence it.
         """
         return heard_s >= self._fenced_s.get((claim.topic, claim.producer), -1.0)
 
     def ready(self, topic: DurableTopic, claim: Claim, waited_s: float) -> bool:
         """May a session begin that has waited so long?
 
-        Its publisher counts all before it as durable. The next owner of a topic that has its
-        storage alone must then have it, too: the older sessions are fenced first, and what they had
-        is awaited there.
+        Its publisher counts all before it as durable. The next owner of a topic that has only
+        its storage must then have them, too: the older sessions are fenced first, and the storage
+        gets their messages before the session begins.
         """
         if not self._ready(topic, claim, waited_s):
             return False
@@ -271,7 +271,7 @@ class Grants:
             return True
         rivals = [s for s in self._sources(found) if s.session != claim.session]
         if rivals and self._disk_refuses(topic):
-            return False  # what was read waits for it, and could not be had again
+            return False  # messages that were read wait for the disk, and exist nowhere else
         if self.torn(topic, found, [claim]):
             return False
         late = waited_s >= RIVAL_S and not claim.left
@@ -286,9 +286,9 @@ class Grants:
         return late or not busy
 
     def _meet_s(self, claim: Claim, *, alone: bool) -> float:
-        """How long it waits for a living one of another node that had begun before the owner did.
+        """How long it waits for a living session of another node that began before this owner did.
 
-        ``alone``: none waits that would fence that one anyway.
+        ``alone``: no other claim waits that would fence that session anyway.
         """
         if claim.left and not claim.line and alone:
             return self._registry.ctx.topology.node.image_timeout_s
@@ -347,7 +347,7 @@ class Grants:
         )
 
     def fence(self, topic: DurableTopic, producer: int, name: str) -> None:
-        """A session begins: what older ones have committed goes into the log, and they end."""
+        """A session begins: committed messages of older sessions go into the log, and they end."""
         older = [
             source
             for source in self._registry.sources.values()
@@ -389,7 +389,7 @@ class Grants:
         return bool(self._registry.runtime.state.topics[topic.slot]["errno"])
 
     def _ends(self, source: archiver_tables.Source) -> bool:
-        """Its publisher is gone; what it left is still read."""
+        """Its publisher is gone; the rest of its ring is still read."""
         publication = self._registry.ctx.pubs.get(source.publication)
         closing = publication is not None and publication.closing
         return source.left or closing or self._drained(source)
@@ -401,7 +401,7 @@ class Grants:
         return bool(self._registry.runtime.state.sources[source.slot]["drained_reported"])
 
     def _heard_s(self, source: archiver_tables.Source) -> float:
-        """When a source was heard of; one of this node is there."""
+        """When a source was heard of; a source of this node is present."""
         image = self._registry.ctx.images_by_id.get(source.image)
         if image is None:
             return self._now_s

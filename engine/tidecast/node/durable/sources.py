@@ -1,7 +1,7 @@
 """The rings that the archiver reads, and the durable topics that they belong to.
 
 A source is a ring of a publication of this node, an image of a publication of another node, or a
-ring that a dead engine left. The registry is what the other parts of the durable side share. Called
+ring that a dead engine left. The other parts of the durable side share this registry. Called
 with the node's lock held.
 """
 
@@ -62,15 +62,15 @@ class SourceRegistry:
         self.topics: dict[str, DurableTopic] = {}
         self.sources: dict[int, archiver_tables.Source] = {}
         self.owners: dict[str, str] = {}
-        """Which node keeps which shared topic, as the lease store said last."""
+        """Which node keeps which shared topic, by the last answer of the lease store."""
         self.positions: list[Position] = []
-        """Each reader of queues adds a function that says what it still needs; see `Position`."""
+        """Functions of the readers of queues: the oldest records that they need."""
         self.on_queues: list[Callable[[DurableTopic], None]] = []
         """Called when a durable topic was opened or has more queues."""
         self.on_closed: list[Callable[[str], None]] = []
         """Called with a durable topic's name before its logs are closed."""
         self.on_deleted: list[Callable[[str], None]] = []
-        """Called with a durable topic's name when its logs are deleted: a new one has others."""
+        """Called with a durable topic's name when its logs are deleted."""
         self.on_synced: list[Callable[[DurableTopic], None]] = []
         """Called in the thread that syncs, when a queue of a topic is durable to a later token."""
         self.on_written: list[Callable[[DurableTopic], None]] = []
@@ -133,7 +133,7 @@ class SourceRegistry:
         return config.mode == "durable" and config.owner in ("", self.ctx.name)
 
     def topic(self, name: str) -> DurableTopic:
-        """A topic by name. Raises what kept it from being opened, NotFound."""
+        """A topic by name. Raises the error of its opening, NotFound."""
         found = self.topics.get(name)
         if found is not None:
             return found
@@ -164,21 +164,21 @@ class SourceRegistry:
         self.ctx.notify_all(event)
 
     def stand(self, topic: str, what: str, event: events.Event) -> None:
-        """Notify all clients, and those that connect later, of a state that lasts.
+        """Notify all clients, also clients that connect later, of a state that lasts.
 
-        ``what``: its mark among those of the topic, such as the file that is damaged.
+        ``what``: its key among the states of the topic, such as the file that is damaged.
         """
         self.standing[topic, what] = event
         self.notify(event)
 
     def set_owners(self, owners: dict[str, str]) -> None:
-        """The lease store has said which node keeps which shared topic."""
+        """The lease store has answered which node keeps which shared topic."""
         self.owners = owners
 
     # --- sources ----------------------------------------------------------------------------------
 
     def busy(self) -> bool:
-        """Some ring holds what is not durable, and neither disk nor storage refuses it."""
+        """Some ring holds messages that can become durable: no disk or storage refuses them."""
         S = self.runtime.state
         for slot, source in self.sources.items():
             here = self.topics[source.topic]
@@ -200,7 +200,7 @@ class SourceRegistry:
         return holds and (state == lay.SEALED or (state == lay.OPEN and length > at))
 
     def hasten_syncs(self) -> None:
-        """Sync what is appended in the next cycle, not after the interval. Between two cycles."""
+        """Sync appended records in the next cycle, not after the interval. Between two cycles."""
         topics = self.runtime.state.topics
         topics["urgent"][topics["dirty_ns"] != 0] = 1
 
@@ -234,7 +234,7 @@ class SourceRegistry:
         *,
         of_engine: bool = False,
     ) -> int:
-        """Let the archiver read a ring, from where it says that it is durable; its slot.
+        """Let the archiver read a ring, behind its last durable message; its slot.
 
         ``of_engine``: an engine elsewhere publishes into it itself.
         """

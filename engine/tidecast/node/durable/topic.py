@@ -1,7 +1,7 @@
 """One durable topic of a node: its queues' logs, its map of queues, its producers.
 
-Are all of a producer's sequences in the log? All queues of a topic are written before anything of a
-cycle is acked, so only what lies behind a producer's acked sequence can be there in part: the last
+Are all of a producer's sequences in the log? All queues of a topic are written before a message of
+a cycle is acked, so only records behind a producer's acked sequence can be there in part: the last
 few batches of each queue (`Tails`).
 """
 
@@ -44,9 +44,9 @@ from tidecast.protocol.dedup import SEQ_MAX, Producer, ProducerTable, Session, i
 from tidecast.queues.mapper import QUEUES_MAX, QueueMap
 
 LOOK_BACK_BYTES_MAX = 64 << 20
-"""How much of the segments before the last one is searched for what seems to be missing."""
+"""How much of the segments before the last one is searched for missing records."""
 Position = Callable[[str, int], int | None]
-"""(topic, queue) -> the oldest token that some subscription has not acked; None: nobody holds."""
+"""(topic, queue) -> the oldest token that some subscription has not acked; None: there is none."""
 
 
 Sequences = Callable[[int, np.ndarray], np.ndarray]
@@ -61,7 +61,7 @@ class Tails:
         """By queue and first token: a segment may be looked at twice."""
 
     def see(self, queue: int, rows: np.ndarray, producers: ProducerTable) -> None:
-        """Keep what may matter of a queue's batches, which ``producers`` has learnt."""
+        """Keep the unacked part of a queue's batches, which ``producers`` knows."""
         ids, at = np.unique(rows[:, scan.C_PRODUCER], return_inverse=True)
         acked = [
             producers.known[each].acked_seq if each and not is_placed(each) else SEQ_MAX
@@ -72,7 +72,7 @@ class Tails:
             self._seen[queue, int(rows[0, scan.C_BASE_TOKEN])] = kept.copy()
 
     def torn(self, producers: ProducerTable, sequences: Sequences) -> list[Producer]:
-        """Producers of whom some sequence below the last one was not seen."""
+        """Producers with a missing sequence below their last sequence."""
         return [
             each
             for each in producers.known.values()
@@ -82,7 +82,7 @@ class Tails:
         ]
 
     def _count(self, producer: Producer, sequences: Sequences) -> int:
-        """Records of a producer that were seen behind what is acked."""
+        """Records of a producer that were seen behind its acked sequence."""
         found = 0
         for (queue, _), rows in self._seen.items():
             mine = rows[
@@ -122,16 +122,16 @@ class DurableTopic:
     def __init__(self, config: TopicConfig, data_dir: Path) -> None:
         self.config = config
         self.directory = queue_directory(data_dir, config.name, 0).parent
-        """Of its queues; each owner has one of its own."""
+        """Of its queues; each owner has its own directory."""
         self.map = QueueMap(config.queues)
         self.words = np.zeros((QUEUES_MAX, LOG_WORDS), dtype=np.int64)
-        """A row a queue: what its log is at, so that all are read at once."""
+        """A row a queue: the state of its log, so that all are read at once."""
         self.logs: list[QueueLog] = []
         self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
         self.tails = Tails()
         self.grants = GrantLog(self.directory)
         self.damaged_files: list[tuple[int, Path, str]] = []
-        """(queue or -1, file, what is wrong) of files beside the logs that were not sound."""
+        """(queue or -1, file, defect) of files beside the logs that were not sound."""
         self.refused = False
         """It was reported that the disk refuses."""
         self.storage_waits = "it is not open yet" if self.is_stored else ""
@@ -398,9 +398,9 @@ class DurableTopic:
         return [(log.queue, torn) for log in self.logs for torn in log.recovered.torn]
 
     def roll(self, queue: int, now_ns: int, waiting: Mapping[int, int]) -> None:
-        """Begin a new segment, with what is known of the producers. Raises StorageError.
+        """Begin a new segment, with the state of the producers. Raises StorageError.
 
-        ``waiting``: first sequence of each producer among what the queue is about to append.
+        ``waiting``: first sequence of each producer among the records to append next.
         """
         try:
             if self.owned:
@@ -418,7 +418,7 @@ class DurableTopic:
 
     @property
     def storage_alone(self) -> bool:
-        """The next owner may have nothing of it but what its storage has."""
+        """The next owner may have only its storage."""
         return self.is_stored and self.config.owner == SHARED
 
     @property
@@ -457,7 +457,7 @@ class DurableTopic:
         self.logs += made
 
     def retain(self, position: Position, now_ns: int) -> list[tuple[int, int]]:
-        """Delete what retention has no room for: (queue, segments deleted)."""
+        """Delete segments beyond the limits of retention: (queue, segments deleted)."""
         config = self.config
         if (not config.retention_bytes and not config.retention_s) or not self.owned:
             return []

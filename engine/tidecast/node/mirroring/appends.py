@@ -3,7 +3,7 @@
 A mirror copies a queue of a source under a name. The sequence of a record is its offset in the
 source plus one, so the log's memory of a producer's last sequence in a queue, its *mark*, is the
 position of the mirror: it is written with the records, and no other place can disagree. A run is
-appended only if the mark is the one that its mirror has seen last: so a run that is sent again, an
+appended only if the mark is the mark that its mirror has seen last: so a run that is sent again, an
 answer that is lost, and two mirrors at once store no record twice. See docs/adr/0036.
 """
 
@@ -96,7 +96,7 @@ def append_run(
 
 
 def source_name(mirror: str, source: int) -> str:
-    """The name of the producer that appends what a queue of the source has."""
+    """The name of the producer that appends the records of a queue of the source."""
     return f"{mirror}/{source}"
 
 

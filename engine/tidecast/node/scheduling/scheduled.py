@@ -1,7 +1,7 @@
 """Lists and cancels records with a delivery time: actions of `Link.administer`.
 
 Each subscription holds a record back by itself, so each cancels by itself. The positions are saved
-before the answer: an engine that is killed behind it does not deliver what was cancelled.
+before the answer: an engine that is killed after it does not deliver cancelled records.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def listed(
 ) -> dict[str, Any]:
     """Records of a topic that wait for their delivery time, by queue and token.
 
-    ``subscription``: that wait for this one; ``key``, ``where``: that are meant. ``after``: what
-    the page before called ``next``; None: it was the last. Raises ConfigError, NotFound.
+    ``subscription``: records that wait for it; ``key``, ``where``: records that match. ``after``:
+    ``next`` of the page before; None: it was the last. Raises ConfigError, NotFound.
     """
     if not 1 <= limit <= LISTED_MAX:
         raise ConfigError(f"limit: {limit}: allowed 1 to {LISTED_MAX}")
@@ -74,9 +74,9 @@ def cancel(
     after: list[list[int]] | None = None,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Cancel records before their delivery time, for all subscriptions or the one of this name.
+    """Cancel records before their delivery time, for all subscriptions or the named one.
 
-    ``records``: (queue, token) of each; or those of ``key``, or for which ``where`` holds, or
+    ``records``: (queue, token) of each; or all of ``key``, or all for which ``where`` holds, or
     ``everything``. ``dry_run``: only count. A row a subscription: how many records it has
     ``cancelled``, how many are ``too_late`` (due, or delivered), how many it had ``acked`` or
     cancelled before. Raises ConfigError, NotFound, Conflict, StorageError.
@@ -115,7 +115,7 @@ class Meant(NamedTuple):
     token: int
     due_ns: int
     subscriptions: frozenset[tuple[str, str]]
-    """Keys of those that it is for."""
+    """Keys of the subscriptions that it is for."""
 
 
 def _meant(one: Found, there: list[Waiter]) -> Meant:
@@ -126,7 +126,7 @@ def _meant(one: Found, there: list[Waiter]) -> Meant:
 def _named(
     subs: DurableSubscriptions, there: Waiters, records: list[list[int]], limit: int
 ) -> list[Meant]:
-    """The records with these places. Raises ConfigError, NotFound for those that do not exist."""
+    """The records with these places. Raises ConfigError, NotFound for a missing record."""
     assert subs.puller is not None
     if len(records) > limit:
         raise ConfigError(f"records: {len(records)}: allowed at most {limit} at once")
@@ -230,7 +230,7 @@ def _cancel_here(
 def _save(
     subs: DurableSubscriptions, topic: str, touched: dict[tuple[str, str], SubscriptionState]
 ) -> None:
-    """Save all; those that were cancelled before, too. Raises StorageError, Conflict."""
+    """Save all positions, also for records cancelled before. Raises StorageError, Conflict."""
     problems: list[StorageError] = []
     for (pattern, name), subscription in touched.items():
         try:

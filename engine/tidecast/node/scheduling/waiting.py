@@ -1,7 +1,7 @@
 """Finds the records of a topic that wait for their delivery time, a page at a time.
 
-A record waits in the windows of the cursors that have passed it, and in the log for those that have
-yet to come to it. A page reads at most SCANNED_MAX records.
+A record waits in the windows of the cursors that have passed it, and in the log for cursors that
+have yet to reach it. A page reads at most SCANNED_MAX records.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Waiters:
     by_queue: dict[int, list[Waiter]] = field(default_factory=dict)
 
     def of(self, one: Found) -> list[Waiter]:
-        """Those that wait for a record."""
+        """Subscriptions that wait for a record."""
         return [each for each in self.by_queue[one.queue] if each.gets(one)]
 
 
@@ -108,7 +108,7 @@ def waiters(subs: DurableSubscriptions, topic: str, name: str | None) -> Waiters
     here = subs.topics.get(topic)
     puller = subs.puller
     if here is None or puller is None:
-        subs.durable.topic(topic)  # says who keeps it
+        subs.durable.topic(topic)  # raises an error that names the owner
         raise NotFound(f"no durable topic {topic} here")
     found = Waiters(topic, list(here.queues), {one.queue: [] for one in here.queues})
     named = False
@@ -136,7 +136,7 @@ def due_of(raw: bytes) -> int:
 def read_records(
     puller: Puller, one: QueueState, tokens: Iterable[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """The records of a queue with these tokens, in order; those that are deleted are left out."""
+    """The records of a queue with these tokens, in order; deleted records are left out."""
     if not isinstance(one.log, QueueLog):
         for token in tokens:
             try:

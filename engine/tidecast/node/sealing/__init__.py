@@ -1,1 +1,1 @@
-"""Keys of sealed transports: the secrets of epochs, and what the agents derive from them."""
+"""Keys of sealed transports: the secrets of epochs, and the keys that agents derive from them."""

@@ -1,4 +1,4 @@
-"""Which epochs of a sealed transport are taken, and the one that is sent under.
+"""Which epochs of a sealed transport are accepted, and which epoch seals.
 
 A step without a clock: `EpochChoice.choose` gets the times. By the service's time an epoch begins
 and ends when it is planned. A host's own clock may be wrong by any amount. So without the service's
@@ -122,7 +122,7 @@ class EpochChoice:
     def _waits(self, living: Sequence[WireEpoch], now_ns: int) -> bool:
         """The newest epoch is known here for less time than both epochs are taken, as planned.
 
-        Others may not have it yet, whatever this host's clock says.
+        Others may not have it yet, whatever time this host's clock has.
         """
         if len(living) < 2 or living[-1].epoch in self._heard_ns:
             return False

@@ -105,7 +105,7 @@ class WireKeyRing:
         self._sealed.clear()
 
     def state(self) -> list[dict[str, object]]:
-        """Each sealed transport: its mode, the epoch in use, those that are taken, who is known."""
+        """Each sealed transport: its mode, the epoch in use, accepted epochs, known nodes."""
         modes = {lay.MODE_OPTIONAL: "optional", lay.MODE_REQUIRED: "required"}
         return [
             {
@@ -128,7 +128,7 @@ class WireKeyRing:
         try:
             self._keys = load_wire_keys(self._path)
         except NotFound:
-            if not strict:  # what the agents have they keep
+            if not strict:  # the agents keep their keys
                 _log.warning("%s is gone: the keys in use stay", self._path)
         except TidecastError as problem:
             if strict:

@@ -7,7 +7,7 @@ link asks the service for its time; an answer is wrong by half of its round trip
 from __future__ import annotations
 
 ANSWER_NS_MAX = 5 * 10**9
-"""A longer round trip says too little about the time."""
+"""A longer round trip gives no useful time."""
 
 
 class ServiceClock:
@@ -20,7 +20,7 @@ class ServiceClock:
     def learn(self, asked_ns: int, answered_ns: int, time_ns: int) -> bool:
         """The service answered ``time_ns``, asked and answered at these monotonic times.
 
-        A rough answer does not replace an exact one that it agrees with. False: it is not used.
+        A rough answer does not replace an exact answer that it agrees with. False: it is not used.
         """
         trip_ns = answered_ns - asked_ns
         if not 0 <= trip_ns <= ANSWER_NS_MAX:

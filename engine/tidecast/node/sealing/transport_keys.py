@@ -31,7 +31,7 @@ from tidecast.protocol.sealing.sender import TARGETS_MAX, SenderKeys, sealer_sta
 MODES = {"off": lay.MODE_OFF, "optional": lay.MODE_OPTIONAL, "required": lay.MODE_REQUIRED}
 SUITES = {name: suite for suite, name in SUITE_NAMES.items()}
 REFUSED_PAUSE_NS = 10_000_000
-"""After a packet that was not learned the next one is looked at: 100 derivations a second."""
+"""The pause after a packet without a known key: 100 derivations a second."""
 _HALF_GENERATION_BITS = lay.GENERATION_BITS - 1
 
 
@@ -45,7 +45,7 @@ class Agents(Protocol):
         """For the receiver."""
 
     def set_seals(self, sender: bool) -> None:
-        """Seal what the sender, or else the receiver, sends from now on. In its thread."""
+        """Seal the packets of the sender, or else the receiver, from now on. In its thread."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Epochs:
-    """Roots of the epochs whose packets are taken, and the one that senders use; 0: none yet."""
+    """Roots of the accepted epochs, and the epoch that senders use; 0: none yet."""
 
     roots: dict[int, bytes]
     active: int

@@ -118,7 +118,7 @@ class WireKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._with(transport, [last, _epoch(last.epoch + 1, activate_at_ns, make)])
 
     def without_retired(self, now_ns: int) -> WireKeys:
-        """Without secrets that are over: what they sealed cannot be read from then on.
+        """Without secrets that are over: packets under them cannot be read from then on.
 
         The newest epoch of a transport stays, so that numbers are not used again.
         """
@@ -145,7 +145,7 @@ def _epoch(number: int, activate_at_ns: int, make: Callable[[int], bytes]) -> Wi
 
 
 def load_wire_keys(path: Path) -> WireKeys:
-    """The file's content, checked. Raises NotFound without a file, ConfigError for what is wrong.
+    """The file's content, checked. Raises NotFound without a file, ConfigError for wrong content.
 
     No error shows a secret.
     """

@@ -44,7 +44,7 @@ class NotesFile(Generic[T]):
         )
 
     def save(self, directory: Path, notes: T) -> None:
-        """Keep them, on the device. Raises StorageError; then the ones before are there."""
+        """Keep them, on the device. Raises StorageError; then the notes before are kept."""
         path = directory / self.name
         try:
             write_atomically(path, seal_json(msgspec.json.encode(notes)))

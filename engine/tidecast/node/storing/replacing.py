@@ -74,7 +74,7 @@ class Replacing:
                 store.save(msgspec.structs.replace(saved, cursors=cursors))
 
     def install(self, work: Path) -> None:
-        """Put what was made in the place of what is there: a log that others have gone past."""
+        """Replace the directory, whose log other engines have passed, by the new one."""
         owners = Owners(self._queues, self._topic)
         with self._lock:
             self.check_open()
@@ -92,7 +92,7 @@ class Replacing:
 def clamped(cursor: SavedCursor, topic: str, ends: list[int]) -> SavedCursor:
     """A cursor that counts no token behind the end of its queue: other records will get those.
 
-    A subscription that began at the end of the log may be ahead of what the storage had.
+    A subscription that began at the end of the log may be ahead of the storage.
     """
     if cursor.topic != topic or cursor.queue >= len(ends):
         return cursor

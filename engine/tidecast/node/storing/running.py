@@ -1,8 +1,8 @@
 """A storage that is written by threads: one for each queue, one for the topic, one for its files.
 
-The topic's thread begins a run, which fences the writer before and finds how far that one came. It
-begins again when something fails that no repetition of a write cures. What a run is made of, a
-`SpoolStorage` of Kafka or of JetStream says. See docs/adr/0041.
+The topic's thread begins a run, which fences the writer before and finds the end of its records. It
+begins again after a failure that no repetition of a write cures. A `SpoolStorage` of Kafka or of
+JetStream makes the parts of a run. See docs/adr/0041.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class FileWriter(Protocol):
     """Writes the small files of a topic."""
 
     def copy_files(self, directory: Path) -> None:
-        """Those that have changed."""
+        """Write the files that have changed."""
 
     def close(self) -> None:
         """Idempotent."""
 
 
 class Run(ABC):
-    """Writers that are not fenced. ``ended``: they stop; ``problem``: what stopped them.
+    """Writers that are not fenced. ``ended``: they stop; ``problem``: the reason.
 
     ``tokens``: where each queue begins; ``state``: None without small files.
     """
@@ -83,7 +83,7 @@ class Run(ABC):
         self.problem: tuple[int, TidecastError] | None = None
 
     def fail(self, queue: int, problem: TidecastError) -> None:
-        """End the run. The first problem counts, but a fence is the one that matters."""
+        """End the run. The first problem counts, but a fence replaces it."""
         if self.problem is None or isinstance(problem, Fenced):
             self.problem = queue, problem
         self.end()
@@ -115,7 +115,7 @@ class SpoolStorage(ABC):
             target=self._main, name=f"storage-{spool.topic}", daemon=True
         )
 
-    # --- what it is made of -----------------------------------------------------------------------
+    # --- parts of a run ---------------------------------------------------------------------------
 
     @abstractmethod
     def _warm_up(self) -> None:
@@ -123,7 +123,7 @@ class SpoolStorage(ABC):
 
     @abstractmethod
     def _begin(self) -> Run:
-        """Fence the writer before, find what it had stored, note where this one begins."""
+        """Fence the writer before, find the end of its records, note where this writer begins."""
 
     @abstractmethod
     def _hang_up(self) -> None:
@@ -138,7 +138,7 @@ class SpoolStorage(ABC):
         self._thread.start()
 
     def close(self) -> None:
-        """End: what is not stored yet is stored by the next writer. Idempotent.
+        """End: the next writer stores the rest. Idempotent.
 
         No request leaves any more when this returns, also when a server does not answer: a fence
         would end a writer that begins on another node meanwhile.
@@ -248,7 +248,7 @@ class SpoolStorage(ABC):
         return run.problem
 
     def _note(self, run: Run) -> None:
-        """Note the marks of a run. A disk that refuses keeps older ones, which are right, too."""
+        """Note the marks of a run. A disk that refuses keeps older marks, which are right, too."""
         with contextlib.suppress(StorageError):
             run.save(self._spool.directory)
 
@@ -339,7 +339,7 @@ class SpoolStorage(ABC):
                 return token
             self._note_problem(queue, str(problem))
 
-    # --- what is reported -------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     def _note_problem(self, queue: int, detail: str) -> None:
         with self._lock:

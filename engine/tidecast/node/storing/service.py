@@ -99,7 +99,7 @@ class Storing:
         return self._storages
 
     def settle(self, topic: DurableTopic) -> None:
-        """Have what the next owner needs in a topic's storage, for SETTLE_S at most."""
+        """Bring a topic's storage up to date for the next owner, for SETTLE_S at most."""
         with self._lock:
             found = self._open.get(topic)
         if found is not None:
@@ -125,7 +125,7 @@ class Storing:
             found.spool.wake()
 
     def states(self) -> list[dict[str, Any]]:
-        """The storages: topic, storage, state, detail and since_ns of those that wait; counts.
+        """The storages: topic, storage, state, detail and since_ns of waiting storages; counts.
 
         ``waiting_records``: that are in the logs and not in the storage yet.
         """
@@ -159,7 +159,7 @@ class Storing:
     ) -> None:
         """Make a topic's log in ``queues`` from its storage, in a thread of its own.
 
-        ``done``: called by the conductor with what failed, unless `cancel` ends it before. Raises
+        ``done``: called by the conductor with the error, unless `cancel` ends it before. Raises
         ConfigError.
         """
         ctx = self._registry.ctx

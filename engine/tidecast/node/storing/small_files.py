@@ -1,7 +1,7 @@
 """The small files of a topic that its next owner needs, as its storage has them.
 
-They are those of the topic's directory: positions of subscriptions, what is paused, epochs of
-producers, the map of queues. They are copied when they change.
+They are in the topic's directory: positions of subscriptions, paused queues, epochs of producers,
+the map of queues. They are copied when they change.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NAME = re.compile(r"paused\.json|map\.json|grants\.log|subscriptions/[^/.][^/]*
 
 
 def known_files(found: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Those whose names a topic's directory has."""
+    """Files with names that a topic's directory has."""
     return {name: raw for name, raw in found.items() if _NAME.fullmatch(name)}
 
 
 def files_of(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The small files of a topic, with what changes when they do. Raises OSError."""
+    """The small files of a topic, with their status. Raises OSError."""
     for name in (PAUSED_NAME, MAP_NAME, GRANTS_NAME):
         path = directory / name
         if path.exists():
@@ -41,7 +41,7 @@ def files_of(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 class SmallFiles(ABC):
-    """Copies what has changed. For one thread. ``kept``: what the storage has."""
+    """Copies changed files. For one thread. ``kept``: the files in the storage."""
 
     def __init__(self, kept: Mapping[str, bytes]) -> None:
         self._kept = dict(kept)
@@ -52,7 +52,7 @@ class SmallFiles(ABC):
         """Have the storage keep a file; None: no more."""
 
     def copy_files(self, directory: Path) -> None:
-        """Write what has changed in a topic's directory. Raises what the storage does."""
+        """Write the changed files of a topic's directory. Raises errors of the storage."""
         try:
             found = dict(files_of(directory))
             for name, stat in found.items():

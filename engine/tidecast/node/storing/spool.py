@@ -39,9 +39,9 @@ class Reports(Protocol):
 
 
 class Spool:
-    """See module. Any thread. ``node``: the name of this one.
+    """See module. Any thread. ``node``: the name of this node.
 
-    What reads the logs or their directory raises Closed once they are about to be closed.
+    Calls that read the logs or their directory raise Closed once the logs are about to be closed.
     """
 
     def __init__(self, topic: DurableTopic, node: str, reports: Reports) -> None:
@@ -54,7 +54,7 @@ class Spool:
 
     @property
     def directory(self) -> Path:
-        """Of the topic's logs: what the storage keeps there goes with them."""
+        """Of the topic's logs: files of the storage there are deleted with them."""
         with self._changed:
             self._check_open()
             return self._topic.directory
@@ -70,7 +70,7 @@ class Spool:
     # --- reading ----------------------------------------------------------------------------------
 
     def reader(self, queue: int) -> LogReader:
-        """Reads what is synced."""
+        """Reads synced records."""
         with self._changed:
             return self._log(queue).reader(synced=True)
 
@@ -99,7 +99,7 @@ class Spool:
     # --- reports ----------------------------------------------------------------------------------
 
     def note_stored(self, queue: int, token: int) -> None:
-        """The storage has all below. Never less than before: what is acked stays acked."""
+        """The storage has all below. Never less than before: acked records stay acked."""
         with self._changed:
             if self._closed or token <= self._log(queue).stored_token:
                 return

@@ -1,7 +1,7 @@
 """Taking a topic over from an engine whose directory is not here: the frame for all storages.
 
-The owner before is fenced first, so what the storage has then is all that was ever acked. An
-engine that was the last writer itself has it all in its own directory, and more: that one stays.
+The owner before is fenced first, so the storage then has all records that were ever acked. An
+engine that was the last writer itself has them all in its own directory, and more: that is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidecast.node.storing.replacing import Replacing
 
 
 class Closing(Protocol):
-    """A connection to the storage; `close` ends what waits for it, from any thread."""
+    """A connection to the storage; `close` ends a call that waits for it, from any thread."""
 
     def close(self) -> None:
         """Idempotent."""

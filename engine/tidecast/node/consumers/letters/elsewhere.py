@@ -2,7 +2,7 @@
 
 The engine that keeps the letters sends them: its SETUP announces that it itself publishes, so the
 owner of the records marks the copies as an engine's. The subscription's file, at the engine of its
-queues, says which letters were sent again. So the control service asks three times a page: for
+queues, lists the letters that were sent again. So the control service asks three times a page: for
 these marks, for the page, and to note the letters that were sent.
 """
 

@@ -3,9 +3,9 @@
 The letters of one subscription in the queues of one topic are one producer, and each has a number:
 its sequence. Number, place and reason are saved with the positions before the letter is published.
 After a crash the next engine, here or where the queues are then, opens the producer's session
-behind the last number that is known to be durable and sends the later ones again: the keeper of the
-dead letters drops letters that it has. Nothing here waits, so that a keeper that is away delays no
-other letters.
+behind the last number that is known to be durable and sends the later letters again: the keeper of
+the dead letters drops letters that it has. Nothing here waits, so that a keeper that is away delays
+no other letters.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class NumberedLetters:
         return any(one.letters for one in self._producers.values())
 
     def add(self, dead_letter: str, letters: Iterable[Letter]) -> list[Letter]:
-        """More letters of a topic: number them, save that. Those that lie there already."""
+        """More letters of a topic: number them, save that. Returns those already stored."""
         groups: dict[tuple[tuple[str, str], str], list[Letter]] = {}
         for one in letters:
             groups.setdefault((one[0].key, one[1].here.topic), []).append(one)
@@ -207,7 +207,7 @@ class NumberedLetters:
         return found
 
     def advance(self) -> list[Letter]:
-        """Send what waits, as far as there is room. Letters that are durable since."""
+        """Send waiting letters, as far as there is room. Returns letters that became durable."""
         stored: list[Letter] = []
         for key, one in list(self._producers.items()):
             if not self._is_here(one):

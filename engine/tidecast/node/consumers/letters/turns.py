@@ -1,8 +1,8 @@
-"""Re-drives of one subscription take turns, so that none sends what another one is sending.
+"""Re-drives of one subscription take turns, so that no two send the same letter.
 
-An engine that sends letters of a subscription whose queues are elsewhere also keeps which ones it
-sent, until the engine of the subscription has noted them: a re-drive that began before the note, or
-whose note failed, does not send them again.
+An engine that sends letters of a subscription whose queues are elsewhere also keeps the list of
+sent letters, until the engine of the subscription has noted them: a re-drive that began before the
+note, or whose note failed, does not send them again.
 """
 
 from __future__ import annotations
