@@ -256,6 +256,17 @@ CODE_FOLDERS = (
 )
 
 
+NOUN_WORDS = re.compile(
+    r"\b(?:what|who|whom|whoever|(?:any|every|no|some)body|someone|those (?:that|who|whose))\b",
+    re.IGNORECASE,
+)
+"""Words in the place of a noun, which no comment and no docstring of these folders has."""
+NOUN_FOLDERS = tuple(
+    f"engine/tidecast/{name}/"
+    for name in ("api", "app", "cli", "client", "config", "connections", "events", "node", "rest")
+)
+
+
 def comments(text: str) -> Iterator[tuple[int, str]]:
     """(line, text) of each comment and docstring of a module, without its code."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -267,13 +278,21 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def comments_are_plain(path: str, text: str) -> list[str]:
-    if not CODE_WORDS.search(text):
+    return _words_of_comments(CODE_WORDS, text)
+
+
+def nouns_are_named(path: str, text: str) -> list[str]:
+    return _words_of_comments(NOUN_WORDS, text)
+
+
+def _words_of_comments(words: re.Pattern[str], text: str) -> list[str]:
+    if not words.search(text):
         return []
     return [
         f"{line + said.count(chr(10), 0, match.start())}: {match[0]!r}: see WORDS for a better one"
         for line, quoted in comments(text)
         for said in (re.sub(r"`[^`\n]*`", "0", quoted),)
-        for match in CODE_WORDS.finditer(said)
+        for match in words.finditer(said)
     ]
 
 
@@ -357,6 +376,14 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
             ),
         ],
     ),
+    "named nouns": (
+        nouns_are_named,
+        [
+            each
+            for each in select(".py", under=NOUN_FOLDERS)
+            if "/kernels/" not in each[0] and not each[0].endswith("/compiled.py")
+        ],
+    ),
     "plain comments": (
         comments_are_plain,
         [each for each in select(".py", under=CODE_FOLDERS) if "/kernels/" not in each[0]],
@@ -383,6 +410,8 @@ PLANTED: list[tuple[str, str]] = [
     ("plain words", "Publishing goes\non.\n"),
     ("plain words", "```bash\nls\n```\n\nWhoever `reads` it.\n"),
     ("plain comments", "x = 1  # the loss is told\n"),
+    ("named nouns", '"""Sends what a client wrote."""\n'),
+    ("named nouns", "x = 1  # those who read it\n"),
     ("plain comments", 'def f():\n    """Publishing goes\n    on."""\n'),
 ]
 

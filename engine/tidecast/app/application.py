@@ -1,4 +1,4 @@
-"""`App`: handlers, what they share, and their life from the first message to the last."""
+"""`App`: handlers, their shared state, and their life from the first message to the last."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class App:
         self.codec = check_codec(codec)
         self.state = SimpleNamespace()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """In tests: what is called in place of a dependency."""
+        """In tests: the functions that replace dependencies."""
         self.create = create
         self.declarations: list[Declaration] = []
         """Of `topic` and `subscription`, in their order."""
@@ -197,7 +197,7 @@ class App:
         timeout: float | None = None,
         codec: Codec | str | None = None,
     ) -> Callable[[Fn], Fn]:
-        """Respond to requests with what the function returns; see `Connection.responder`.
+        """Respond to requests with results of the function; see `Connection.responder`.
 
         Raises ConfigError.
         """
@@ -243,7 +243,7 @@ class App:
     async def publish(self, topic: str, payload: bytes, **options: Unpack[PublishOptions]) -> None:
         """Publish, and return when a durable topic has stored it; a live topic has it in its ring.
 
-        Raises what `Publisher.publish` raises.
+        Raises errors as `Publisher.publish`.
         """
         publisher = await self.publisher_of(topic)
         if publisher.durable:
@@ -274,8 +274,8 @@ class App:
     ) -> None:
         """Handle messages until ``stop`` is set, or a handler cannot continue; then drain.
 
-        ``client``: a connection to use, which stays open. Raises what ended a handler; Timeout when
-        calls are under way after ``drain_timeout`` seconds.
+        ``client``: a connection to use, which stays open. Raises the error that ended a handler;
+        Timeout when calls are under way after ``drain_timeout`` seconds.
         """
         if not self.handlers:
             raise ConfigError(f"app {self.name}: it has no handlers")
@@ -370,7 +370,7 @@ class App:
         self.phase_changed = asyncio.Event()
 
     async def _log_events(self) -> None:
-        """Log what is lost, or given up, at the time of its event."""
+        """Log losses, and records that were given up, at the time of their events."""
         async for event in self.client.events():
             if isinstance(event, _REPORTED):
                 logger.warning("%s: %r", self.name, event)
@@ -388,12 +388,12 @@ class Running:
         return self.app.client
 
     async def ready(self) -> None:
-        """Wait until all handlers have opened. Raises what keeps them from it."""
+        """Wait until all handlers have opened. Raises the error that prevents it."""
         while self.app.phase != "ready":
             await self._or_ended(self.app.phase_changed)
 
     async def _or_ended(self, changed: asyncio.Event) -> None:
-        """Wait for an event. Raises what ended the app before, or Closed."""
+        """Wait for an event. Raises the error that ended the app before, or Closed."""
         if not self._task.done():
             waits = asyncio.ensure_future(changed.wait())
             try:
@@ -412,7 +412,7 @@ class Running:
     ) -> None:
         """Wait until ``count`` calls of a handler are over, since the app started.
 
-        Raises Timeout, NotFound, and what ended the app.
+        Raises Timeout, NotFound, and the error that ended the app.
         """
         found = self.app.handler_of(handler)
         try:

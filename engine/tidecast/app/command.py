@@ -175,7 +175,7 @@ def run(
 
 
 def _check(app: App, *, as_json: bool) -> int:
-    """Show the handlers and what the app declares; the exit code: 1, the app would not start."""
+    """Show the handlers and declarations of the app; the exit code: 1, the app would not start."""
     declared = asyncio.run(_compare(app)) if app.declarations else []
     bad = any(each["state"] != "as declared" and not each["created"] for each in declared)
     if as_json:
@@ -218,7 +218,7 @@ def _show(app: App) -> None:
 
 
 async def _compare(app: App) -> list[dict[str, Any]]:
-    """How the engine has what the app declares."""
+    """The declarations of the app, compared with the engine."""
     import tidecast
 
     found = []

@@ -51,7 +51,7 @@ class Declaration(msgspec.Struct, frozen=True):
             await of_subscription(self.topic, self.subscription, **settings)
 
     async def state(self, client: Connection) -> tuple[State, str]:
-        """How it is at the engine, and what that means. Raises ConfigError, AuthError."""
+        """Its state at the engine, and an explanation. Raises ConfigError, AuthError."""
         try:
             await self.check(client)
         except NotFound as problem:

@@ -53,7 +53,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     reject: tuple[type[Exception], ...] = ()
 
     def check(self) -> None:
-        """Raise ConfigError for what is not allowed."""
+        """Raise ConfigError for values outside the limits."""
         if not self.delays:
             raise reject("retry.delays", self.delays, "are one or more numbers of seconds")
         for delay in self.delays:
@@ -68,7 +68,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 class Publish(msgspec.Struct, frozen=True):
     """A handler's result with a key, headers, or a topic of its own.
 
-    ``key``: None: the key of the message that was handled. ``topic``: None: the one that the
+    ``key``: None: the key of the message that was handled. ``topic``: None: the topic that the
     handler's ``publishes`` names.
     """
 
@@ -142,7 +142,7 @@ class Handler(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Handle messages until drained. Raises what ends it before."""
+        """Handle messages until drained. Raises the error that ends it before."""
 
     @abstractmethod
     async def drain(self, timeout: float | None) -> None:  # noqa: ASYNC109 - as in the client
@@ -150,14 +150,14 @@ class Handler(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave: what was not handled goes to others. The connection may be used on."""
+        """Leave: unhandled messages go to others. The connection stays open."""
 
     def describe(self) -> dict[str, Any]:
         """Its description, as JSON."""
         return {"name": self.name, "kind": self.kind, "topic": self.topic}
 
     async def call(self, message: Any) -> Any:
-        """Call the function for a message. Raises what it raises, and InvalidMessage."""
+        """Call the function for a message. Raises its errors, and InvalidMessage."""
         counts, began = self.counts, time.perf_counter()
         counts.active += 1
         try:
@@ -241,7 +241,7 @@ class ConsumerHandler(Handler):
         await self._consumer.run(self._handle, self.concurrency, ack="none", extend=True)
 
     async def drain(self, timeout: float | None) -> None:  # noqa: ASYNC109
-        """See `Handler`. What was not begun goes to other members."""
+        """See `Handler`. Messages that no call has begun go to other members."""
         if self._consumer is not None:
             await self._consumer.drain(timeout)
 
@@ -350,7 +350,7 @@ class SubscriberHandler(Handler):
 
 
 class ResponderHandler(Handler):
-    """Responds to requests with what its function returns."""
+    """Responds to requests with results of its function."""
 
     kind = "responder"
 

@@ -1,6 +1,6 @@
 """The parameters of a handler: read once, when it is registered, from its annotations.
 
-A handler asks for what it needs, and gets it by name: the payload, decoded to the annotated type;
+A handler gets its arguments by name: the payload, decoded to the annotated type;
 the message; its key or a header; the connection; the app; the results of dependencies.
 """
 
@@ -37,8 +37,8 @@ def Depends(call: Callable[..., Any], *, shared: bool = True) -> Any:  # noqa: N
     """A parameter that gets the result of ``call``, as a default or in ``Annotated[T, ...]``.
 
     ``call``: a function, a coroutine function, or a generator function of either kind that yields
-    once; what follows its ``yield`` runs behind the handler. Its parameters are those of a handler.
-    ``shared``: it is called once a message, however many ask for it. Raises ConfigError.
+    once; the code behind its ``yield`` runs after the handler. Its parameters are those of a
+    handler. ``shared``: it is called once a message, however many ask for it. Raises ConfigError.
     """
     return Dependency(call, shared)
 
@@ -84,8 +84,8 @@ Source = Callable[[Call], Any]
 class Plan:
     """How a function is called for a message. Raises ConfigError for parameters without a source.
 
-    ``payload``: may it have a parameter for the payload? Dependencies may not. ``codec``: what
-    decodes the payload, a name or an object with ``decode``.
+    ``payload``: may it have a parameter for the payload? Dependencies may not. ``codec``: of
+    the payload, a name or an object with ``decode``.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Plan:
         return None
 
     async def call(self, call: Call) -> Any:
-        """Call the function. Raises InvalidMessage, and what the function raises."""
+        """Call the function. Raises InvalidMessage, and errors of the function."""
         arguments: dict[str, Any] = {}
         if self._decoder is not None:
             try:

@@ -1,7 +1,7 @@
 """From a payload to the type that a handler names, and from a handler's result to a payload.
 
 msgspec decodes and validates its structs, dataclasses, typed dicts, and all builtin types. Models
-of pydantic validate themselves. Both are what a codec (``json``, ``msgpack``) is applied with.
+of pydantic validate themselves. A codec (``json``, ``msgpack``) uses either.
 """
 
 from __future__ import annotations

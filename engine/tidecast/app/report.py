@@ -74,7 +74,7 @@ def state_of(app: App) -> State:
 
 
 def add_totals(total: list[dict[str, Any]], handlers: list[dict[str, Any]]) -> None:
-    """Add the counters of a process's handlers to those of the app."""
+    """Add the counters of a process's handlers to the counters of the app."""
     total.extend(
         {k: v for k, v in each.items() if k not in COUNTERS} | dict.fromkeys(TOTALS, 0)
         for each in handlers[len(total) :]
@@ -85,7 +85,7 @@ def add_totals(total: list[dict[str, Any]], handlers: list[dict[str, Any]]) -> N
 
 
 async def write_states(app: App, descriptor: int) -> None:
-    """Write the state into a pipe, each second, until nobody reads it."""
+    """Write the state into a pipe, each second, until its reader closes it."""
     with contextlib.suppress(OSError):
         while True:
             write_state(app, descriptor)
@@ -93,7 +93,7 @@ async def write_states(app: App, descriptor: int) -> None:
 
 
 def write_state(app: App, descriptor: int) -> None:
-    """Write the state into a pipe. Raises OSError when nobody reads it."""
+    """Write the state into a pipe. Raises OSError when its reader is gone."""
     os.write(descriptor, msgspec.json.encode(state_of(app)) + b"\n")
 
 

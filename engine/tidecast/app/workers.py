@@ -28,7 +28,7 @@ LAST_REPORT_S = 1.0
 
 
 class Worker:
-    """One process, and those that replace it."""
+    """A process, and its successors."""
 
     def __init__(self, name: str, command: list[str]) -> None:
         self.name, self._command = name, command

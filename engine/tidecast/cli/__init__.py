@@ -147,7 +147,7 @@ _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
 
 def _leave_output() -> None:
-    """Nothing of what could not be written is tried again at exit."""
+    """Drop the unwritten output, so that the exit does not try again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

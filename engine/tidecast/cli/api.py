@@ -31,7 +31,8 @@ def api(
     """Send one request to the control service; write its answer.
 
     PATH is under /api/v1: `tidecast api GET /topics`. TIDECAST_KEY holds the secret of an API key,
-    made on the page's Keys & users. When the service refuses it says why, and the exit code is 1.
+    made on the page's Keys & users. When the service refuses, its reason is printed, and the exit
+    code is 1.
     """
     body = None if data is None else (_body(data), media_type)
     text = send(method, path, url, data_dir, body)

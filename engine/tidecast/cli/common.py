@@ -49,7 +49,7 @@ def json_option(command: F) -> F:
 
 
 def token_option(command: F) -> F:
-    """``--token``: what an engine that was started with a token asks for."""
+    """``--token``: for an engine that was started with a token."""
     return click.option(
         "--token",
         envvar="TIDECAST_TOKEN",
@@ -86,7 +86,7 @@ def server_option(command: F, **more: Any) -> F:
 
 
 def server_kept_option(command: F) -> F:
-    """``--server``, not passed but kept: `server_of` says it."""
+    """``--server``, not passed but kept: `server_of` returns it."""
     return server_option(command, expose_value=False)
 
 
@@ -172,8 +172,8 @@ class Stop:
 def stoppable(stop: Stop) -> Iterator[None]:
     """SIGTERM raises KeyboardInterrupt, as Ctrl-C does: messages that were taken are not lost.
 
-    It may come as soon as this begins, so ``stop`` is made before. A command that says that it
-    serves says so inside.
+    It may come as soon as this begins, so ``stop`` is made before. A command reports that it
+    serves inside.
     """
 
     def raise_it(signum: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""`tidecast control`, and what `up`, `down` and `engine` need of the control service.
+"""`tidecast control`, and the control service for `up`, `down` and `engine`.
 
 The service is another package and another process: nothing of it is imported here.
 """
@@ -129,7 +129,7 @@ def start_service(data_dir: Path, *options: str) -> Service:
 
 
 def free_port(first: int = PORT) -> int:
-    """``first``, or the next one that no other platform of this machine listens on; 0: any."""
+    """``first``, or the next port that no other platform of this machine listens on; 0: any."""
     for port in range(first, first + PORTS_TRIED_MAX):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

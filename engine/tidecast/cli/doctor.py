@@ -27,7 +27,7 @@ _MARKS = {
 @data_dir_option
 @json_option
 def doctor(data_dir: Path, topology_file: Path | None, as_json: bool) -> None:
-    """Look for what makes multicast fail on this machine, and say how to fix it.
+    """Find causes of failing multicast on this machine, and their fixes.
 
     Exit code 1 when something failed; warnings do not count.
     """

@@ -48,7 +48,7 @@ _topology_option = click.option(
 
 
 def _warm_up(topology: Topology) -> None:
-    """Compile what the topology needs, with a progress bar on a terminal."""
+    """Compile kernels for the topology, with a progress bar on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from tidecast.agents.warmup import needed, warm_up
@@ -154,7 +154,7 @@ def _networks(data_dir: Path, topology_file: Path | None) -> list[str]:
 
 
 def _warn(data_dir: Path, topology_file: Path | None) -> None:
-    """Say what keeps packets from leaving, with the fix."""
+    """Report why packets cannot leave, with the fix."""
     from tidecast.config.topology import load_topology, topology_path
     from tidecast.doctor import Place, network_findings
     from tidecast.errors import TidecastError
@@ -221,9 +221,9 @@ def up(
 ) -> None:
     """Start Tidecast on this machine: Postgres, the control service with its page, an engine.
 
-    In the foreground until Ctrl-C, or in the background with --detach. What of it is missing later
-    is started again. When all of it runs already, says so and returns; when a half of it is
-    missing, starts that half.
+    In the foreground until Ctrl-C, or in the background with --detach. A part that ends later
+    is started again. When all of it runs already, it reports this and returns; when a half of it
+    is missing, it starts that half.
     """
     from tidecast.cli import Failure
     from tidecast.cli.control import service_state
@@ -381,7 +381,8 @@ def engine(
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
     With --control it is managed by that service, and runs on when the service is away. Leases of
-    topics with owner "*" are the service's then (`leases.store` in the topology says otherwise).
+    topics with owner "*" are the service's then (unless `leases.store` in the topology names
+    another store).
     """
     link = None
     if control_url is not None:
@@ -402,7 +403,7 @@ def engine(
 @data_dir_option
 @json_option
 def down(data_dir: Path, as_json: bool) -> None:
-    """Stop what `up` started here; clients are notified. Nothing to do is no error."""
+    """Stop all that `up` started here; clients are notified. Nothing to stop is no error."""
     from tidecast.api.node import LeftBehind
     from tidecast.cli.common import echo_json
     from tidecast.cli.control import service_state, stop_service

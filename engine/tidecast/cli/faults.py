@@ -35,7 +35,7 @@ _transport_option = click.option(
 
 @click.group()
 def faults() -> None:
-    """Inject faults into what this engine receives, to see how the rest takes it.
+    """Inject faults into packets that this engine receives, to test how the platform copes.
 
     A transport must allow it: allow_faults in the topology.
     """

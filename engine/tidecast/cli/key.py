@@ -13,7 +13,7 @@ from tidecast.cli.options.params import Moment
 
 @click.group()
 def key() -> None:
-    """Keys of clients: what remote clients show at the gateway."""
+    """Keys of clients, which remote clients show at the gateway."""
 
 
 @key.command()
@@ -38,7 +38,7 @@ def key() -> None:
 def new(
     name: str, allowed: tuple[str, ...], expires_ns: int | None, data_dir: Path, as_json: bool
 ) -> None:
-    """Make a key. Prints its secret, once, and what to put under `keys:` in the topology file.
+    """Make a key. Prints its secret, once, and the lines for `keys:` in the topology file.
 
     The file holds a hash only. Engines that a control service manages receive its keys instead.
     """

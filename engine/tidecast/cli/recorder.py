@@ -57,8 +57,8 @@ def recorder(
 ) -> None:
     """Read the flight recorder: always on, in memory that outlives a crash of the engine.
 
-    Rare events (alert, low) and frequent ones (high) have rings of their own, so that a storm of
-    repairs cannot push out the reason for it. All are merged by time.
+    Rare events (alert, low) and frequent events (high) have rings of their own, so that a storm of
+    repairs cannot push out its cause. All are merged by time.
     """
     from tidecast.buffers.recorder import read_records
     from tidecast.errors import AuthError

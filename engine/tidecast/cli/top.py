@@ -271,7 +271,7 @@ def _gateway_row(row: Any, rates: Any) -> dict[str, Any]:
 
 
 def _named_row(row: Any, rates: Any) -> dict[str, Any]:
-    """Of the Kafka endpoint, one of its APIs, an adapter or a key, by its counters' names."""
+    """A row of the Kafka endpoint, an API of it, an adapter or a key, by its counters' names."""
     from tidecast.layout.counters import COLUMNS_OF
 
     columns = COLUMNS_OF[row.kind]

@@ -1,4 +1,4 @@
-"""Configuration of nodes, transports and topics: what a topology file may say, checked and typed.
+"""Configuration of nodes, transports and topics: the contents of a topology file.
 
 It imports `layout`, `errors` and `access`.
 """

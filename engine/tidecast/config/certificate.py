@@ -33,8 +33,8 @@ class Certificate:
     def reload(self) -> bool:
         """Load the files if they changed: for connections from now on. Raises ConfigError.
 
-        What cannot be loaded changes nothing: the certificate before stays, and the next call
-        tries again.
+        A file that cannot be loaded changes nothing: the certificate before stays, and the next
+        call tries again.
         """
         try:
             now = tuple(path.stat().st_mtime_ns for path in self._files)

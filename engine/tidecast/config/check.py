@@ -1,7 +1,7 @@
 """Turns untyped input into settings Structs and names every problem, not only the first.
 
 The limits are the `msgspec.Meta` annotations of the Structs themselves; this module reads them, so
-that what is checked, what is said and what is documented are one thing.
+that checks, messages and documentation agree.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def build(
 ) -> StructT | None:
     """Build a Struct from a mapping (or from a Struct of that kind, which is checked again).
 
-    Adds ``path: value: what is allowed`` to ``problems`` for everything that is wrong; None then,
-    or with ``anyhow`` what is right, if that is enough for one.
+    Adds ``path: value: allowed values`` to ``problems`` for each defect; None then, or with
+    ``anyhow`` a Struct of the right settings, if they suffice.
     """
     if isinstance(raw, kind):
         raw = {name: getattr(raw, name) for name in raw.__struct_fields__}

@@ -1,4 +1,4 @@
-"""Internal topics: those that carry requests' replies and the announcements of responders.
+"""Internal topics, which carry replies to requests and the announcements of responders.
 
 Each live topic ``T`` on which requests are sent has two of them, made and removed by the engine:
 ``_responders.T`` for announcements, ``_replies.T`` for replies. See docs/adr/0024.

@@ -24,9 +24,9 @@ File = Annotated[str, Meta(max_length=4096)]
 class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A Kafka endpoint. Read when the engine starts.
 
-    ``listen``: HOST:PORT, :PORT for loopback, or ``off``. ``advertised``: where clients are told to
-    find it; "" is where each has reached it. ``certificate``, ``key``: PEM files, absolute paths.
-    ``insecure``: clear text beyond loopback is meant.
+    ``listen``: HOST:PORT, :PORT for loopback, or ``off``. ``advertised``: the address that clients
+    get for it; "": the address by which each has reached it. ``certificate``, ``key``: PEM files,
+    absolute paths. ``insecure``: clear text beyond loopback is meant.
     """
 
     listen: Address = OFF
@@ -91,7 +91,7 @@ def kafka_problems(kafka: KafkaConfig) -> list[str]:
 
 
 def with_options(kafka: KafkaConfig, options: dict[str, Any]) -> KafkaConfig:
-    """The settings with those of a command in front of them. Raises ConfigError."""
+    """The settings, with the options of a command before them. Raises ConfigError."""
     problems: list[str] = []
     given = msgspec.structs.asdict(kafka) | options
     made = build(KafkaConfig, given, "kafka", problems)

@@ -15,10 +15,10 @@ OWNERS_MAX = 64
 class LeaseConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How this node takes queues. All that share them have the same ``directory``.
 
-    ``directory`` "": the data directory. ``store``: who keeps the leases, a ``file`` in there or
+    ``directory`` "": the data directory. ``store``: the keeper of leases, a ``file`` in there or
     the control ``service``, in its Postgres; ``auto``: the service that the engine is linked to,
-    without one the file. ``balancer`` "leases": an equal share of what is free; the others have a
-    plan over ``owners``, the names of all nodes that share them (none: who is there).
+    without one the file. ``balancer`` "leases": an equal share of the free queues; the others
+    have a plan over ``owners``, the names of all nodes that share them (none: the present nodes).
     """
 
     directory: str = ""

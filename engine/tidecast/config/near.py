@@ -1,4 +1,4 @@
-"""The known name that a mistyped one was meant to be."""
+"""The known name that a mistyped name may mean."""
 
 from __future__ import annotations
 

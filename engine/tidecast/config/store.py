@@ -38,7 +38,7 @@ class TopologyStore:
     ) -> tuple[TopicConfig, bool]:
         """The topic as it would be, and whether it must be recreated for that.
 
-        Raises NotFound, ConfigError (needs ``recreate``, say).
+        Raises NotFound, ConfigError (for example: needs ``recreate``).
         """
         after = change_topic(self._with(running), name, changes)
         topic, before = after.topic(name), next(t for t in running if t.name == name)

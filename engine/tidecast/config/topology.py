@@ -78,8 +78,8 @@ DURABLE_FIELDS = (
 
 UNREPAIRED = "an unreliable topic repairs no packet whose table was lost"
 PLATFORM_GROUPS, PLATFORM_PORTS = 1 << 18, range(20_000, 29_000, 3)
-"""The groups of 239.192.0.0/14 (RFC 2365: local to an organization), and ports below those that
-Linux gives to clients."""
+"""The groups of 239.192.0.0/14 (RFC 2365: local to an organization), and ports below the ports
+that Linux gives to clients."""
 PlatformId = Annotated[str, Meta(pattern=r"^([0-9a-f]{16})?$")]
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
@@ -91,8 +91,8 @@ Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 class NodeAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where this node opens a udp-unicast transport, and where other nodes reach it.
 
-    Settings that are left out are those of the transport. ``advertise``: ``host`` or ``host:port``
-    that a control service names to others, where it is not the bound one; ``none``: not at all.
+    An omitted setting is that of the transport. ``advertise``: ``host`` or ``host:port`` that a
+    control service names to others, where it differs from the bound address; ``none``: not at all.
     """
 
     transport: str
@@ -182,12 +182,12 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     @property
     def ttl_hops(self) -> int:
-        """The multicast TTL in effect: as told, else 0 on loopback and 1 elsewhere."""
+        """The multicast TTL in effect: the setting, else 0 on loopback and 1 elsewhere."""
         return self.ttl if self.ttl is not None else 0 if self.is_loopback else 1
 
     @property
     def bind_host(self) -> str:
-        """Where udp-unicast binds: as told, else the interface (a name or an IPv4 address)."""
+        """Where udp-unicast binds: the setting, else the interface (a name or an IPv4 address)."""
         return self.bind or self.interface
 
     def on(self, node: NodeConfig) -> TransportConfig:
@@ -226,7 +226,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     receiver_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     close_linger_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # answers NAKs so long, once closed
     mode: Literal["live", "durable"] = "live"
-    """``durable``: also appended to queues on disk; what follows is for that mode."""
+    """``durable``: also appended to queues on disk; the fields below are for that mode."""
     owner: Annotated[str, Meta(max_length=64)] = ""  # keeps the queues; "": each, "*": by lease
     queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] = 1
     fsync: Literal["none", "interval", "batch"] = "interval"
@@ -246,7 +246,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def wire_id(self) -> int:
-        """The id in packets: as told, else derived from the name. Two topics may share it."""
+        """The id in packets: the setting, else derived from the name. Two topics may share it."""
         return self.id if self.id is not None else derive_topic_id(self.name)
 
 
@@ -441,7 +441,7 @@ def topology_from(raw: Any, source: str = "") -> Topology:
 
 
 def _check_meaning(topology: Topology, problems: list[str]) -> None:
-    """Check what types and ranges cannot say, but not what is wrong already by those."""
+    """Check rules beyond types and ranges, except for fields whose type or range is wrong."""
     named = {problem.partition(":")[0] for problem in problems}
     found: list[str] = []
     _check_node(topology.node, found)
@@ -627,7 +627,7 @@ def _id_collision(
 
 
 def unused_settings(mode: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(field, problem) of what a live topic is given and only a durable one has."""
+    """(field, problem) of settings of a live topic that only a durable topic has."""
     if mode == "durable":
         return []
     fixed = TopicConfig(name="x")

@@ -17,7 +17,7 @@ _ENDS = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
 
 
 def check_events(text: str | bytes, *, aliases: bool) -> None:
-    """Raise yaml.YAMLError for what would harm.
+    """Raise yaml.YAMLError for harmful YAML.
 
     libyaml's composer has no limit of depth (it ends the process), and a few hundred bytes of
     aliases can mean gigabytes (``aliases``: they are allowed).
@@ -52,7 +52,7 @@ class _NoTwins:
 
 
 class _Loader(_NoTwins, yaml.SafeLoader):
-    """Says best what is wrong."""
+    """The loader with the best messages."""
 
 
 class _FastLoader(_NoTwins, LOADER):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from tidecast.errors import Closed
 
 
 class ConnectionRegistry:
-    """Connections, those that are being opened included. From any thread."""
+    """Connections, also while they are being opened. From any thread."""
 
     def __init__(self, where: str) -> None:
         """``where``: the client, for errors."""

@@ -8,9 +8,9 @@ from tidecast.events.base import Event
 class EngineFault(Event, frozen=True):
     """A part of an engine has an error that is a fault of Tidecast. The engine continues.
 
-    ``agent``: the conductor, or the thread that it came from (``sender-multicast``). What it was to
-    do is not done; the traceback is in the engine's log. ``faults``: how many there were since the
-    engine began; a fault that repeats is reported each ten seconds.
+    ``agent``: the conductor, or the thread of the error (``sender-multicast``). The job of the
+    agent is not done; the traceback is in the engine's log. ``faults``: how many there were since
+    the engine began; a fault that repeats is reported each ten seconds.
     """
 
     node: str
@@ -32,7 +32,7 @@ class EngineBack(Event, frozen=True):
 
 
 class GatewayLost(Event, frozen=True):
-    """The connection to a gateway broke; it is made again, and what was published waits."""
+    """The connection to a gateway broke; it is made again; published messages wait."""
 
     reason: str
 
@@ -47,7 +47,7 @@ class GatewayBack(Event, frozen=True):
 
 
 class AccessDenied(Event, frozen=True):
-    """A client lacks the right to do what it asked for, or showed no valid token (``key`` "").
+    """A client lacks the right for its request, or showed no valid token (``key`` "").
 
     Of clients without a token one event a second is reported; ``unreported``: how many others there
     were since the event before. The counter has all.

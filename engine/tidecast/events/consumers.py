@@ -9,7 +9,7 @@ class ConsumerStandsBy(Event, frozen=True):
     """A consumer was opened at an engine that does not have the queues now.
 
     It gets records once this engine has taken them, from where the subscription is then.
-    ``owner``: the node that has them, "": nobody.
+    ``owner``: the node that has them, "": no node.
     """
 
     topic: str
@@ -27,7 +27,7 @@ class ConsumerExpelled(Event, frozen=True):
 
 
 class ConsumerLeft(Event, frozen=True):
-    """The client of a consumer died, or left without closing it: others get what it had.
+    """The client of a consumer died, or left without closing it: others get its records.
 
     ``members``: how many the subscription has now.
     """
@@ -41,7 +41,7 @@ class ConsumerLeft(Event, frozen=True):
 class ConsumerRejoined(Event, frozen=True):
     """A remote consumer joined its subscription again: its gateway had given its place up.
 
-    What it was delivered and had not settled comes again.
+    Records that it had and did not ack come again.
     """
 
     topic: str
@@ -105,8 +105,9 @@ class DeadLetterNotStored(Event, frozen=True):
 class SubscriptionDamaged(Event, frozen=True):
     """The file of a subscription is not sound: it was set aside, and its positions are not known.
 
-    The subscription is not served, and retention holds what it may need, until the file is restored
-    or the subscription deleted. Clients that connect later get the event, too. ``topic``: pattern.
+    The subscription is not served, and retention keeps records that it may need, until the file is
+    restored or the subscription deleted. Clients that connect later get the event, too. ``topic``:
+    pattern.
     """
 
     file: str
@@ -115,7 +116,7 @@ class SubscriptionDamaged(Event, frozen=True):
 
 
 class SubscriptionMoved(Event, frozen=True):
-    """Somebody moved a subscription by `seek`; ``forgotten`` were outstanding: they may come again.
+    """A `seek` moved a subscription; ``forgotten`` were outstanding: they may come again.
 
     ``records``: passed over; below 0: they come again.
     """

@@ -32,7 +32,7 @@ class TornTail(Event, frozen=True):
 
 
 class FileDamaged(Event, frozen=True):
-    """A file beside a queue's log is not sound: what it said is not used. ``queue`` -1: of all."""
+    """A file beside a queue's log is not sound: its content is not used. ``queue`` -1: of all."""
 
     topic: str
     queue: int
@@ -53,7 +53,7 @@ class RecordsLeftOut(Event, frozen=True):
     """An adapter's queue has records that Tidecast cannot hold: they are never delivered.
 
     Their tokens are [first, end); ``records``: how many; ``bytes``: their size in their system;
-    ``reason``: what is wrong with them, with the size and the limit. Reported once for all
+    ``reason``: their defect, with the size and the limit. Reported once for all
     subscriptions, and again after the engine was started again or a subscription went back far.
     """
 
@@ -106,14 +106,14 @@ class ProducerHole(Event, frozen=True):
 
 
 class ProducersExpired(Event, frozen=True):
-    """Producers of a durable topic were forgotten: what they send again is stored again."""
+    """Producers of a durable topic were forgotten: messages sent again are stored again."""
 
     topic: str
     producers: int
 
 
 class RingDrained(Event, frozen=True):
-    """An engine that starts found the ring of a publisher and put what it held into the log."""
+    """An engine that starts found the ring of a publisher and put its messages into the log."""
 
     topic: str
     session: int
@@ -169,7 +169,7 @@ class QueuesReleased(Event, frozen=True):
 class QueuesLost(Event, frozen=True):
     """This engine was fenced off a durable topic's queues: its lease ended, or is another's.
 
-    What was not durable is in the publishers' rings, and goes to the next owner.
+    Messages that are not durable are in the publishers' rings, and go to the next owner.
     """
 
     topic: str

@@ -31,10 +31,10 @@ class ImageGone(Event, frozen=True):
 class Gap(Event, frozen=True):
     """Packets [first, end) of a session are lost for good for this subscription.
 
-    ``reason``: ``lost`` (nobody holds them any more), ``lapped`` (the subscription was too slow and
-    holds nobody back), ``malformed`` (the content cannot be parsed), ``ended`` (the session ended,
-    or fell silent, before they came), ``reconnect`` (missed while the engine was away). Each lost
-    packet is in exactly one gap of a subscription.
+    ``reason``: ``lost`` (no node holds them any more), ``lapped`` (the subscription was too slow
+    and slows no publisher down), ``malformed`` (the content cannot be parsed), ``ended`` (the
+    session ended, or fell silent, before they came), ``reconnect`` (missed while the engine was
+    away). Each lost packet is in exactly one gap of a subscription.
     """
 
     topic: str
@@ -46,7 +46,7 @@ class Gap(Event, frozen=True):
 
 
 class ReceiverJoined(Event, frozen=True):
-    """A receiver of one of our publications was seen for the first time."""
+    """A receiver of a publication of this node was seen for the first time."""
 
     topic: str
     session: int
@@ -124,7 +124,7 @@ class MessagesUnsent(Event, frozen=True):
 
 
 class PublisherUnheard(Event, frozen=True):
-    """A publisher's transport sends to no other node: ``mend`` says what to do about it."""
+    """A publisher's transport sends to no other node: ``mend`` has the remedy."""
 
     topic: str
     session: int
@@ -135,7 +135,7 @@ class PublisherUnheard(Event, frozen=True):
 class PublisherRefused(Event, frozen=True):
     """No memory here for the ring of a publisher on another node; it is tried again.
 
-    What is durable waits for it. Of other topics a gap tells what history did not keep till then.
+    Durable messages wait for it. On other topics a gap reports packets that history did not keep.
     """
 
     topic: str
@@ -155,9 +155,9 @@ class PublicationEnded(Event, frozen=True):
 
 
 class SubscriptionEnded(Event, frozen=True, kw_only=True):
-    """A live subscription cannot continue: why, as the error that its iterator raises.
+    """A live subscription cannot continue; with the error that its iterator raises.
 
-    Its topic was deleted, say. What had arrived before is still read.
+    For example, its topic was deleted. Messages that had arrived before can still be read.
     """
 
     subscription_id: int

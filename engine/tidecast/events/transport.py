@@ -95,7 +95,7 @@ class ForeignPackets(Event, frozen=True):
 class ForeignPlatform(Event, frozen=True):
     """A node of another platform sends to this platform's group and port: its packets are refused.
 
-    Once for each such node; the counter FOREIGN_PLATFORM has all. Give one of the platforms another
+    Once for each such node; the counter FOREIGN_PLATFORM has all. Give either platform another
     `group` or `port`; or, to make one platform of them, the same `platform` (see docs/TUNING.md).
     """
 

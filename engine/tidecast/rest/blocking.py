@@ -41,7 +41,7 @@ class Resources:
         return msgspec.convert(rows, ResourceList)
 
     def get(self, name: str) -> Resource:
-        """One of them. Raises NotFound."""
+        """A resource of the kind. Raises NotFound."""
         return _resource(self._service.send("GET", self._path(name)))
 
     def create(
@@ -73,7 +73,7 @@ class Resources:
         description: str = "",
         **spec: Any,
     ) -> Resource:
-        """The resource, created if it is not there. Of one that is there ``spec`` must hold.
+        """The resource, created if it does not exist. An existing resource must have ``spec``.
 
         ``labels``, ``description``: of a new one. Raises Conflict, which names each setting that
         differs, and ConfigError.
@@ -117,7 +117,7 @@ class Resources:
         dry_run: bool = False,
         if_match: str | None = None,
     ) -> Plan:
-        """Delete one. ``dry_run``: only say what goes with it. Raises NotFound, Conflict."""
+        """Delete one. ``dry_run``: only list the deletions. Raises NotFound, Conflict."""
         query = {"if_unused": if_unused, "dry_run": dry_run}
         return _plan(
             self._service.send("DELETE", self._path(name), query=query, headers=_only_if(if_match))
@@ -168,11 +168,11 @@ class Keys:
         self._service = service
 
     def list(self) -> KeyList:
-        """All of them, revoked ones included; without secrets."""
+        """All keys, revoked keys included; without secrets."""
         return msgspec.convert(_all_rows(self._service, "/keys", {}), KeyList)
 
     def get(self, name: str) -> Key:
-        """One of them, without its secret. Raises NotFound."""
+        """A key, without its secret. Raises NotFound."""
         answer = self._service.send("GET", f"/keys/{quote(name, safe='')}")
         return msgspec.json.decode(answer.body, type=Key)
 
@@ -237,8 +237,8 @@ class Control:
     ) -> Applied:
         """Create and change many resources: all of it or nothing.
 
-        ``documents``: as mappings, or as a text of YAML. ``prune``: delete what has this
-        ``managed_by`` and is left out. Raises ConfigError.
+        ``documents``: as mappings, or as a text of YAML. ``prune``: delete resources that have
+        this ``managed_by`` and are left out. Raises ConfigError.
         """
         if isinstance(documents, str):
             body = documents.encode(), "application/yaml"

@@ -40,7 +40,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic, subscription, transport ... ``spec``: its settings; ``status``: what is observed."""
+    """A topic, subscription, transport ... ``spec``: its settings; ``status``: as observed."""
 
     kind: str
     metadata: Metadata
@@ -101,7 +101,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics of a key, and what it may do there: ``publish``, ``subscribe``, ``manage``."""
+    """Topics of a key, and its rights on them: ``publish``, ``subscribe``, ``manage``."""
 
     pattern: str
     rights: list[Literal["publish", "subscribe", "manage"]]

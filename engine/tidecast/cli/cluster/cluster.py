@@ -29,7 +29,7 @@ def cluster() -> None:
 @control_option
 @data_dir_option
 def status(as_json: bool, url: str | None, data_dir: Path) -> None:
-    """Show the cluster's level, each engine, and what holds the next level back."""
+    """Show the cluster's level, each engine, and the obstacles to the next level."""
     found = json.loads(send("GET", "/cluster", url, data_dir))
     reached = _peers(url, data_dir)
     if as_json:

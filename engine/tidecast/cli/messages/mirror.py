@@ -327,7 +327,7 @@ class _Screen:
         self._rewrites = sys.stderr.isatty()
 
     def event(self, event: Event) -> None:
-        """One that happened."""
+        """An event of the mirror."""
         if self._json:
             echo_json({"event": event.event, "text": event.text, **event.about})
         else:

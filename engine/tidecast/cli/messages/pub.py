@@ -216,7 +216,7 @@ def pub(
 def _run(
     client: Connection, sender: Sender, feed: Callable[[], None], timeout_s: float, *, quiet: bool
 ) -> tuple[int, TidecastError | None]:
-    """Send all and close; the exit code, and what stopped it."""
+    """Send all and close; the exit code, and the error that stopped it."""
     from tidecast.client.core.connection import RECONNECTING
     from tidecast.errors import TidecastError
 

@@ -81,7 +81,7 @@ def _key_in(message: bytes, number: int, fields: list[str]) -> bytes:
 
 
 class Sender:
-    """Publishes lists of messages, at a rate if one is asked for, and counts."""
+    """Publishes lists of messages, at a rate if the command names one, and counts."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Sender:
                 return
 
     def flush(self) -> None:
-        """Nothing more comes for the moment: send what waits."""
+        """Nothing more comes for the moment: send waiting messages."""
         self._publisher.flush()
 
     def settle(self, timeout_s: float) -> None:

@@ -114,7 +114,7 @@ def sub(
     server: str | None,
     **output: Any,
 ) -> None:
-    """Subscribe to TOPIC (* for one token, > for all that follow) and write what arrives.
+    """Subscribe to TOPIC (* for one token, > for all that follow) and write its messages.
 
     Each message is a line of its own; on a terminal control characters are escaped, and a pattern
     shows topics. Without --from and --subscription only messages published from now on are read.

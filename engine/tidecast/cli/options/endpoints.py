@@ -1,4 +1,4 @@
-"""Options of what an engine serves to others: its gateway and its Kafka endpoint."""
+"""Options of an engine's endpoints: its gateway and its Kafka endpoint."""
 
 from __future__ import annotations
 

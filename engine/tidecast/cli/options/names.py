@@ -1,6 +1,6 @@
 """Arguments that name a topic, a subscription, a transport: a shell completes them.
 
-A completion must never fail or say anything: without an engine there are no names.
+A completion must never fail or print anything: without an engine there are no names.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class _Name(Param):
     name = "text"
 
     def known(self, ctx: click.Context) -> Iterable[tuple[str, str]]:
-        """(name, help) of what there is."""
+        """(name, help) of each known name."""
         raise NotImplementedError
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As it is: what does not exist is reported by the command."""
+        """As it is: the command reports an unknown name."""
         del param, ctx
         return value
 

@@ -88,7 +88,7 @@ def archive(
     token: str | None,
     **options: Any,
 ) -> None:
-    """Append to a Parquet archive what topics got since the last run, exactly once."""
+    """Append records since the last run to a Parquet archive, exactly once."""
     run_on_spark(
         "archive",
         "archive",

@@ -1,4 +1,4 @@
-"""Starting an engine as a process of its own: for `up`, and for what starts it again."""
+"""Starting an engine as a process of its own: for `up`, and for its watcher."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def answers(data_dir: Path, token: str | None) -> bool:
 
 
 def explain(data_dir: Path) -> None:
-    """Say which commands to try first."""
+    """Print the commands to try first."""
     name, hint = command_name(), dir_hint(data_dir)
     click.echo(
         f"""

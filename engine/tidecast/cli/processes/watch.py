@@ -48,7 +48,7 @@ class Half(Protocol):
         """It is there, or starting."""
 
     def start(self) -> None:
-        """Start it. Raises what says why it cannot."""
+        """Start it. Raises an error with the reason when it cannot."""
 
 
 class ServiceHalf:

@@ -1,4 +1,4 @@
-"""`tidecast queue`: what queues hold, from their files: an engine may run or not. And pausing."""
+"""`tidecast queue`: queues, read from their files, also without an engine; and pausing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _when(ns: int) -> str:
 
 @click.group()
 def queue() -> None:
-    """List, inspect and verify the queues of durable topics; pause them, cancel what waits."""
+    """List, inspect and verify the queues of durable topics; pause them, cancel waiting records."""
 
 
 queue.add_command(scheduled)

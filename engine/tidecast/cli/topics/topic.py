@@ -307,9 +307,9 @@ def create(
 @click.argument("pattern", type=TopicName(), default=">")
 @engine_options
 def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) -> None:
-    """List topics, or those that match PATTERN (* one token, > all that follow).
+    """List topics, or topics that match PATTERN (* one token, > all that follow).
 
-    Those that adapters of the engine keep are listed, too: they are in no topology.
+    Topics that adapters of the engine keep are listed, too: they are in no topology.
     """
     from tidecast.config.topology import check_pattern, matches
 

@@ -1,4 +1,4 @@
 """Durable consumers: the core that takes and acks deliveries, messages, and both shells.
 
-The core never waits; what waits is in `client.flows`.
+The core never waits; the waiting methods are in `client.flows`.
 """

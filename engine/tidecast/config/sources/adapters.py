@@ -17,7 +17,7 @@ class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A topic of this engine whose queues are kept by another system.
 
     ``kafka``: they are the partitions of a topic on a Kafka cluster; ``jetstream``: streams of NATS
-    JetStream, or subjects of a stream. One of them.
+    JetStream, or subjects of a stream. Exactly one of both.
     """
 
     topic: Annotated[str, Meta(min_length=1, max_length=256)]

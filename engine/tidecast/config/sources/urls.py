@@ -1,4 +1,4 @@
-"""Settings of a source in one URL: ``SCHEME://HOST:PORT,HOST:PORT/WHAT?setting=value``."""
+"""Settings of a source in one URL: ``SCHEME://HOST:PORT,HOST:PORT/NAME?setting=value``."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class QueueOwner(Protocol):
 def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]:
     """The SETUPs of which ``rows`` tell. In the agent's thread: then it has room for others.
 
-    The conductor is behind by then: what it read later could be another one's, that came since.
+    The conductor is behind by then: packets that it read later could be of another session.
     """
     setups = []
     for kind, _, b, c, d, e, *_ in rows:
@@ -151,9 +151,9 @@ class Sessions:
         known.write()
 
     def try_refused(self, now_s: float) -> None:
-        """Give those that had no room another chance, at their next SETUP.
+        """Give sessions that had no room another chance, at their next SETUP.
 
-        Of a session that has one image and misses another no SETUP comes: the last one must do.
+        A session that has one image and misses another sends no SETUP: its last SETUP is used.
         """
         for runtime, setup in self._images.refused.take_due(now_s):
             images = self._ctx.living_images(runtime, setup.session)

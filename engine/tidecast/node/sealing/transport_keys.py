@@ -1,4 +1,4 @@
-"""Keys of a lane of a sealed transport: the sender seals for all, the receiver for whom it answers.
+"""Keys of a lane of a sealed transport: the sender seals to all, the receiver to single nodes.
 
 Each agent has an opener and a sealer of its own, changed in its own thread alone: the key of a
 packet is never wiped while a kernel uses it. `SealedTransport` is made before the agents, and bound
