@@ -23,9 +23,12 @@ from tidecast_control.settings import Settings
 
 BODY_BYTES_MAX, LOGIN_BODY_BYTES_MAX = 64 << 10, 4 << 10
 APPLY_BODY_BYTES_MAX, MESSAGE_BODY_BYTES_MAX = 32 << 20, 8 << 20
-"""The large ones only for those who are known. A message has 1 MiB; JSON escapes are longer."""
+"""Large bodies need a session or a key. A message has 1 MiB; JSON escapes are longer."""
+MIRROR_BODY_BYTES_MAX = 1 << 20
+"""Certificates of a mirror have up to 256 KiB."""
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MESSAGES = re.compile(r"/topics/[^/]+/messages\Z")
+MIRROR = re.compile(r"/mirrors/[^/]+\Z")
 LOOPBACK_NAMES = ("localhost", "*.localhost")
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -112,6 +115,8 @@ class RequestShell:
             return APPLY_BODY_BYTES_MAX
         if scope["method"] == "POST" and MESSAGES.fullmatch(path):
             return MESSAGE_BODY_BYTES_MAX
+        if scope["method"] in ("PUT", "PATCH") and MIRROR.fullmatch(path):
+            return MIRROR_BODY_BYTES_MAX
         return BODY_BYTES_MAX
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:

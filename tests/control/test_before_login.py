@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 from tests.support.control import ADMIN_PASSWORD, Running, Service, running, service_of
 from tidecast_control import server, shell
 from tidecast_control.live import limits
+from tidecast_control.mirrors.schemas import CA_CHARS_MAX
 from tidecast_control.settings import Settings, load_settings
 
 
@@ -81,6 +82,12 @@ def test_who_is_known_may_send_what_apply_takes(service: Service) -> None:
     text = "x" * 1_000_000
     answer = service.admin.post("/api/v1/topics/t/messages", json={"text": text})
     assert answer.status_code == 404
+    begin = "-----BEGIN CERTIFICATE-----"
+    spec = {"servers": "k:9092", "kafka_topic": "t", "topic": "t", "tls": True, "paused": True}
+    for size, status in ((CA_CHARS_MAX, 201), (CA_CHARS_MAX + 1, 422)):
+        body = {"spec": spec | {"ca": begin + "\n" * (size - len(begin))}}
+        answer = service.admin.put("/api/v1/mirrors/m", json=body)
+        assert answer.status_code == status, answer.text
 
 
 def test_a_silent_connection_is_closed(control: Running, monkeypatch: pytest.MonkeyPatch) -> None:

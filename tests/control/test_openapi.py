@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from tests.project import ROOT
 from tests.support.control import Service, _app
+from tidecast_control.kit.problems import ALLOWED
 from tidecast_control.openapi import document
 
 if TYPE_CHECKING:  # half a second of CPU: each worker imports this file, one runs it
@@ -33,6 +34,20 @@ def test_every_operation_says_what_can_go_wrong() -> None:
             assert operation.get("summary"), (method, path)
             if path.startswith("/api/v1/") and not path.startswith("/api/v1/problems"):
                 assert "401" in operation["responses"], (method, path)
+
+
+def test_every_pattern_has_words_for_errors() -> None:
+    """A regular expression tells a reader little."""
+    found, left = set(), [_app().openapi()]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            found |= {one["pattern"]} if isinstance(one.get("pattern"), str) else set()
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+    assert len(found) > 20
+    assert found - set(ALLOWED) == set()
 
 
 @pytest.mark.timeout(1200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from tests.support.control import ADMIN_PASSWORD, Service, _app
@@ -271,6 +272,27 @@ def test_values_of_another_type_are_refused_in_every_way(api: TestClient) -> Non
     document = {"kind": "topic", "metadata": {"name": "t"}, "spec": spec}
     assert api.post("/api/v1/apply", json={"documents": [document]}).status_code == 422
     assert api.patch(path, json={"spec": {"receiver_timeout_s": 3}}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "spec", "detail"),
+    [
+        ("rate-limits/r", {"pattern": "t*"}, "'t*': allowed a name or a pattern: * in place of"),
+        ("rate-limits/r", {"pattern": "t", "rate_bytes_per_s": -1}, "-1: allowed >= 0"),
+        ("topics/t", {"fsync": "often"}, "often: allowed 'none', 'interval' or 'batch'"),
+        ("topics/t", {"linger_us": "100"}, "'100': Input should be a valid integer"),
+        ("topics/t", {"lingers": 1}, "unknown: there is no such setting"),
+        ("topics/t", {"owner": "no such"}, "'no such': allowed the name of a node, or *"),
+        ("alert-rules/a", {}, "missing"),
+    ],
+)
+def test_errors_name_the_value_and_the_allowed_ones(
+    api: TestClient, path: str, spec: dict[str, Any], detail: str
+) -> None:
+    """As the catalogue of problems says."""
+    refused = api.put(f"/api/v1/{path}", json={"spec": spec})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["detail"].startswith(detail), refused.text
 
 
 def test_times_in_queries_are_instants(api: TestClient) -> None:

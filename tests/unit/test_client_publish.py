@@ -434,11 +434,21 @@ def test_close_says_what_found_no_room(pair: Pair) -> None:
         ({"channel": "fast"}, "channel: 'fast'.*control, ordinary, large"),
         ({"codec": "xml"}, "codec: 'xml'.*json"),
         ({"codec": 7}, "codec: 7"),
+        ({"linger_us": -1}, r"linger_us: -1: allowed 0\.\.1000000"),
+        ({"linger_us": 1 << 62}, r"linger_us: 4611686018427387904: allowed 0\.\.1000000"),
+        ({"rate_packets_per_s": -7}, r"rate_packets_per_s: -7: allowed 0\.\."),
+        ({"rate_bytes_per_s": 10**30}, r"rate_bytes_per_s: 1000.*: allowed 0\.\."),
+        ({"history_bytes": -5}, r"history_bytes: -5: allowed 1\.\."),
     ],
 )
 def test_wrong_publishers(pair: Pair, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         pair[0].publisher("t", **options)
+
+
+def test_a_wrong_ring_of_a_subscription(pair: Pair) -> None:
+    with pytest.raises(ConfigError, match=r"receive_bytes: -5: allowed 1\.\."):
+        pair[0].subscribe("t", receive_bytes=-5)
 
 
 def test_unknown_topics() -> None:

@@ -171,6 +171,17 @@ def test_dead_letters_do_not_come_back_to_who_refused_them(
     assert client.link.administer("list", {}) == []
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_subscription_without_a_dead_letter_topic_has_nothing_to_redrive(
+    client: Connection, dry_run: bool
+) -> None:
+    with (
+        client.consumer("orders", "plain") as consumer,
+        pytest.raises(ConfigError, match=r"plain of orders has no dead-letter topic.*dead_letter"),
+    ):
+        consumer.redrive(dry_run=dry_run)
+
+
 def test_a_redrive_says_what_is_wrong_also_in_a_dry_run(client: Connection) -> None:
     publish(client, *BODIES[:6])
     with client.consumer("orders", "billing", dead_letter="dead") as consumer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from tidecast.config.check import shown
 from tidecast.errors import TidecastError
 from tidecast_control.kit.schemas import ProblemItem
 
@@ -108,9 +109,66 @@ class ProblemError(TidecastError):
         self.retry_after_s = retry_after_s
 
 
+NO_NUL = r"^[^\x00]*$"
+ALLOWED: dict[str, str] = {
+    NO_NUL: "text without the character NUL",
+    r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$":
+        "tokens of A-Z a-z 0-9 _ - joined by dots (md.eu.bonds), and not - first",
+    r"^([A-Za-z0-9_-]+|\*)(\.([A-Za-z0-9_-]+|\*))*(\.>)?$|^>$":
+        "a name or a pattern: * in place of one token, .> or > at the end for all that follow "
+        "(md.*, md.>)",
+    r"^[A-Za-z0-9_.*>-]*$": "the name of a topic, or a pattern (md.*, md.>)",
+    r"^[A-Za-z0-9_.-]+:\d{1,4}$": "TOPIC:NUMBER (orders:0)",
+    r"^[A-Za-z0-9_.-]+(:\d{1,4})?$": "a name, or TOPIC:NUMBER of a queue (orders:0)",
+    r"^[A-Za-z0-9_.-]*$": "characters A-Z a-z 0-9 _ . -",
+    r"^[A-Za-z0-9._-]*$": "characters A-Z a-z 0-9 . _ -",
+    r"^[A-Za-z0-9_-]+$": "characters A-Z a-z 0-9 _ -",
+    r"^[A-Za-z0-9_./-]{1,63}$": "1 to 63 characters A-Z a-z 0-9 _ . / -",
+    r"^(\*|[A-Za-z0-9_.-]*)$": "the name of a node, or *",
+    r"^(name|-name|created_at|-created_at|updated_at|-updated_at)$":
+        "name, created_at, updated_at, with - in front for descending",
+    r"^(alert|low|high|all)$": "alert, low, high, all",
+    r"^(done|denied|failed)?$": "done, denied, failed",
+    r"^[^\x00=]+(=[^\x00]*)?$": "KEY, or KEY=VALUE",
+    r"^[^\x00=]+=[^\x00]*$": "KEY=VALUE",
+    r"^[\x21-\x7e]+$": "visible ASCII characters without spaces",
+    r"^[0-9a-f-]{1,36}$": "a UUID",
+    r"^([0-9a-f]{16})?$": "16 hex digits in lower case",
+    r"^([0-9a-fA-F]{2})*$": "pairs of hex digits",
+    r"^-?\d{1,19}$": 'a whole number as text ("17")',
+    r"^\d{1,19}$": 'a whole number from 0 on, as text ("17")',
+    r"^\d{1,18}$": 'a whole number from 0 on, as text ("17")',
+    r"^(\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?Z?)?$":
+        "a time in UTC (2027-01-31, 2027-01-31T12:00:00Z)",
+    r"^[^\x00/@?#\s]+$": "HOST:PORT, or several with commas between them",
+    r"^[^\s:\x00]+:\d{1,5}$": "HOST:PORT",
+    r"^[^\s/\x00]{1,15}$": "the name or the address of an interface, at most 15 characters",
+}  # fmt: skip
+"""Regular expression of a field -> its meaning in an error."""
+
+_BOUNDS = {"greater_than_equal": ("ge", ">="), "greater_than": ("gt", ">"),
+           "less_than_equal": ("le", "<="), "less_than": ("lt", "<")}  # fmt: skip
+
+
 def wrong(error: Mapping[str, Any]) -> str:
-    """The text of an error of pydantic, without the name of the exception."""
-    return str(error["msg"]).removeprefix("Value error, ")[:500]
+    """The value that an error of pydantic is about, and the values that are allowed."""
+    kind, facts = str(error["type"]), error.get("ctx") or {}
+    value = shown(error.get("input"))
+    if kind == "missing":
+        return "missing"
+    if kind == "extra_forbidden":
+        return "unknown: there is no such setting"
+    if kind in _BOUNDS:
+        bound, sign = _BOUNDS[kind]
+        return f"{value}: allowed {sign} {facts[bound]}"
+    if kind == "literal_error":
+        return f"{value}: allowed {facts['expected']}"
+    if kind == "string_pattern_mismatch":
+        pattern = str(facts["pattern"])
+        words = ALLOWED.get(pattern, f"text that matches {pattern}")
+        return f"allowed {words}" if pattern == NO_NUL else f"{value}: allowed {words}"
+    text = str(error["msg"]).removeprefix("Value error, ")[:500]
+    return f"{value}: {text}" if kind.endswith(("_type", "_parsing")) else text
 
 
 def invalid(pointer: str, detail: str, allowed: str | None = None) -> ProblemError:

@@ -108,13 +108,13 @@ async def seek_subscription(
 async def redrive_subscription(
     ctx: Ctx,
     name: Target,
-    body: RedriveRequest,
     actor: Annotated[Actor, needs("operations:write")],
+    body: RedriveRequest | None = None,
     key: IdempotencyKey = None,
     dry_run: DryRun = False,
 ) -> Operation:
     """Publish a subscription's dead letters again; `dry_run` counts them."""
-    request = body.model_dump(mode="json", exclude_none=True)
+    request = (body or RedriveRequest()).model_dump(mode="json", exclude_none=True)
     wanted = service.Wanted("redrive", "subscription", name, request, dry_run)
     return await _run(ctx, wanted, actor, key)
 

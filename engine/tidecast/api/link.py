@@ -16,6 +16,7 @@ import msgspec
 
 from tidecast.api.logs import Logs, Report
 from tidecast.api.renamed import Cursors
+from tidecast.config.topology import RING_BYTES_MAX, Count, LingerUs
 from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.events import Event, Gap
 from tidecast.layout.packet import MESSAGE_BYTES_MAX
@@ -46,14 +47,18 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
 
 
+RingSize = Annotated[int, msgspec.Meta(ge=1, le=RING_BYTES_MAX)]
+"""Of one publisher or subscriber: the ring has at least 16 packets."""
+
+
 class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A publisher's choices; None = the topic's setting."""
 
     channel: str = "ordinary"
-    history_bytes: int | None = None
-    linger_us: int | None = None
-    rate_packets_per_s: int | None = None
-    rate_bytes_per_s: int | None = None
+    history_bytes: RingSize | None = None
+    linger_us: LingerUs | None = None
+    rate_packets_per_s: Count | None = None
+    rate_bytes_per_s: Count | None = None
     producer: str = ""
     """Durable topics: the name of the producer; a newer session by the same name fences this."""
     producer_id: int = 0
@@ -75,7 +80,7 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     start: str = "latest"
-    receive_bytes: int | None = None
+    receive_bytes: RingSize | None = None
     tethered: bool | None = None
     resume: Annotated[dict[int, int], msgspec.Meta(max_length=RESUME_MAX)] = {}
     """Of a subscription that lost its engine: by session, the packet at which it continues."""

@@ -85,6 +85,7 @@ PlatformId = Annotated[str, Meta(pattern=r"^([0-9a-f]{16})?$")]
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 PacketBytes = Annotated[int, Meta(ge=PACKET_BYTES_MIN, le=PACKET_BYTES_MAX, multiple_of=8)]
 RingBytes = Annotated[int, Meta(ge=16 * 1024, le=RING_BYTES_MAX)]
+LingerUs = Annotated[int, Meta(ge=0, le=1_000_000)]
 Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
@@ -216,7 +217,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     history_bytes: RingBytes = 4 * MIB
     receive_bytes: RingBytes = 4 * MIB
     large_history_bytes: RingBytes = 64 * MIB
-    linger_us: Annotated[int, Meta(ge=0, le=1_000_000)] = 20
+    linger_us: LingerUs = 20
     rate_packets_per_s: Count = 0
     rate_bytes_per_s: Count = 0
     on_full: Literal["block", "error", "drop"] = "block"

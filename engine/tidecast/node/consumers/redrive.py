@@ -177,8 +177,9 @@ def redrive(
             if to:
                 check_target(subs.state, to)
             saved = subs.get(pattern, name).saved
+            check_has_letters(saved)
             here = subs.topics.get(saved.dead_letter)
-            if here is None and saved.dead_letter:
+            if here is None:
                 _check_here(subs, saved)
             unnoted = turn.sent_of(here)
             done = {(int(queue), int(token)) for queue, token in saved.redriven} | unnoted
@@ -206,6 +207,15 @@ def redrive(
             with subs.lock:
                 saved.set_dead_open(len(page.found))
     return page.result(dry_run)
+
+
+def check_has_letters(saved: SavedSubscription) -> None:
+    """Raise ConfigError for a subscription whose records become no dead letters."""
+    if not saved.dead_letter:
+        raise ConfigError(
+            f"subscription {saved.name} of {saved.pattern} has no dead-letter topic: nothing is "
+            "kept of a record that it gives up; create it again with dead_letter (--dead-letter)"
+        )
 
 
 def _check_here(subs: DurableSubscriptions, saved: SavedSubscription) -> None:
