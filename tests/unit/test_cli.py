@@ -28,6 +28,7 @@ from tidecast.cli import COMMANDS, main
 from tidecast.cli.common import Stop, command_name, new_log, stoppable
 from tidecast.cli.control import PORTS_TRIED_MAX, free_port, service_state
 from tidecast.cli.messages import requests, sub
+from tidecast.cli.messages.reading import DurableFlow
 from tidecast.cli.messages.splitting import splitter_of
 from tidecast.cli.top import ROWS_SHOWN_MAX
 from tidecast.cli.topics.subscription import table
@@ -35,6 +36,7 @@ from tidecast.cli.topics.topic import _SETTINGS
 from tidecast.config.topology import TopicConfig, default_topology, load_topology
 from tidecast.engine.process import Engine
 from tidecast.errors import ConfigError
+from tidecast.events import DeliveryPaused
 from tidecast.layout import counters as counters_layout
 from tidecast.layout.counters import Counter
 
@@ -157,6 +159,45 @@ def test_a_command_may_be_stopped_as_soon_as_it_listens(monkeypatch: pytest.Monk
         pytest.fail("the signal came before")
     assert stop.code == 143
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("lag", "scheduled", "ended", "text"),
+    [
+        (0, 0, True, ""),
+        (2, 1, False, ""),
+        (1, 1, True, "1 record waits for the delivery time\n"),
+        (2, 2, True, "2 records wait for the delivery time\n"),
+    ],
+)
+def test_sub_does_not_wait_for_delivery_times(
+    capsys: pytest.CaptureFixture[str], lag: int, scheduled: int, ended: bool, text: str
+) -> None:
+    consumer = Mock()
+    consumer.info.return_value = {"lag": lag, "scheduled": scheduled}
+    assert DurableFlow(Mock(), consumer, Mock(), Mock()).ended() is ended
+    assert capsys.readouterr().err == text
+
+
+def test_sub_reports_the_pauses_of_its_subscription(capsys: pytest.CaptureFixture[str]) -> None:
+    consumer = Mock(pattern="orders.*")
+    consumer.name = "billing"
+    flow = DurableFlow(Mock(), consumer, Mock(), Mock())
+    for topic, queue, name, paused in (
+        ("orders.eu", -1, "", True),
+        ("orders.eu", 2, "", True),
+        ("orders.*", -1, "billing", True),
+        ("orders.*", -1, "billing", False),
+        ("orders.*", -1, "other", True),
+        ("invoices", -1, "", True),
+    ):
+        flow.report(DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused))
+    assert capsys.readouterr().err.splitlines() == [
+        "deliveries of orders.eu are paused until they are resumed",
+        "deliveries of queue 2 of orders.eu are paused until they are resumed",
+        "deliveries of orders.* to subscription billing are paused until they are resumed",
+        "deliveries of orders.* to subscription billing are resumed",
+    ]
 
 
 def _subscribes(flow: Mock) -> None:

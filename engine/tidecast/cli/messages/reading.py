@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidecast.client.blocking import Connection, Subscription
     from tidecast.client.consumer.blocking import Consumer
     from tidecast.client.log.records import LogRecord
+    from tidecast.events import Event
 
 POLL_MESSAGES = 4096
 LOOK_S = 0.1
@@ -99,7 +100,11 @@ class Flow:
                     err=True,
                 )
             else:
-                tell(event)
+                self.report(event)
+
+    def report(self, event: Event) -> None:
+        """Report an event other than a gap on standard error."""
+        tell(event)
 
     def flush(self) -> None:
         """Nothing more is there for the moment."""
@@ -127,8 +132,33 @@ class DurableFlow(Flow):
         return len(batch)
 
     def ended(self) -> bool:
-        """The lag is 0."""
-        return bool(self._messages.info()["lag"] == 0)
+        """The lag is 0, but for records that wait for their delivery time."""
+        info = self._messages.info()
+        scheduled = int(info.get("scheduled", 0))
+        if info["lag"] > scheduled:
+            return False
+        if scheduled:
+            records = "1 record waits" if scheduled == 1 else f"{scheduled} records wait"
+            click.echo(f"{records} for the delivery time", err=True)
+        return True
+
+    def report(self, event: Event) -> None:
+        """See `Flow`. A pause explains why nothing comes."""
+        from tidecast.config.topology import matches
+        from tidecast.events import DeliveryPaused
+
+        if not isinstance(event, DeliveryPaused):
+            super().report(event)
+            return
+        name, pattern = self._messages.name, self._messages.pattern
+        if event.subscription not in ("", name) or not (
+            event.topic == pattern or matches(pattern, event.topic)
+        ):
+            return
+        of = event.topic if event.queue < 0 else f"queue {event.queue} of {event.topic}"
+        to = f" to subscription {name}" if event.subscription else ""
+        state = "paused until they are resumed" if event.paused else "resumed"
+        click.echo(f"deliveries of {of}{to} are {state}", err=True)
 
 
 class LogFlow(Flow):

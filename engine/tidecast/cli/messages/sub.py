@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     "--until-end",
     is_flag=True,
     help="Stop when all publishers seen have ended; with --from at the end of the log; with "
-    "--subscription when its lag is 0.",
+    "--subscription when its lag is 0, but for records that wait for their delivery time.",
 )
 @click.option("--topics", is_flag=True, help="Write the topic before each message.")
 @click.option("--keys", is_flag=True, help="Write the key before each message, and a tab.")
