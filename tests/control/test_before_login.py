@@ -85,8 +85,8 @@ def test_who_is_known_may_send_what_apply_takes(service: Service) -> None:
     begin = "-----BEGIN CERTIFICATE-----"
     spec = {"servers": "k:9092", "kafka_topic": "t", "topic": "t", "tls": True, "paused": True}
     for size, status in ((CA_CHARS_MAX, 201), (CA_CHARS_MAX + 1, 422)):
-        body = {"spec": spec | {"ca": begin + "\n" * (size - len(begin))}}
-        answer = service.admin.put("/api/v1/mirrors/m", json=body)
+        mirror = {"spec": spec | {"ca": begin + "\n" * (size - len(begin))}}
+        answer = service.admin.put("/api/v1/mirrors/m", json=mirror)
         assert answer.status_code == status, answer.text
 
 

@@ -16,8 +16,10 @@ from tidecast.agents.live.sending import PROBE_NS_MAX
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.ring_file import RingInfo, consumers, create_ring, describe
 from tidecast.buffers.slots import control_at
+from tidecast.config.internal import is_internal, served_topic
 from tidecast.config.topology import TopicConfig
-from tidecast.errors import SharedMemoryError, StorageError
+from tidecast.errors import Conflict, SharedMemoryError, StorageError
+from tidecast.events import SubscriptionEnded
 from tidecast.layout import counters as counters_layout
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
@@ -27,12 +29,15 @@ from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.context import NodeContext
 from tidecast.node.live.setup import encode_setup, published_at
 from tidecast.node.live.transports import TransportRuntime
-from tidecast.node.state import OWN, Image, Publication
+from tidecast.node.state import OWN, Image, Publication, Subscription
 from tidecast.protocol.flow_control import NO_LIMIT, RECEIVERS_MAX
 from tidecast.protocol.session_table import insert, remove
 
 LEVEL_OF_TABLES = 2
 """The first level at which packets may be COMPACT."""
+READERS_MAX = lay.CONSUMERS_MAX - 2
+"""Subscriptions of this node that read a ring. The other two entries are those of the archiver, and
+of subscriptions that come back (`continuation.hold`)."""
 JOIN_HOLD_NS = 50_000_000
 LEAVE_REPEATS = 3
 _STATE_SHIFT, _LENGTH = lay.STATE_SHIFT, lay.CONTROL_LENGTH_MASK
@@ -62,6 +67,31 @@ def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tupl
     if (word >> _STATE_SHIFT) & 0xFF == lay.OPEN:
         return last, word & _LENGTH
     return about.head, 0
+
+
+def full(topic: str) -> str:
+    """Why a further subscription cannot read the rings of a topic."""
+    readers = "requesters" if is_internal(topic) else "subscriptions and responders"
+    return (
+        f"topic {served_topic(topic)}: this node has {READERS_MAX} {readers} of it, the most that "
+        "read a ring: share them within a process, or use an engine on another host"
+    )
+
+
+def has_place(ctx: NodeContext, source: Publication | Image, subscription: Subscription) -> bool:
+    """May a subscription read a ring? If not it ends, and its client gets the reason."""
+    if len(source.readers) < READERS_MAX:
+        return True
+    ctx.notify(
+        subscription.client,
+        SubscriptionEnded(
+            subscription_id=subscription.id,
+            pattern=subscription.pattern,
+            code=Conflict.code,
+            reason=full(source.topic.name),
+        ),
+    )
+    return False
 
 
 # --- publications ---------------------------------------------------------------------------------

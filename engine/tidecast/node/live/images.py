@@ -214,7 +214,9 @@ class Images:
             known.write()
 
     def connect(self, image: Image, subscription: Subscription, position: int) -> None:
-        """Let a subscription read an image from packet ``position`` on."""
+        """Let a subscription read an image from packet ``position`` on, if the ring has a place."""
+        if not agent_tables.has_place(self._ctx, image, subscription):
+            return
         client = self._ctx.clients[subscription.client]
         entry = add_consumer(
             image.mapped.array,

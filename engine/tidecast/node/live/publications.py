@@ -198,7 +198,9 @@ class Publications:
             self._connect(publication)
 
     def read(self, publication: Publication, subscription: Subscription) -> None:
-        """Let a local subscription read a local publication's own ring."""
+        """Let a local subscription read a local publication's own ring, if it has a place."""
+        if not agent_tables.has_place(self._ctx, publication, subscription):
+            return
         about = publication.about()
         kept = self._ctx.resume_positions.pop(publication.session, subscription.id)
         if kept is not None:

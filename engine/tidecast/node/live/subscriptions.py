@@ -6,7 +6,8 @@ receiver asks for it, and `sessions` makes the image for all subscriptions witho
 
 A subscription whose topic is deleted gets no more publications. Its client is notified
 (`SubscriptionEnded`) once the publications of this node that it reads are closed, so that it has
-all that was published before.
+all that was published before. It gets the same event if a ring of its pattern, made later, has no
+place for it: the ring's publisher is served all the same.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from tidecast.config.topology import (
     is_pattern,
     matches,
 )
-from tidecast.errors import ConfigError, NotFound
+from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.node.context import NodeContext
+from tidecast.node.live.agent_tables import READERS_MAX, full
 from tidecast.node.live.images import Images
 from tidecast.node.live.publications import Publications, notify_ended
 from tidecast.node.live.receiver_tables import WantedTopics
@@ -46,7 +48,10 @@ class Subscriptions:
         self._wanted, self._topic = wanted, topic
 
     def open(self, client: Client, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
-        """Subscribe. Existing publications are connected before this returns."""
+        """Subscribe. Existing publications are connected before this returns.
+
+        Raises Conflict when the rings of the topic have no place for a further reader.
+        """
         with self._ctx.lock:
             check_pattern(pattern)
             if options.start not in ("latest", "earliest"):
@@ -57,6 +62,7 @@ class Subscriptions:
                 covered = list(self._ctx.topology.transports)
             for transport in covered if options.receive_bytes else ():
                 check_ring_bytes("receive_bytes", options.receive_bytes or 0, transport)
+            self._check_place(pattern)
             created_ns = self._ctx.clock_ns() - int(options.age_s * 1e9)
             subscription = Subscription(
                 next(self._ctx.ids), client.id, pattern, options, created_ns
@@ -77,6 +83,15 @@ class Subscriptions:
             return SubscriptionGrant(
                 subscription_id=subscription.id, subscriber_id=subscription.id, pattern=pattern
             )
+
+    def _check_place(self, pattern: str) -> None:
+        """Raise Conflict for a subscription that would find a full ring."""
+        if not is_pattern(pattern) and len(self._ctx.subscriptions_to(pattern)) >= READERS_MAX:
+            raise Conflict(full(pattern))
+        covered: list[Publication | Image] = [*self._covered_pubs(pattern)]
+        for source in [*covered, *self._covered_images(pattern)]:
+            if len(source.readers) >= READERS_MAX:
+                raise Conflict(full(source.topic.name))
 
     def close(self, client_id: int, subscription_id: int) -> None:
         """End a subscription."""
