@@ -112,11 +112,13 @@ class ProblemError(TidecastError):
 NO_NUL = r"^[^\x00]*$"
 ALLOWED: dict[str, str] = {
     NO_NUL: "text without the character NUL",
-    r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$":
-        "tokens of A-Z a-z 0-9 _ - joined by dots (md.eu.bonds), and not - first",
-    r"^([A-Za-z0-9_-]+|\*)(\.([A-Za-z0-9_-]+|\*))*(\.>)?$|^>$":
+    r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$": (
+        "tokens of A-Z a-z 0-9 _ - joined by dots (md.eu.bonds), and not - first"
+    ),
+    r"^([A-Za-z0-9_-]+|\*)(\.([A-Za-z0-9_-]+|\*))*(\.>)?$|^>$": (
         "a name or a pattern: * in place of one token, .> or > at the end for all that follow "
-        "(md.*, md.>)",
+        "(md.*, md.>)"
+    ),
     r"^[A-Za-z0-9_.*>-]*$": "the name of a topic, or a pattern (md.*, md.>)",
     r"^[A-Za-z0-9_.-]+:\d{1,4}$": "TOPIC:NUMBER (orders:0)",
     r"^[A-Za-z0-9_.-]+(:\d{1,4})?$": "a name, or TOPIC:NUMBER of a queue (orders:0)",
@@ -125,8 +127,9 @@ ALLOWED: dict[str, str] = {
     r"^[A-Za-z0-9_-]+$": "characters A-Z a-z 0-9 _ -",
     r"^[A-Za-z0-9_./-]{1,63}$": "1 to 63 characters A-Z a-z 0-9 _ . / -",
     r"^(\*|[A-Za-z0-9_.-]*)$": "the name of a node, or *",
-    r"^(name|-name|created_at|-created_at|updated_at|-updated_at)$":
-        "name, created_at, updated_at, with - in front for descending",
+    r"^(name|-name|created_at|-created_at|updated_at|-updated_at)$": (
+        "name, created_at, updated_at, with - in front for descending"
+    ),
     r"^(alert|low|high|all)$": "alert, low, high, all",
     r"^(done|denied|failed)?$": "done, denied, failed",
     r"^[^\x00=]+(=[^\x00]*)?$": "KEY, or KEY=VALUE",
@@ -138,16 +141,21 @@ ALLOWED: dict[str, str] = {
     r"^-?\d{1,19}$": 'a whole number as text ("17")',
     r"^\d{1,19}$": 'a whole number from 0 on, as text ("17")',
     r"^\d{1,18}$": 'a whole number from 0 on, as text ("17")',
-    r"^(\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?Z?)?$":
-        "a time in UTC (2027-01-31, 2027-01-31T12:00:00Z)",
+    r"^(\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?Z?)?$": (
+        "a time in UTC (2027-01-31, 2027-01-31T12:00:00Z)"
+    ),
     r"^[^\x00/@?#\s]+$": "HOST:PORT, or several with commas between them",
     r"^[^\s:\x00]+:\d{1,5}$": "HOST:PORT",
     r"^[^\s/\x00]{1,15}$": "the name or the address of an interface, at most 15 characters",
-}  # fmt: skip
+}
 """Regular expression of a field -> its meaning in an error."""
 
-_BOUNDS = {"greater_than_equal": ("ge", ">="), "greater_than": ("gt", ">"),
-           "less_than_equal": ("le", "<="), "less_than": ("lt", "<")}  # fmt: skip
+_BOUNDS = {
+    "greater_than_equal": ("ge", ">="),
+    "greater_than": ("gt", ">"),
+    "less_than_equal": ("le", "<="),
+    "less_than": ("lt", "<"),
+}
 
 
 def wrong(error: Mapping[str, Any]) -> str:
