@@ -104,6 +104,37 @@ class Reader:
             self.take(self.uvarint())
 
 
+class CutReader(Reader):
+    """Reads the begin of a frame of ``size`` bytes, which ends in its last value, ``records``."""
+
+    def __init__(self, data: bytes | bytearray, size: int) -> None:
+        super().__init__(data, 0, size)
+
+    def _check(self, n: int) -> None:
+        if n > len(self.data) - self.at:
+            raise BadRequest(f"{n} bytes at {self.at}: {len(self.data)} of {self.end} were read")
+
+    def unpack(self, form: struct.Struct) -> int:
+        """See `Reader.unpack`."""
+        self._check(form.size)
+        return super().unpack(form)
+
+    def uvarint(self) -> int:
+        """See `Reader.uvarint`."""
+        self._check(5)
+        return super().uvarint()
+
+    def string(self, n: int) -> str:
+        """See `Reader.string`."""
+        self._check(n)
+        return super().string(n)
+
+    def skip_tags(self) -> None:
+        """Those behind the records were not read."""
+        if self.at < len(self.data):
+            super().skip_tags()
+
+
 class Writer:
     """Gathers an answer in pieces; large ones are handed on as they are."""
 

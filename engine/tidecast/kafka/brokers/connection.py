@@ -14,10 +14,10 @@ from tidecast.errors import AuthError, ConfigError, ConnectionLost, StorageError
 from tidecast.kafka.brokers.logins import login
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
-from tidecast.kafka.wire import BadRequest, Reader, Struct, Writer
+from tidecast.kafka.wire import BadRequest, CutReader, Reader, Struct, Writer
 
 ANSWER_BYTES_MAX = 320 << 20
-"""Of one answer: a Fetch always brings one whole batch."""
+"""Of one answer. A Fetch always brings one whole batch: of a longer answer the rest is not read."""
 CLIENT_ID = "tidecast"
 _HEAD = struct.Struct(">hhih")
 _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
@@ -43,7 +43,9 @@ class Link(Connection):
         """The subject of the request that is under way; None: there is none."""
         self._key, self._version, self._correlation = 0, 0, 0
         self._head, self._frame, self._got = bytearray(4), bytearray(), 0
-        self._has_length = False
+        self._size, self._has_length = 0, False
+        self.is_cut = False
+        """Only the begin of the last answer was read: the connection is closed."""
         super().__init__(address, begun)
         with self.opening():
             if tls is not None:
@@ -133,13 +135,14 @@ class Link(Connection):
             if not self._fill(self._head, deadline):
                 return None
             (n,) = _LENGTH.unpack(self._head)
-            if not 4 <= n <= ANSWER_BYTES_MAX:
+            if n < 4 or (n > ANSWER_BYTES_MAX and self._key != tables.FETCH):
                 self.close()
                 raise StorageError(
                     f"{self.where}: an answer of {n} bytes: allowed 4 to "
                     f"{ANSWER_BYTES_MAX}: is it a Kafka broker, and the listener's protocol right?"
                 )
-            self._frame, self._got, self._has_length = bytearray(n), 0, True
+            self._frame = bytearray(min(n, ANSWER_BYTES_MAX))
+            self._size, self._got, self._has_length = n, 0, True
         if not self._fill(self._frame, deadline):
             return None
         return self._parsed()
@@ -148,6 +151,10 @@ class Link(Connection):
         key, version, frame = self._key, self._version, self._frame
         self.asked, self._frame = None, bytearray()
         reader = Reader(frame)
+        if len(frame) < self._size:
+            reader = CutReader(frame, self._size)
+            self.close()
+            self.is_cut = True
         try:
             (correlation,) = _CORRELATION.unpack_from(frame, reader.take(4))
             if correlation != self._correlation:

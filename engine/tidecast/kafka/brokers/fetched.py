@@ -113,13 +113,18 @@ class Fetched:
         records: memoryview,
         aborted: Iterable[dict[str, int]],
         end: int,
+        *,
+        is_cut: bool = False,
     ) -> None:
-        """Raises CorruptLog for headers that do not add up."""
+        """``is_cut``: only the begin of the answer was read.
+
+        Raises CorruptLog for headers that do not add up.
+        """
         self.where, self.token, self.end = where, token, end
         self.bytes, self.records = len(records), 0
         self._records = records
         self._parts: list[Part] = []
-        self._list(Aborted(aborted))
+        self._list(Aborted(aborted), is_cut)
         self.behind = self._parts[-1].behind if self._parts else token
         self._decoded = -1
         self._batch = Batch(np.empty(0, dtype=np.uint8), [])
@@ -128,7 +133,7 @@ class Fetched:
         """The error for a batch that is not sound."""
         return CorruptLog(f"{self.where}: batch at offset {offset}: {cause}: {_DAMAGED}")
 
-    def _list(self, aborted: Aborted) -> None:
+    def _list(self, aborted: Aborted, is_cut: bool) -> None:
         at, due = 0, self.token
         size = len(self._records)
         while size - at >= record_kernels.BATCH_BYTES:
@@ -140,19 +145,27 @@ class Fetched:
                 )
             if length < record_kernels.BATCH_BYTES:
                 raise self.damage(head.base_offset, f"a length of {head.batch_length}")
-            if length > size - at:
+            whole = length <= size - at
+            if not whole and (self._parts or not is_cut):
                 break  # brokers cut the last one
             last = head.base_offset + head.last_offset_delta
             if not 0 <= head.base_offset <= last <= OFFSET_MAX:
                 raise self.damage(head.base_offset, f"a last offset of {last}")
+            if not whole and last >= self.end:
+                raise self.damage(
+                    head.base_offset, f"a last offset of {last}: the end is {self.end}"
+                )
             if last < due or (self._parts and head.base_offset < due):
                 raise self.damage(head.base_offset, f"offsets go back: {due} is due")
             batch = self._records[at : at + length]
             marker = _marker(batch) if head.attributes & CONTROL else None
-            hole = aborted.drops(head, last, marker) or head.records == 0
+            hole = aborted.drops(head, last, marker) or (head.records == 0 and whole)
             self._parts.append(Part(head.base_offset, last + 1, at, length, hole))
             self.records += 0 if hole else max(head.records, 0)
             at, due = at + length, last + 1
+            if not whole:  # only its header is needed
+                self._records = memoryview(bytes(batch[: record_kernels.BATCH_BYTES]))
+                return
         if size and not self._parts:
             raise self.damage(self.token, f"it is cut off: {size} bytes came")
 
@@ -253,6 +266,10 @@ class Decoder:
         """The records of a batch. Raises CorruptLog."""
         batch = records[part.at : part.at + part.length]
         head = BatchHead(*HEADER.unpack_from(batch))
+        if len(batch) < part.length:
+            return _whole(
+                part, head, f"a batch of {part.length} bytes: at most {answer.bytes} are read"
+            )
         data: Any = np.frombuffer(batch, dtype=np.uint8)
         crc = int(record_kernels.checksum(data, _ATTRIBUTES_AT, data.size - _ATTRIBUTES_AT))
         if crc != head.crc:

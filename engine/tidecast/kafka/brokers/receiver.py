@@ -99,7 +99,9 @@ class KafkaReceiver:
             answer = link.answer(max(0.0, deadline - time.monotonic()))
             if answer is None:
                 return False
-            found = self._take(token, answer, deadline)
+            if link.is_cut:
+                self._drop(link)
+            found = self._take(token, answer, deadline, is_cut=link.is_cut)
         except ConnectionLost as problem:
             return self._wait(problem, deadline)
         if found and self._kept and self._kept[0].token == token:
@@ -114,7 +116,12 @@ class KafkaReceiver:
         """
         token = taken.behind
         known = token >= taken.end or any(one.covers(token) for one in self._kept)
-        if known or link.asked is not None or any(one.asked == token for one in self._links):
+        if (
+            link.is_cut
+            or known
+            or link.asked is not None
+            or any(one.asked == token for one in self._links)
+        ):
             return
         with contextlib.suppress(ConnectionLost):  # the next receive finds it, and waits
             link.send(
@@ -161,7 +168,7 @@ class KafkaReceiver:
             "topics": [{"topic": self._cluster.topic, "partitions": [partition]}],
         }
 
-    def _take(self, token: int, answer: Struct, deadline: float) -> bool:
+    def _take(self, token: int, answer: Struct, deadline: float, *, is_cut: bool) -> bool:
         try:
             row = answer["responses"][0]["partitions"][0]
         except IndexError:
@@ -179,7 +186,8 @@ class KafkaReceiver:
             return time.monotonic() < deadline
         where = f"{self._where} at {self._cluster.leader(self.partition).address}"
         aborted = row["aborted_transactions"] or ()
-        fresh = Fetched(where, token, row["records"], aborted, row["last_stable_offset"])
+        end = row["last_stable_offset"]
+        fresh = Fetched(where, token, row["records"], aborted, end, is_cut=is_cut)
         self.fetches += 1
         self.records += fresh.records
         self.bytes += fresh.bytes
