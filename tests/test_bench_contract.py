@@ -57,7 +57,7 @@ QUICK = {
     "slow-consumer": ["--records", "1000", "--healthy", "2"],
     "kafka": ["--records", "10000", "--queues", "2"],
     "kafka-storage": ["--messages", "2000", "--queues", "2"],
-    "jetstream": ["--messages", "2000"],
+    "jetstream": ["--messages", "2000", "--queues", "2"],
     "seal": ["--packet-bytes", "1400"],
     "start": [],
     "tables": ["--messages", "20000"],

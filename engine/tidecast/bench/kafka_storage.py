@@ -11,24 +11,20 @@ from __future__ import annotations
 import json
 import random
 import statistics
-import tempfile
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
-import tidecast.sync
 from tidecast.bench.brokers import feeds
+from tidecast.bench.brokers import stored as stored_topics
 from tidecast.bench.durable import Note
 from tidecast.bench.measure import Result, machine
 from tidecast.config.sources.kafka import KafkaSource
-from tidecast.config.topology import topology_from
-from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, TidecastError
 from tidecast.kafka.brokers.adapter import KafkaAdapter
 
 TURNS = 5
-BATCH, CONFLUENT_FETCH, TIMEOUT_S = 1000, 5000, 300.0
+BATCH, CONFLUENT_FETCH, TIMEOUT_S = stored_topics.BATCH, 5000, stored_topics.TIMEOUT_S
 MESSAGE_BYTES = 100
 
 
@@ -54,24 +50,8 @@ def _create(servers: str, topic: str, queues: int) -> None:
 
 def _stored(servers: str, topic: str, queues: int, messages: int) -> float:
     """Messages a second of a publisher of a topic with this storage, until all are acked."""
-    settings = {
-        "name": "stored",
-        "mode": "durable",
-        "queues": queues,
-        "fsync_interval_ms": 5,
-        "storage": f"kafka://{servers}/{topic}",
-    }
-    raw = {"transports": [{"name": "ipc", "kind": "ipc"}], "topics": [settings]}
-    payloads = [bytes(MESSAGE_BYTES)] * BATCH
-    with tempfile.TemporaryDirectory(prefix="tc-bench-") as directory:
-        link = EmbeddedLink.open(topology_from(raw), data_dir=Path(directory))
-        with tidecast.sync.connect(link=link) as client, client.publisher("stored") as publisher:
-            publisher.publish(payloads[0], ack="durable", timeout=TIMEOUT_S)
-            begun = time.perf_counter()
-            for _ in range(messages // BATCH):
-                publisher.publish_batch(payloads)
-            publisher.wait_durable(timeout=TIMEOUT_S)
-            return messages / (time.perf_counter() - begun)
+    with stored_topics.topic(f"kafka://{servers}/{topic}", queues) as client:
+        return stored_topics.publish(client, messages, MESSAGE_BYTES)
 
 
 def _bare(servers: str, topic: str, queues: int, messages: int, size: int = MESSAGE_BYTES) -> float:
@@ -174,7 +154,7 @@ def kafka_storage(
     if not servers:
         raise ConfigError("bench kafka-storage: --servers HOST:PORT of a Kafka broker is needed")
     _confluent()
-    messages = max(BATCH, messages // BATCH * BATCH)
+    messages = stored_topics.rounded(messages)
     config = {"messages": messages, "message_bytes": MESSAGE_BYTES, "queues": queues}
     result = Result("kafka-storage", {**config, "servers": servers, **machine()})
     name = f"bench-{uuid.uuid4().hex[:8]}"
