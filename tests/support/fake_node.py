@@ -224,6 +224,9 @@ def main(data_dir: Path) -> None:
 
     run_engine(data_dir, None, on_ready=on_ready, node_factory=FakeNode)
     sys.stdout.write("stopped\n")
+    sys.stdout.flush()
+    if "--linger" in sys.argv:
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -27,14 +27,17 @@ from tidecast.engine.process import (
     running_pid,
     stop_engine,
 )
-from tidecast.errors import AuthError, ConfigError, Conflict, EngineNotRunning, NotFound
+from tidecast.errors import AuthError, ConfigError, Conflict, EngineNotRunning, NotFound, Timeout
+from tidecast.native.system.processes import end_process
 from tidecast.node.shm_directory import dead_nodes, living_nodes, make_directory
 
 
 @contextlib.contextmanager
-def fake_engine(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
+def fake_engine(data_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """``--linger``: its process ends no sooner than its standard input."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.fake_node", str(data_dir)],
+        [sys.executable, "-m", "tests.support.fake_node", str(data_dir), *options],
+        stdin=subprocess.PIPE,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "engine")},
         stdout=subprocess.PIPE,
@@ -46,6 +49,8 @@ def fake_engine(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
+        assert process.stdin is not None
+        process.stdin.close()
         process.wait(20)
         process.stdout.close()
 
@@ -215,11 +220,31 @@ def test_stop_engine(tmp_path: Path) -> None:
         stop_engine(tmp_path)
     with fake_engine(tmp_path) as process:
         assert stop_engine(tmp_path) == process.pid
+        assert process.poll() == 0
         assert process.stdout is not None
         assert process.stdout.read() == "stopped\n"
-        assert process.wait(20) == 0
         assert read_state(tmp_path) is None
     assert running_pid(tmp_path) is None
+
+
+def test_an_engine_has_stopped_when_its_process_has_ended(tmp_path: Path) -> None:
+    """Not when its lock is free: its sockets and its memory are still there."""
+    with fake_engine(tmp_path, "--linger") as process:
+        with pytest.raises(Timeout, match=rf"pid {process.pid}\) did not stop"):
+            stop_engine(tmp_path, timeout_s=1.0)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopped\n"
+        assert running_pid(tmp_path) is None
+
+
+def test_a_process_that_is_another_is_not_ended(tmp_path: Path) -> None:
+    with fake_engine(tmp_path) as process:
+        assert end_process(process.pid, lambda: False, 20.0)
+        assert process.poll() is None
+        process.kill()
+        process.wait()
+        assert end_process(process.pid, lambda: True, 0.0) is False, "its lock has another holder"
+        assert end_process(process.pid, lambda: False, 0.0)
 
 
 def test_a_signal_that_another_thread_receives_stops_the_engine(tmp_path: Path) -> None:

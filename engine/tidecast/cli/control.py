@@ -10,17 +10,16 @@ import fcntl
 import importlib.util
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from tidecast.cli.common import data_dir_option, new_log
+from tidecast.native.system.processes import end_process
 
 if TYPE_CHECKING:
     from tidecast.engine.process import CompanionFactory, Fetch
@@ -155,17 +154,28 @@ def service_state(data_dir: Path) -> dict[str, Any] | None:
 
 
 def stop_service(data_dir: Path) -> int | None:
-    """Stop the service of a data directory; its pid, None when there was none."""
+    """Stop the service of a data directory, wait until its process has ended; its pid.
+
+    None: there was none. Raises Failure.
+    """
+    from tidecast.cli import Failure
+
     state = service_state(data_dir)
     if state is None:
         return None
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(state["pid"], signal.SIGTERM)
-    pause, waited_s = threading.Event(), 0.0
-    while service_state(data_dir) is not None and waited_s < STOP_TIMEOUT_S:
-        pause.wait(0.05)
-        waited_s += 0.05
-    return int(state["pid"])
+    pid = int(state["pid"])
+
+    def runs() -> bool:
+        found = service_state(data_dir)
+        return found is not None and found["pid"] == pid
+
+    try:
+        ended = end_process(pid, runs, STOP_TIMEOUT_S)
+    except PermissionError:
+        raise Failure(f"the control service (pid {pid}) belongs to another user") from None
+    if not ended:
+        raise Failure(f"the control service (pid {pid}) did not stop within {STOP_TIMEOUT_S:g} s")
+    return pid
 
 
 def local_token(data_dir: Path) -> str | None:

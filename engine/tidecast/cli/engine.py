@@ -405,6 +405,7 @@ def engine(
 def down(data_dir: Path, as_json: bool) -> None:
     """Stop all that `up` started here; clients are notified. Nothing to stop is no error."""
     from tidecast.api.node import LeftBehind
+    from tidecast.cli import Failure
     from tidecast.cli.common import echo_json
     from tidecast.cli.control import service_state, stop_service
     from tidecast.cli.processes.watch import stop_watching
@@ -415,7 +416,11 @@ def down(data_dir: Path, as_json: bool) -> None:
     if running_pid(data_dir) is not None:
         stopped = stop_engine(data_dir)
     left = LeftBehind() if stopped is None else read_left_behind(data_dir)
-    service = stop_service(data_dir) or (served and served["pid"])
+    runs_on: Failure | None = None
+    try:
+        service = stop_service(data_dir) or (served and served["pid"])
+    except Failure as problem:  # behind the report on the engine
+        service, runs_on = None, problem
     if as_json:
         echo_json(
             {
@@ -425,6 +430,8 @@ def down(data_dir: Path, as_json: bool) -> None:
                 "lost_messages": left.lost_messages,
             }
         )
+        if runs_on is not None:
+            raise runs_on
         return
     if stopped is not None:
         click.echo(f"stopped engine pid {stopped}")
@@ -437,6 +444,8 @@ def down(data_dir: Path, as_json: bool) -> None:
         click.echo(f"{left.lost_messages} live messages of clients that are gone were not sent")
     if service is not None:
         click.echo(f"stopped control service pid {service}")
+    if runs_on is not None:
+        raise runs_on
     if stopped is None and service is None:
         click.echo("nothing was up")
 

@@ -36,6 +36,7 @@ from tidecast.config.topology import (
 from tidecast.disk import write_atomically
 from tidecast.engine.admission import AdmissionServer
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
+from tidecast.native.system.processes import end_process
 from tidecast.node.access.rights import Guard
 from tidecast.queues.leases.store import LeaseStore
 from tidecast.version import VERSION
@@ -400,7 +401,7 @@ def run_engine(
 
 
 def stop_engine(data_dir: Path, timeout_s: float = 15.0) -> int:
-    """Ask the engine of a data directory to stop and wait until it has. Returns its pid.
+    """Ask the engine of a data directory to stop, wait until its process has ended. Its pid.
 
     Raises EngineNotRunning, AuthError, Timeout.
     """
@@ -410,24 +411,12 @@ def stop_engine(data_dir: Path, timeout_s: float = 15.0) -> int:
     if not pid:
         raise EngineNotRunning(f"no engine runs on {data_dir}")
     try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        return pid
+        ended = end_process(pid, lambda: running_pid(data_dir) == pid, timeout_s)
     except PermissionError:
         raise AuthError(f"the engine (pid {pid}) belongs to another user") from None
-    if not _lock_free_within(data_dir, timeout_s):
+    if not ended:
         raise Timeout(f"the engine (pid {pid}) did not stop within {timeout_s:g} s")
     return pid
-
-
-def _lock_free_within(data_dir: Path, timeout_s: float) -> bool:
-    pause = threading.Event()
-    deadline_s = time.monotonic() + timeout_s
-    while running_pid(data_dir) is not None:
-        if time.monotonic() > deadline_s:
-            return False
-        pause.wait(0.02)
-    return True
 
 
 def explain(problem: OSError) -> TidecastError:

@@ -26,6 +26,7 @@ from tidecast.cli.control import Service, service_state, start_service
 from tidecast.cli.options.endpoints import gateway_options
 from tidecast.cli.processes.launch import LOG_NAME as ENGINE_LOG_NAME
 from tidecast.cli.processes.launch import answers, explain, start_engine
+from tidecast.native.system.processes import end_process
 
 if TYPE_CHECKING:
     from tidecast.gateway.settings import GatewaySettings
@@ -213,11 +214,7 @@ def stop_watching(data_dir: Path) -> None:
     pid = watching_pid(data_dir)
     if not pid:
         return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    pause, ends_s = threading.Event(), time.monotonic() + STOP_TIMEOUT_S
-    while watching_pid(data_dir) == pid and time.monotonic() < ends_s:
-        pause.wait(0.05)
+    end_process(pid, lambda: watching_pid(data_dir) == pid, STOP_TIMEOUT_S)
 
 
 def watch_detached(data_dir: Path, options: list[str], environment: dict[str, str]) -> None:
