@@ -14,9 +14,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tests.project import ROOT
+from tests.support.postgres import postgres_server
 from tidecast.config.topology import topology_from
 from tidecast.engine.process import Engine
-from tidecast_control.postgres import EmbeddedPostgres
 
 PAGES = (
     "README.md",
@@ -80,13 +80,9 @@ def engine_dir(path: str, tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def database_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Postgres for the blocks that use one; each has tables of its own."""
-    directory = tmp_path_factory.mktemp("postgres") / "pg"
-    server = EmbeddedPostgres(directory, {"fsync": "off", "synchronous_commit": "off"})
-    server.start()
-    try:
+    settings = {"fsync": "off", "synchronous_commit": "off"}
+    with postgres_server(tmp_path_factory.mktemp("postgres"), settings) as server:
         yield server.url_of("postgres")
-    finally:
-        server.stop("immediate")
 
 
 @pytest.mark.parametrize(("path", "line", "code"), EXAMPLES)

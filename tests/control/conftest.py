@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from tests.support.control import Login, Service, service_of
 from tests.support.databases import Databases
+from tests.support.postgres import postgres_server
 from tests.support.process_state import unchanged
 from tidecast.agents.warmup import warm_up
 from tidecast_control.auth import service as auth
@@ -65,11 +66,8 @@ def postgres() -> Iterator[EmbeddedPostgres]:
     """One server for the session."""
     roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN
     directory = Path(tempfile.mkdtemp(prefix="tc-pg-", dir=MEMORY if roomy else None))
-    server = EmbeddedPostgres(directory / "pg", FAST)
-    server.start()
-    yield server
-    server.stop("immediate")
-    shutil.rmtree(directory, ignore_errors=True)
+    with postgres_server(directory, FAST) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,15 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.conftest import Eventually
+from tests.support.process import ROOT
 from tidecast_control.postgres import EmbeddedPostgres, reachable
 
 AS_ROOT = os.geteuid() == 0
@@ -83,3 +86,29 @@ def test_programs_that_nobody_may_enter_are_copied(
     assert reachable(folder) == copy
     shutil.rmtree(copy.parent)
     assert reachable(Path("/usr/bin")) == Path("/usr/bin")
+
+
+def test_a_server_of_tests_ends_with_a_process_that_is_killed(
+    short_dir: Path, eventually: Eventually
+) -> None:
+    """A run that `timeout` cut off left its server, and its databases in memory."""
+    directory = short_dir / "server"
+    directory.mkdir()
+    code = (
+        "import sys, pathlib\n"
+        "from tests.support.postgres import postgres_server\n"
+        "with postgres_server(pathlib.Path(sys.argv[1]), {'fsync': 'off'}):\n"
+        "    print('ready', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(directory)]
+    with subprocess.Popen(
+        command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        server = EmbeddedPostgres(directory / "pg")
+        assert server.running()
+        process.kill()
+    eventually(lambda: not directory.exists(), "the end of the server", timeout_s=60.0)
+    assert not server.running()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ import pytest
 from psycopg.rows import dict_row
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, open_lab, topology
+from tests.support.postgres import postgres_server
 
 import tidecast.sync
 from tidecast_control.db import Database
-from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_spark.jobs.rollup import rollup
 from tidecast_spark.jobs.rollup_store import COLUMNS, TABLES
 from tidecast_spark.source import TidecastDataSource
@@ -38,14 +37,11 @@ def lab() -> Iterator[Lab]:
 @pytest.fixture
 def url() -> Iterator[str]:
     directory = Path(tempfile.mkdtemp(prefix="tc-pg-"))
-    server = EmbeddedPostgres(directory / "pg", {"fsync": "off"})
-    server.start()
-    database = Database(server.url_of("postgres"))
-    database.migrate()
-    database.close()
-    yield server.url_of("postgres")
-    server.stop("immediate")
-    shutil.rmtree(directory, ignore_errors=True)
+    with postgres_server(directory, {"fsync": "off"}) as server:
+        database = Database(server.url_of("postgres"))
+        database.migrate()
+        database.close()
+        yield server.url_of("postgres")
 
 
 def samples(platform: Platform) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,10 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgres import postgres_server
 
 from tidecast.errors import ConfigError
 from tidecast_control.db import Database
-from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_spark.jobs import rollup_store
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,14 +22,11 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     directory = Path(tempfile.mkdtemp(prefix="tc-pg-"))
-    server = EmbeddedPostgres(directory / "pg", {"fsync": "off"})
-    server.start()
-    database = Database(server.url_of("postgres"))
-    database.migrate()
-    database.close()
-    yield server.url_of("postgres")
-    server.stop("immediate")
-    shutil.rmtree(directory, ignore_errors=True)
+    with postgres_server(directory, {"fsync": "off"}) as server:
+        database = Database(server.url_of("postgres"))
+        database.migrate()
+        database.close()
+        yield server.url_of("postgres")
 
 
 def row(messages_in: int, queue: int = -1) -> list[Any]:
