@@ -263,7 +263,10 @@ NOUN_WORDS = re.compile(
 """Words in the place of a noun, which no comment and no docstring of these folders has."""
 NOUN_FOLDERS = tuple(
     f"engine/tidecast/{name}/"
-    for name in ("api", "app", "cli", "client", "config", "connections", "events", "node", "rest")
+    for name in (
+        *("api", "app", "cli", "client", "config", "connections", "control_link", "engine"),
+        *("events", "gateway", "mirror", "node", "rest", "telemetry"),
+    )
 )
 
 

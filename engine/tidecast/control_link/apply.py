@@ -1,4 +1,4 @@
-"""Making a node what the control service wants: topics, rates, faults, traffic, transports."""
+"""Applying the desired state to a node: topics, rates, faults, traffic, transports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Outcome:
 class Applier:
     """Applies topologies to a node, one after another, and saves them.
 
-    In a thread of their own: those of the link and of commands only look, and name `announced`.
+    In a thread of its own: threads of the link and of commands only read, and name `announced`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Applier:
         node.durable.registry.on_queues.append(self._queues_here)
 
     def apply(self, message: dict[str, Any]) -> Outcome:
-        """Apply a ``topology`` message: all topics (``full``), or those that changed.
+        """Apply a ``topology`` message: all topics (``full``), or changed topics.
 
         Transports and keys, if there, faults and traffic are complete in every message.
 
@@ -139,7 +139,7 @@ class Applier:
         self._outcome.observed = done
 
     def stop(self) -> None:
-        """Stop what runs here, save what is not saved."""
+        """Stop example traffic, save the topology."""
         self._wanted.clear()
         for generator in self._traffic.values():
             generator.stop()
@@ -199,10 +199,10 @@ class Applier:
     def _checked(
         self, running: dict[str, TopicConfig], changed: dict[str, TopicConfig]
     ) -> dict[str, TopicConfig]:
-        """Those of the changed topics that are sound and fit with the others; the rest's errors.
+        """The changed topics that are sound and fit with the others; notes errors of the rest.
 
-        What runs was checked when it was made: only its given ids matter, so that a change of one
-        topic among 10,000 costs little.
+        Running topics were checked when they were made: only their given ids matter, so that a
+        change of one topic among 10,000 costs little.
         """
         good = dict(changed)
         taken = {
@@ -276,7 +276,7 @@ class Applier:
     def _transports(self, wanted: dict[str, dict[str, Any]]) -> None:
         """Transports are opened when an engine starts: until then the file has the new ones.
 
-        Of a transport with an error the file keeps that of before.
+        Of a transport with an error the file keeps the older settings.
         """
         self._outcome.restart_needed.clear()
         self._outcome.differs.clear()
@@ -325,7 +325,7 @@ class Applier:
             self._save_by(lambda: self._store.put_level(desired))
 
     def _quarantine(self, desired: list[int]) -> None:
-        """Refuse what the service refuses, at once. Faults that cut nodes off are set again."""
+        """Refuse the service's refused nodes at once. Faults that cut nodes off are set again."""
         node = self._node
         wanted = sorted({n for n in desired if n != node.id})
         if wanted == sorted(node.topology.node.quarantined):
@@ -422,7 +422,7 @@ class Applier:
     # --- durable subscriptions --------------------------------------------------------------------
 
     def _subscriptions(self, wanted: dict[str, dict[str, Any]], ended: list[list[str]]) -> None:
-        """Make what is missing, end what the service ended; those of clients stay."""
+        """Make missing subscriptions, end ended ones; subscriptions of clients stay."""
         for _, name in ended:
             self._wanted.pop(name, None)
         self._wanted |= wanted
@@ -447,7 +447,7 @@ class Applier:
         return pattern not in self._node.durable.topics and is_shared(self._node.context, pattern)
 
     def _queues_here(self, topic: DurableTopic) -> None:
-        """Queues were opened: those that nobody had made there are made now. In the conductor."""
+        """Queues were opened: make their missing subscriptions now. In the conductor."""
         for name, desired in self._wanted.items():
             known = (desired["pattern"], name) in self._node.consumers.subscriptions
             if topic.owner and desired["pattern"] == topic.config.name and not known:

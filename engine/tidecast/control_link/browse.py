@@ -1,4 +1,4 @@
-"""Browsing and purging what durable topics keep. Nothing is consumed by browsing."""
+"""Browsing and purging records of durable topics. Browsing consumes nothing."""
 
 from __future__ import annotations
 
@@ -74,10 +74,9 @@ class _Scan:
 def browse(node: Node, topic: DurableTopic, args: Json) -> Json:
     """Messages of one queue or of all, merged by time; each queue in the order of its tokens.
 
-    ``start`` says where to begin, or ``places`` (queue -> token) of the page before. ``older``:
-    what is before those places, the newest of it. Messages come in the order of time always.
-    Answers with ``places`` where the next page in this direction begins, and ``began`` where this
-    one did.
+    A page begins at ``start``, or at ``places`` (queue -> token) of the page before. ``older``: the
+    newest records before those places. Messages always come in the order of time. The answer has
+    ``places``, where the next page in this direction begins, and ``began``, where this page did.
     """
     older = bool(args.get("older")) or args.get("start") == "latest"
     limit, needle = int(args["limit"]), str(args.get("q", "")).encode()
@@ -215,7 +214,7 @@ def _parts(node: Node, record: Json) -> Json:
 
 
 def purge(node: Node, topic: DurableTopic, queue: int | None, *, dry_run: bool) -> Json:
-    """Delete every message of a queue, or of all; subscriptions continue with what comes next.
+    """Delete every message of a queue, or of all; subscriptions continue with the next message.
 
     Raises StorageError: the disk refuses a new segment; then nothing of that queue is deleted.
     """
@@ -260,7 +259,7 @@ def _purge_one(node: Node, topic: DurableTopic, log: QueueLog) -> None:
 
 
 def _move_cursors(node: Node, topic: str, log: QueueLog) -> None:
-    """Cursors that rest at what is gone move behind it, so that they do not tell of a gap."""
+    """Move cursors behind deleted records, so that they report no gap."""
     for row in node.consumers.perform("list", {}):
         which = {"pattern": row["pattern"], "name": row["name"]}
         for cursor in node.consumers.perform("show", which)["cursors"]:

@@ -1,4 +1,4 @@
-"""Commands of the control service: counters, flight recorder, browse, tail, publish, durable ones.
+"""Commands of the control service: counters, recorder, browse, tail, publish, subscriptions.
 
 Every command has bounds of its own: messages, bytes, seconds.
 """
@@ -68,7 +68,7 @@ class Command(NamedTuple):
 
     @property
     def dry_run(self) -> bool:
-        """Report what would be done."""
+        """Only report the changes."""
         return bool(self.args.get("dry_run"))
 
     @property
@@ -78,7 +78,7 @@ class Command(NamedTuple):
 
 
 class Commands:
-    """Runs commands on threads of the link's pool; ``send`` carries what streams produce."""
+    """Runs commands on threads of the link's pool; ``send`` carries the frames of streams."""
 
     def __init__(self, node: Node, send: Send, traffic: Callable[[], dict[str, Any]]) -> None:
         self._node, self._send, self._traffic = node, send, traffic
@@ -103,7 +103,7 @@ class Commands:
         return {"node": node.name, "at_ns": time.time_ns(), "counters": node.stats()}
 
     def drain(self, _: Command) -> Any:
-        """The resources that a drain moves, and those that stay."""
+        """The resources that a drain moves, and the resources that stay."""
         return drain_state(self._node)
 
     def peers(self, _: Command) -> Any:
@@ -205,7 +205,7 @@ class Commands:
             stopping.set()
 
     def forget_streams(self) -> None:
-        """End all streams: nobody listens any more."""
+        """End all streams: the link is down."""
         with self._lock:
             ended = list(self._streams.values())
             self._streams.clear()

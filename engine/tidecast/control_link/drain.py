@@ -1,4 +1,4 @@
-"""Resources of a node that a drain moves, and those that stay: for `tidecast cluster drain`."""
+"""Resources of a node that a drain moves, and that stay: for `tidecast cluster drain`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPEN = "live publications of clients of this node: they end when the clients cl
 
 
 def drain_state(node: Node) -> dict[str, Any]:
-    """Leased topics that the node still has, what no drain moves, and the newest moves."""
+    """Leased topics that the node still has, resources that stay, and the newest moves."""
     leases = node.durable.leases
     keeps, stays = sorted(leases.holds()), [each._asdict() for each in leases.stays()]
     kept = {each["name"] for each in stays}

@@ -56,7 +56,7 @@ def fetch_topology(
 ) -> Topology:
     """The topology with the service's transports, saved in its file when it differs.
 
-    Without an answer an engine runs what its file says. Without a file, or a secret that a
+    Without an answer an engine runs the topology of its file. Without a file, or a secret that a
     transport requires, it does not start: it keeps asking for `FIRST_S`. Raises ConfigError,
     ConnectionLost, AuthError.
     """

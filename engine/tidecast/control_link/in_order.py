@@ -23,7 +23,7 @@ class InOrder:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def submit(self, job: Job) -> None:
-        """Run a job behind those of before. It handles its own errors."""
+        """Run a job behind the earlier jobs. It handles its own errors."""
         with self._changed:
             if self._stopped:
                 return

@@ -31,9 +31,9 @@ class LinkLeases:
         self._send, self._answer_s = send, answer_s
         self._calls = Calls("the control service")
         self.batch_max = 1
-        """As the service announced it: one of a build before takes no batch."""
+        """As the service announced it: an older service takes no batch."""
         self.reasons = False
-        """The service takes the reason of a release: one of a build before refuses the field."""
+        """The service takes the reason of a release: an older service refuses the field."""
 
     def bind(self, send: Send) -> None:
         """Ask by ``send`` from now on."""

@@ -1,10 +1,10 @@
 """The link to the control service: one websocket that the engine opens and keeps open.
 
-The engine registers, applies the topology that it is sent, says what it applied, answers commands,
-and sends telemetry while somebody watches. A thread of its own applies topologies and begins
-commands, in the order of their messages; everything else continues meanwhile. Without the service
-it runs on with what it has: the topology file is the last good topology, `control.json` says which
-version it is.
+The engine registers, applies the topology that the service sends, reports the applied state,
+answers commands, and sends telemetry while a page watches. A thread of its own applies topologies
+and begins commands, in the order of their messages; everything else continues meanwhile. Without
+the service it continues: the topology file is the last good topology, and `control.json` has its
+version.
 
 Messages are JSON objects with a ``type``; docs/CONTROL.md lists them.
 """
@@ -74,7 +74,7 @@ def reason_of(body: bytes | bytearray | None) -> str:
 
 
 def hello_levels() -> dict[str, Any]:
-    """The levels of a hello: those that this engine reads."""
+    """The levels of a hello, which this engine reads."""
     return {
         "protocol": levels.protocol_of("control"),
         "levels": [levels.OURS.low, levels.OURS.high],
@@ -319,7 +319,7 @@ class ControlLink:
         return max(self._clock_due_s - now_s, 0.0) if self.connected.is_set() else CLOCK_S
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Send from any thread; what comes while the link is down is dropped."""
+        """Send from any thread; messages while the link is down are dropped."""
         with self._lock:
             if self._socket is not None:
                 self._socket.send(msgspec.json.encode(message).decode())
@@ -341,13 +341,13 @@ class ControlLink:
 
     def _handle(self, message: dict[str, Any]) -> None:
         handler = MESSAGES.get(str(message.get("type")))
-        if handler is not None:  # a newer service says more
+        if handler is not None:  # a newer service sends more types
             handler(self, message)
 
     def welcomed(self, message: dict[str, Any]) -> None:
         """The service knows this engine."""
         if message.get("credential"):
-            # perhaps of another service: what it made before is not this one's
+            # perhaps of another service: earlier state is not this service's
             self.state = ControlState(url=self.url, credential=str(message["credential"]))
             self._save()
         batch_max = int(message.get("lease_batch_max", 1))
@@ -392,7 +392,7 @@ class ControlLink:
         self.leases.take(message)
 
     def cancel(self, message: dict[str, Any]) -> None:
-        """End a stream, also one that is about to begin."""
+        """End a stream, also when it is about to begin."""
 
         def cancel() -> None:
             self._commands.cancel(str(message.get("id")))
@@ -411,7 +411,7 @@ class ControlLink:
         raise AuthError(f"the service dismissed this engine: {message.get('detail', '')}")
 
     def apply(self, message: dict[str, Any]) -> None:
-        """Apply the topology, and report what came of it, to the service that sent it.
+        """Apply the topology, and report the outcome to the service that sent it.
 
         A topology has the changes since the one before it. When one fails, those behind it are
         dropped: applied, they would stand for its changes too. The next connection brings all.
@@ -452,7 +452,7 @@ class ControlLink:
         }
         with self._lock:
             if connection is None or self._socket is not connection:
-                return  # the next connection says what is applied
+                return  # the next connection reports the applied state
             applied["observed"] = outcome.observed if self._known else self._applier.observed
             self._known = True
             with contextlib.suppress(OSError, WebSocketException):

@@ -1,4 +1,4 @@
-"""Peers of unicast transports: the addresses that an engine announces, and those that it is given.
+"""Peers of unicast transports: the addresses that an engine announces, and that it gets.
 
 The list of the service lies in `peers.json` for the next start: an engine reaches its peers also
 while the service is away.

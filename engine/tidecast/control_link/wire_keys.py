@@ -22,7 +22,7 @@ from tidecast.node.sealing.wire_keys import (
 
 
 def keep_wire_keys(data_dir: Path, raw: dict[str, Any]) -> None:
-    """Save the epochs of the service's transports; those of others in the file stay.
+    """Save the epochs of the service's transports; epochs of others in the file stay.
 
     Raises ConfigError, without a secret in it, when they are wrong: the file stays as it is.
     """

@@ -55,7 +55,7 @@ def _declared(one: AdapterConfig) -> tuple[str, str, Make]:
 
 
 def made_by(text: str) -> tuple[str, str, Make]:
-    """(topic, what it is, function that makes an adapter) of an option's text.
+    """(topic, description, function that makes an adapter) of an option's text.
 
     The text: ``TOPIC=MODULE:FUNCTION``, ``TOPIC=kafka://...`` or ``TOPIC=jetstream://...``.
 
@@ -100,7 +100,7 @@ class Opening:
         self._thread.start()
 
     def await_first(self, timeout_s: float) -> None:
-        """Wait for the first attempt. Raises what no later attempt can cure."""
+        """Wait for the first attempt. Raises an error that no later attempt can cure."""
         if not self._tried.wait(timeout_s):
             with self._lock:
                 self._is_awaited = False
@@ -130,7 +130,7 @@ class Opening:
         return self._fault is not None
 
     def _attempt(self) -> TidecastError | None:
-        """Make and attach it; what was in the way."""
+        """Make and attach it; the error, if any."""
         try:
             self._open()
         except TidecastError as problem:
@@ -183,9 +183,9 @@ class Adapters:
         ]
 
     def start(self) -> None:
-        """Open them. Those whose system is away are opened when it is back.
+        """Open them. Adapters whose system is away are opened when it is back.
 
-        Raises what an adapter raises that no later attempt can cure.
+        Raises an adapter's error that no later attempt can cure.
         """
         for one in self._openings:
             one.start()
@@ -194,7 +194,7 @@ class Adapters:
             one.await_first(max(0.0, begun_s + FIRST_S - time.monotonic()))
 
     def stop(self) -> None:
-        """Try no more to open those that wait; the node closes the others. Idempotent."""
+        """Try no more to open waiting adapters; the node closes the others. Idempotent."""
         for one in self._openings:
             one.stop()
         for one in self._openings:

@@ -1,4 +1,4 @@
-"""Admission: the unix socket through which client processes open and close what they need.
+"""Admission: the unix socket through which clients open and close publications and so on.
 
 One asyncio loop in a thread of its own. Node calls may create shared memory, so they run in a
 small pool; the requests of one client run one after another. A client that is gone (socket closed,
@@ -93,7 +93,7 @@ class AdmissionServer:
         self._server = await asyncio.start_unix_server(self._accepted, sock=sock)
 
     def stop(self, reason: str = "the engine stopped") -> None:
-        """Say goodbye to all clients and close the socket. Idempotent."""
+        """Notify all clients, and close the socket. Idempotent."""
         if self._thread is None:
             return
         self.node.set_events_hook(None)
@@ -170,7 +170,7 @@ class _Connection:
         self.may_push = asyncio.Event()
         self.may_push.set()
         self._pushes_ahead = 0
-        """Pushes since the client took events last, beyond the one that it allows."""
+        """Pushes since the client took events last, beyond the push that it allows."""
         self._to_push: deque[Event] = deque()
         task = asyncio.current_task()
         assert task is not None
@@ -335,7 +335,7 @@ class _Connection:
         self._send(frames.Events(events=some))  # type: ignore[arg-type]
 
     def _push_before_reply(self) -> None:
-        """Push what has happened, whether or not the client has taken what came before.
+        """Push events, whether or not the client has taken the events before.
 
         A client that takes no events gets at most `PUSHES_AHEAD_MAX` pushes this way.
         """

@@ -1,9 +1,9 @@
 """The engine process: one node, its admission server, its files in the data directory.
 
-engine.lock   held (flock) while an engine runs; its pid, for the one who finds it taken
+engine.lock   held (flock) while an engine runs; its pid, for an engine that finds it taken
 engine.sock   admission
 engine.json   pid, incarnation, version, where counters and recorder lie; removed at a clean stop
-topology.yaml what the engine runs, unless --topology names another file
+topology.yaml the engine's topology, unless --topology names another file
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class EngineLock:
                 f"`tidecast down --data-dir {self._path.parent}`, or choose another --data-dir"
             ) from None
         if not self._is_at_its_path(descriptor):
-            os.close(descriptor)  # who held it could not start, and took the file along
+            os.close(descriptor)  # its holder could not start, and removed the file
             self.acquire()
             return
         os.ftruncate(descriptor, 0)
@@ -193,11 +193,11 @@ def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
 
 
 Fetch = Callable[[Topology, Path, Path], Topology]
-"""(topology, data directory, its file) -> what to run: an engine with a control service asks it."""
+"""(topology, data directory, its file) -> the topology to run, from the control service if any."""
 
 
 def no_fetch(topology: Topology, data_dir: Path, path: Path) -> Topology:
-    """An engine alone runs what its file says."""
+    """An engine alone runs the topology of its file."""
     del data_dir, path
     return topology
 

@@ -2,7 +2,7 @@
 
 The client holds a mirror of the ring. Deliveries go there as they lie, acks come here as they
 lie; nothing is decoded, and the puller checks acks as it does any client's. The client gives back
-room in the ring, so what is under way is bounded by the ring, which is its credit in bytes.
+room in the ring, so the ring, its credit in bytes, bounds the bytes that are under way.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import address
 
 KEEP_S = 5.0
-"""How long a member's place is kept for a client whose connection broke. Then others get what it
-had; a client that comes back later joins again."""
+"""How long a member's place is kept for a client whose connection broke. Then others get its
+records; a client that comes back later joins again."""
 RING_BYTES_MAX = 64 << 20
 TAKEN_BACK_MAX = 8192
 """Positions in one frame."""
@@ -109,7 +109,7 @@ class RemoteConsumer:
             self._expiry = loop.call_later(keep_s, self._session.give_up, self)
 
     async def close(self) -> None:
-        """Leave the subscription; what was acked counts."""
+        """Leave the subscription; acks count."""
         self.pause(None)
         link = self._session.connection.link
         with contextlib.suppress(TidecastError):
@@ -141,7 +141,7 @@ class RemoteConsumer:
         return bool(acked - self._acks_read_sent > self._file.acks_bytes // 2)
 
     async def _forward(self) -> bool:
-        """Send what is there. False: nothing was."""
+        """Send waiting deliveries. False: there are none."""
         for report in self.taken_back():
             await self._session.send(report)
         ring = self._file.array
@@ -159,7 +159,7 @@ class RemoteConsumer:
     def taken_back(self) -> list[frames.TakenBack]:
         """Which frames that were sent a seek took back; nothing, if that was reported.
 
-        A seek is reported even if there are none: what a client keeps may be of before.
+        A seek is reported even if there are none: a client may keep records of before.
         """
         ring, found = self._file.array, []
         moved = int(remote_kernels.word(ring, member_layout.MEM_MOVED_AT))
@@ -186,7 +186,7 @@ class RemoteConsumer:
     # --- acks -------------------------------------------------------------------------------------
 
     def take_acks(self, frame: frames.Acks, body: memoryview) -> None:
-        """Take what the client acked, took and gave back. Raises BadFrame."""
+        """Take acks, positions and returned room of the client. Raises BadFrame."""
         ring, n = self._file.array, body.nbytes
         acked, acks_read = (
             remote_kernels.word(ring, member_layout.MEM_ACKED_AT),
@@ -216,4 +216,4 @@ class RemoteConsumer:
         bells = self._session.connection.link.bells
         member_ring.wake_member(self._wakes, bells, self.grant.member)
         if self._acks_wait:
-            self._session.connection.bell.ring()  # look for what was settled, soon and again
+            self._session.connection.bell.ring()  # look for acked records, soon and again

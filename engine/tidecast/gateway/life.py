@@ -1,4 +1,4 @@
-"""The session of a remote client: its states, and what its publications and consumers need of it.
+"""The session of a remote client: its states, and the calls of its publications and consumers.
 
 `gateway.server` has the table of transitions.
 """

@@ -50,7 +50,7 @@ class LogReader:
         denied: Callable[[str, str], None],
         sent: Callable[[int], None],
     ) -> None:
-        """``denied(right, topic)``, ``sent(n_bytes)``: what is counted and reported."""
+        """``denied(right, topic)``, ``sent(n_bytes)``: count and report."""
         self.access, self.digest = access, digest
         self._socket, self._data_dir = socket, data_dir
         self._denied, self._sent = denied, sent

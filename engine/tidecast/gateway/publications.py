@@ -55,7 +55,7 @@ class RemotePublication:
             self._reports = session.spawn(self._report_sent())
 
     def offer(self, frame: frames.Publish, body: memoryview) -> None:
-        """Queue a batch; one that was here before is not taken again. Raises BadFrame."""
+        """Queue a batch; a repeated batch is not taken again. Raises BadFrame."""
         due = self.accepted + len(self._queue) + 1
         if frame.batch < due:
             return
@@ -149,9 +149,9 @@ class RemotePublication:
         return self._sent != before
 
     async def settle(self) -> None:
-        """The engine stops: accept no more, and report what it has sent of the rest.
+        """The engine stops: accept no more, and report the batches of the rest that were sent.
 
-        The client has all that is not reported, and offers it to the next engine.
+        The client has all unreported batches, and offers them to the next engine.
         """
         self._held = True
         if self.reports_sent:
@@ -174,7 +174,7 @@ class RemotePublication:
             )
 
     async def report(self) -> None:
-        """Say how far it is durable, or sent, if its client keeps the rest."""
+        """Report how far it is durable, or sent, if its client keeps the rest."""
         session = self.core.producer_session
         if self.reports_sent:
             await self._session.send(frames.Sent(number=self.number, batch=self._sent))

@@ -19,7 +19,7 @@ class Quotas:
     """Resources of sessions, by key. In the gateway's loop alone."""
 
     def __init__(self, refused: Callable[[Access, str], None]) -> None:
-        """``refused(access, what)``: counts and reports what was over a quota."""
+        """``refused(access, field)``: counts and reports a request beyond that quota."""
         self._refused = refused
         self._held: dict[str, dict[str, Counter[str]]] = {}
 

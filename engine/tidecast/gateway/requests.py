@@ -1,6 +1,6 @@
-"""Requests and replies of remote clients: their reserved headers, and whom they may name.
+"""Requests and replies of remote clients: their reserved headers, and the clients they may name.
 
-A request's reply goes where its header says, so it must name a subscription of the session that
+A request's reply goes to the subscription in its header, which must belong to the session that
 sends it. Replies go to one subscription each: a message for all would reach other requesters.
 """
 
@@ -32,7 +32,7 @@ GRACE_NS = 24 * 3600 * 1_000_000_000
 def check_block(
     topic: str, receiver: int, block: Block, node_id: int, homes: Collection[int]
 ) -> list[int]:
-    """Check what a remote client publishes to ``topic`` for node ``receiver`` (0: for all).
+    """Check a remote client's messages to ``topic`` for node ``receiver`` (0: for all).
 
     ``homes``: its subscriptions to replies, at this node. Returns the messages that must be left
     out: requests whose replies would go to others. They are forged, or of the client's session

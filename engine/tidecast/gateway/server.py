@@ -105,7 +105,7 @@ def _uncounted(key: str, counter: KeyCounter) -> None:
 class Gateway:
     """Serves remote clients. ``make_link`` attaches one, by name, to the node.
 
-    ``find_key``: what the key with this hash may do. ``counters``: the gateway's row. ``notify``
+    ``find_key``: the rights of the key with this hash. ``counters``: the gateway's row. ``notify``
     passes an event on, ``count_key`` counts a refusal of a key. ``data_dir``: where the logs are
     that may be read.
     """
@@ -261,7 +261,7 @@ class Gateway:
         self._say_denied(access.name, "", f"quota.{what}", "")
 
     def _failed(self, session: RemoteSession, problem: BaseException) -> None:
-        """A task of a session failed in a way that nobody foresaw: its client connects again."""
+        """A task of a session failed unexpectedly: its client connects again."""
         reason = f"internal error: {type(problem).__name__}"
         if self._on(session, life.Event.DISMISSED, reason):
             _log.error("gateway: session of %s failed", session.name, exc_info=problem)
@@ -393,7 +393,7 @@ class Gateway:
     # --- the life of sessions ---------------------------------------------------------------------
 
     def _on(self, session: RemoteSession, event: life.Event, reason: str = "") -> bool:
-        """Do what `TRANSITIONS` lists; False: the session's state does not list the event."""
+        """Run the actions of `TRANSITIONS`; False: the session's state does not list the event."""
         after = TRANSITIONS.after(session.state, event)
         if after is None:
             return False

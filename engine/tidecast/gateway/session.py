@@ -1,9 +1,9 @@
 """One remote client at the gateway: its publications, its subscriptions, and their limits.
 
-The session outlives its connection for a while: publications stay open, with what they hold, so
+The session outlives its connection for a while: publications stay open, with their messages, so
 that a client that comes back resumes where it was. Durable consumers keep their place for some
-seconds. Subscriptions end with the connection: a client that is not there must not hold a
-publisher back. It learns what it missed when it subscribes again.
+seconds. Subscriptions end with the connection: an absent client must not hold a publisher back.
+Its gaps are reported when it subscribes again.
 
 Nothing here grows without a limit. A client that reads slowly has no credit; then its subscription
 reads no more, and the topic's flow control treats it as any slow subscriber.
@@ -75,10 +75,10 @@ class _News(Exception):
 
 
 class _Relay(Subscription):
-    """A subscription that notes in order what happens to its images: new, gap, ended.
+    """A subscription that notes the events of its images in order: new, gap, ended.
 
-    Of one that its client opens again, sessions begin at the places that the client knows. The
-    client compares: what lies between its place and the beginning is a gap.
+    When its client opens it again, sessions begin at the places that the client knows. The client
+    compares: packets between its place and the beginning are a gap.
     """
 
     def __init__(self, session: RemoteSession, frame: frames.OpenSubscription) -> None:
@@ -287,7 +287,7 @@ class RemoteSession:
         failed: Callable[[RemoteSession, BaseException], None],
         quotas: Quotas,
     ) -> None:
-        """``failed``: ends the session, of which a task failed in a way that nobody foresaw."""
+        """``failed``: ends the session after an unexpected failure of a task."""
         self.connection, self.name, self.keep_s = connection, name, keep_s
         self.access, self.digest = access, digest
         """The rights of its key, and the hash of its token."""
@@ -392,7 +392,7 @@ class RemoteSession:
         self._denied(self, right, pattern)
 
     async def send(self, frame: Frame, body: Any = None) -> None:
-        """Send; when nobody is there, what matters is sent again at the next welcome."""
+        """Send; without a client, frames that matter are sent again at the next welcome."""
         if body is not None:
             self.count("bytes_out", body.nbytes)
         socket = self._socket
@@ -426,9 +426,9 @@ class RemoteSession:
             await self._posted.wait()
 
     async def serve(self, socket: ServerConnection, *, resumed: bool, level: int) -> bool:
-        """Serve one connection to its end; a second one of the same client ends the first.
+        """Serve one connection to its end; a second connection of the client ends the first.
 
-        True: the client said goodbye. Raises BadFrame.
+        True: the client closed the session. Raises BadFrame.
         """
         if self._socket is not None:
             self._socket.transport.abort()
@@ -461,7 +461,7 @@ class RemoteSession:
         return False
 
     async def _end_announcements(self) -> None:
-        """Its responders get no requests while it is away: nobody shall send them any."""
+        """Its responders get no requests while it is away: requesters shall not choose them."""
         for number, publication in list(self._publications.items()):
             if publication.core.topic.startswith(RESPONDERS):
                 del self._publications[number]
@@ -469,7 +469,7 @@ class RemoteSession:
                 self._give_publication(number)
 
     def give_up(self, consumer: RemoteConsumer) -> None:
-        """Its client did not come back in time: others get what it had."""
+        """Its client did not come back in time: others get its records."""
         if self._consumers.get(consumer.number) is consumer:
             del self._consumers[consumer.number]
         self.count("consumers_given_up")
@@ -509,7 +509,7 @@ class RemoteSession:
         """Messages for a publication. Raises BadFrame."""
         publication = self._publications.get(frame.number)
         if publication is None and frame.number in self._refused:
-            return  # the answer that says so is on its way
+            return  # the answer with the refusal is on its way
         if publication is None:
             raise BadFrame(f"publication {frame.number}: it is not open")
         publication.offer(frame, body)
@@ -555,7 +555,7 @@ class RemoteSession:
         raise BadFrame(f"{type(frame).__name__} is no question")
 
     async def stats(self, _frame: frames.Stats) -> dict[str, Any]:
-        """Counters of this session; of the node for those who manage all topics."""
+        """Counters of this session; of the node for a key that manages all topics."""
         all_ = self.access.may("manage", EVERY_TOPIC)
         found = await asyncio.to_thread(self.connection.link.stats) if all_ else {}
         return {**found, "gateway": self.counts}
@@ -577,7 +577,7 @@ class RemoteSession:
     # --- publications -----------------------------------------------------------------------------
 
     async def open_publication(self, frame: frames.OpenPublication) -> frames.PublicationOpened:
-        """See `Link.open_publication`. One that is open is continued."""
+        """See `Link.open_publication`. An open publication is continued."""
         publication = self._publications.get(frame.number)
         if publication is None:
             if len(self._publications) >= PUBLICATIONS_MAX:
@@ -687,7 +687,7 @@ class RemoteSession:
                 self.deny("manage", frame.pattern)
             raise
         self._consumers[frame.number] = consumer
-        consumer.pause(self.keep_s)  # until the client says that it is ready
+        consumer.pause(self.keep_s)  # until the client is ready
         return consumer.opened
 
     # --- subscriptions ----------------------------------------------------------------------------

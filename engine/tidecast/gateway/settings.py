@@ -1,4 +1,4 @@
-"""Where a gateway listens, and how: what the command line says."""
+"""Where a gateway listens, and how, from the command line."""
 
 from __future__ import annotations
 

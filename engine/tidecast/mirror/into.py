@@ -1,8 +1,8 @@
 """From an adapter to a durable topic: a thread for each queue of the source.
 
 A record's sequence is its offset in the source plus one, and a run is appended only when the mark
-of source and queue is the one that this mirror has seen last. Whatever dies in between, the mark
-says where to continue: no record is lost, none is stored twice, and each queue keeps its order.
+of source and queue is the mark that this mirror has seen last. Whatever dies in between, the mirror
+continues at the mark: no record is lost, none is stored twice, and each queue keeps its order.
 """
 
 from __future__ import annotations
@@ -385,6 +385,6 @@ class Into:
         )
 
     def close(self) -> None:
-        """End what waits."""
+        """End all waits, and close."""
         for receiver in self._receivers:
             receiver.close()

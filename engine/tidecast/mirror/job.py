@@ -80,7 +80,7 @@ def source_of(job: Job, stack: ExitStack) -> KafkaSource:
 def adapter_of(job: Job, stack: ExitStack) -> tuple[Adapter, str]:
     """The adapter that is copied from, and its name in the state file. Raises TidecastError.
 
-    The name has no servers: they may be other ones later, of the same cluster.
+    The name has no servers: they may change within a cluster.
     """
     if job.direction == "from_jetstream":
         from tidecast.jetstream.adapter import JetStreamAdapter

@@ -1,8 +1,8 @@
 """From a durable topic to a topic on Kafka: a thread for each queue.
 
-One idempotent producer of the mirror's name writes. A mark of each queue on disk says from which
-offset on its batches are counted when the mirror begins again: so the partitions themselves say how
-far the copy is, whatever was killed. See docs/adr/0052.
+One idempotent producer of the mirror's name writes. A mark of each queue on disk has the offset
+from which its batches are counted when the mirror begins again: so the partitions themselves show
+how far the copy is, whatever was killed. See docs/adr/0052.
 """
 
 from __future__ import annotations
@@ -499,6 +499,6 @@ class Out:
             self._cluster = None
 
     def close(self) -> None:
-        """End what waits."""
+        """End all waits, and close."""
         with suppress(TidecastError):
             self._hang_up()

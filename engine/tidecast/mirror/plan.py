@@ -82,7 +82,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Plan:
-    """``repairs``: it only completes what an earlier placing began, then there is another plan."""
+    """``repairs``: it only completes an earlier placing, then there is another plan."""
 
     routes: list[Route]
     placing: Placing

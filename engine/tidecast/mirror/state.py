@@ -1,8 +1,9 @@
 """A mirror's state in a file: its start, and the placing of records.
 
-Positions are in the log of the topic, as marks. The file says what the log cannot: the offset that
-a source began at, the counts of queues by which records were placed, and up to where all records
-are durable, which distinguishes a topic that was recreated from a topic that never had a record.
+Positions are in the log of the topic, as marks. The log cannot have the rest, which is in the file:
+the offset that a source began at, the counts of queues by which records were placed, and up to
+where all records are durable, which distinguishes a topic that was recreated from a topic that
+never had a record.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Samples of telemetry: what a node counts, as rows by topic, queue and subscription.
+"""Samples of telemetry: a node's counts, as rows by topic, queue and subscription.
 
-`Collector` reads a node, `Sampler` makes rows of what was read. The fields are those of
+`Collector` reads a node, `Sampler` makes rows of the readings. The fields are those of
 `tidecast_spark.telemetry`. Three kinds of rows, which do not count the same thing twice:
 
 - a topic: packets sent and sent again, bytes sent (in) and received (out), lag of live topics in
@@ -30,7 +30,7 @@ QUIET_NS = 60_000_000_000
 """A value that has not changed for so long is written once in so long."""
 ENDED_MAX = 100_000
 AGES_MAX = 64
-"""Of so many cursors the age of what they lag behind is read at most: each is a read of the log."""
+"""Of so many cursors the age of their lag is read at most: each is a read of the log."""
 MS_NS = 1_000_000
 
 
@@ -72,11 +72,11 @@ class Collector:
         node.set_source_gone_hook(self._gone)
 
     def close(self) -> None:
-        """The node need not tell any more what ends."""
+        """The node need no longer report ended sources."""
         self.node.set_source_gone_hook(None)
 
     def _gone(self, source: Publication | Image) -> None:
-        """A publication or image ends: what it counted since the last reading is kept."""
+        """A publication or image ends: its counts since the last reading are kept."""
         counts = self._sent(source) if isinstance(source, Publication) else self._received(source)
         self._ended.append((_identity(source), source.topic.name, counts))
 
@@ -177,7 +177,7 @@ class Collector:
         for cursor in _cursors(self.node.consumers):
             reading = found[cursor.key]
             identity = ("cursor", *cursor.key)
-            if identity not in self._before:  # what was appended before is in the lag
+            if identity not in self._before:  # records appended before are in the lag
                 self._before[identity] = {"messages_due": cursor.end}
             now = {"messages_out": cursor.acked, "messages_due": cursor.end}
             self._count(reading, identity, now)
@@ -187,7 +187,7 @@ class Collector:
 
 
 class _CursorSample(NamedTuple):
-    """A subscription on a queue: what it settled, how far it lags behind, in records and time."""
+    """A subscription on a queue: acked records, and its lag in records and time."""
 
     key: Key
     acked: int

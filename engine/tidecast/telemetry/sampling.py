@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TOPIC = "tidecast.telemetry"
 SEGMENTS = 16
-"""Retention deletes whole segments: so many hold what is kept."""
+"""Retention deletes whole segments: so many hold the kept samples."""
 ROWS_KEPT_MAX = 100_000
 """While the disk refuses, samples wait here; then the oldest are dropped, counted and reported."""
 PUBLISH_S = 5.0
@@ -77,7 +77,7 @@ class Telemetry:
         self._thread = threading.Thread(target=self._run, name="tidecast-telemetry", daemon=True)
 
     def start(self) -> None:
-        """Begin, if it is wanted; what goes wrong is in ``problem``, and keeps no engine down."""
+        """Begin, if enabled; a failure is in ``problem``, and does not stop the engine."""
         if not self.interval_s:
             return
         if is_warm(DURABLE) and not self._opens():

@@ -36,7 +36,7 @@ def _host(node: Node) -> dict[str, Any]:
 def sample(node: Node, at_ns: int, times: Times | None = None) -> dict[str, Any]:
     """Counters and positions, now. ``mono_ns``: for rates; ``at_ns``: wall clock.
 
-    ``times``: what the sample before found out about the age of records.
+    ``times``: ages of records from the sample before.
     """
     with node.lock:
         clients = {c.id: c.name for c in node.clients.values()}
