@@ -265,7 +265,7 @@ NOUN_FOLDERS = tuple(
     f"engine/tidecast/{name}/"
     for name in (
         *("api", "app", "cli", "client", "config", "connections", "control_link", "engine"),
-        *("events", "gateway", "mirror", "node", "rest", "telemetry"),
+        *("events", "gateway", "jetstream", "mirror", "node", "rest", "telemetry"),
     )
 )
 
@@ -384,7 +384,7 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
         [
             each
             for each in select(".py", under=NOUN_FOLDERS)
-            if "/kernels/" not in each[0] and not each[0].endswith("/compiled.py")
+            if "/kernels/" not in each[0] and not each[0].endswith(("/compiled.py", "kernels.py"))
         ],
     ),
     "plain comments": (

@@ -46,7 +46,7 @@ class Link(Connection):
     """A connection that is logged in.
 
     Raises ConnectionLost, AuthError, ConfigError; Closed after `wake`. ``data``, ``at``, ``end``:
-    the bytes that have arrived and nobody has taken. ``info``: what the server says of itself.
+    the bytes that have arrived and were not taken. ``info``: the server's INFO.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Link(Connection):
         if tls is not None:
             if not self.info.get("tls_required") and not self.info.get("tls_available"):
                 raise ConfigError(f"{self.where}: tls: true: the server offers no TLS")
-            if self.at != self.end:  # somebody between has sent it
+            if self.at != self.end:  # another host between has sent it
                 raise AuthError(f"{self.where}: bytes in the clear before TLS")
             self.start_tls(tls)
         if not self.info.get("headers"):
@@ -118,7 +118,7 @@ class Link(Connection):
     # --- bytes ------------------------------------------------------------------------------------
 
     def fill(self, deadline: float, need: int = 0) -> int:
-        """Take what has arrived, or wait for it; how many bytes, 0: none until the deadline.
+        """Take arrived bytes, or wait for some; how many, 0: none until the deadline.
 
         ``need``: bytes of the frame from ``at`` on, there is room for them then.
         """

@@ -1,7 +1,8 @@
 """A consumer of a stream, read over a connection of its own from one sequence on.
 
-The server sends no more than was asked for. What has arrived is a block: a run that is kept until
-another one follows. A consumer acknowledges nothing and is never shared: it only keeps the place.
+The server sends no more than was asked for. Arrived messages are a block: a run that is kept until
+the next block follows. A consumer acknowledges nothing and is never shared: it only keeps the
+place.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class Cursor:
                 return None
 
     def _fill(self, deadline: float, need: int) -> int:
-        """Take what there is, together, as long as much comes."""
+        """Take arrived bytes, together, as long as much comes."""
         link = self.link
         total = n = link.fill(deadline, need)
         while n >= _MANY_BYTES and link.end - link.at < self._size:
@@ -256,7 +257,7 @@ class Cursor:
         self._asked, self._since, self._single = max(self._asked - 1, 0), 0, False
 
     def _obey(self, found: Frame) -> None:
-        """Note what the server says of a request. Raises ConnectionLost, StorageError."""
+        """Note the server's report on a request. Raises ConnectionLost, StorageError."""
         if found.name != "MSG" or found.status == 100:
             return
         text = found.text.lower()
@@ -279,7 +280,7 @@ class Cursor:
     # --- the block --------------------------------------------------------------------------------
 
     def covers(self, token: int) -> bool:
-        """Does the block have what comes first from ``token`` on?"""
+        """Does the block have the first message from ``token`` on?"""
         return self.block is not None and self.block.token <= token < self.block.behind
 
     def note_gone(self, first: int) -> None:

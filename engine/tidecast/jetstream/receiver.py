@@ -1,4 +1,4 @@
-"""Reads one queue at the sequences that it is asked for, and never fetches what it has.
+"""Reads one queue at requested sequences, and never fetches a message that it has.
 
 Two places of a queue are kept, each with its consumer, its connection and the block that was read
 last: of a subscription at the end, and of one that is behind. A pause of a reader costs no byte.
@@ -51,7 +51,7 @@ class JetStreamReceiver:
         self.fetches = self.records = self.bytes = self.errors = self.reconnects = 0
         """See `Counts`."""
         self.behind, self.end = -1, 0
-        """The token behind what was read last, -1: nothing yet; the newest end that is known."""
+        """The token behind the last read message, -1: none yet; the newest end that is known."""
 
     @property
     def is_closed(self) -> bool:
@@ -148,7 +148,7 @@ class JetStreamReceiver:
         if now < self._due_s():
             return token if now >= deadline else None
         self._looked_s, self._look_s = now, min(2 * self._look_s, LOOK_S_MAX)
-        end = self._streams.state(self.queue).next  # asked first: what comes later is behind it
+        end = self._streams.state(self.queue).next  # asked first: later messages are behind it
         if end > token:
             if not self._streams.next_from(self.queue, token):
                 self._look_s, self._stuck_s = LOOK_S_MIN, 0.0

@@ -30,7 +30,7 @@ from tidecast.jetstream.connection import Link
 ASK_S, QUESTION_S, RETRY_S = 5.0, 3.0, 0.1
 """How long one answer may take; how long a question is asked again when JetStream is away."""
 INACTIVE_NS = 300 * 1_000_000_000
-"""A consumer that nobody asks is forgotten by the server after it."""
+"""The server forgets a consumer without requests after it."""
 SERVERS_MAX = 64
 _NO_STREAM, _NO_MESSAGE = 10_059, 10_037
 _NOT_ENABLED = (10_039, 10_076)
@@ -78,7 +78,7 @@ def rfc3339(time_ns: int) -> str:
 class Streams:
     """See module. ``queues``: stream and subject of each.
 
-    ``server``: what the server says of itself that was reached last.
+    ``server``: the INFO of the server that was reached last.
     """
 
     def __init__(

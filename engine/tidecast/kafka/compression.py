@@ -1,7 +1,7 @@
 """Compressed record batches: gzip from the standard library; snappy, lz4 and zstd by `cramjam`.
 
 A small batch can say to be gigabytes when it is decompressed, so each codec writes into room that
-is given to it, and what needs more than `BYTES_MAX` is refused.
+is given to it, and a batch that needs more than `BYTES_MAX` is refused.
 """
 
 from __future__ import annotations

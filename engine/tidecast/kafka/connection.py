@@ -1,7 +1,7 @@
 """One client's connection: requests in, answers out, in the order in which they were asked.
 
 Produce begins when it is read, so that batches under way share a sync; all other requests begin
-when it is their turn. What a client has under way is limited in requests and in bytes; a client
+when it is their turn. A client's requests under way are limited in number and in bytes; a client
 that does not read its answers is not read from.
 """
 
@@ -122,7 +122,7 @@ class Acceptor(Protocol):
         """A client asked in a version that is not served."""
 
     async def room_to_decode(self) -> None:
-        """Wait until the archiver has taken most of what was decoded."""
+        """Wait until the archiver has taken most of the decoded batches."""
 
     async def perform(self, connection: Client, api: Api, version: int, body: Struct) -> Struct:
         """The answer to a request of any API but Produce."""
@@ -216,7 +216,7 @@ class Connection:
             self._sending.close()
 
     async def run(self) -> None:
-        """Serve until the client goes. Raises BadRequest for what is no request."""
+        """Serve until the client goes. Raises BadRequest for bytes that are no request."""
         answering = asyncio.create_task(self._answer_all())
         reading = asyncio.create_task(self._read_all())
         try:

@@ -1,7 +1,7 @@
-"""Fetch, ListOffsets, OffsetForLeaderEpoch: what is durable of a queue, waited for if need be.
+"""Fetch, ListOffsets, OffsetForLeaderEpoch: durable records of a queue, waited for if need be.
 
-Clients see tokens below the high watermark alone: what is synced (policy `none`: written). So no
-record that a client has seen can be gone after a crash, with another one under its offset.
+Clients see only tokens below the high watermark: synced records (policy `none`: written). So no
+record that a client has seen can be gone after a crash, with another record under its offset.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Fetching:
     async def _once(
         self, connection: Client, body: Struct, bytes_max: int
     ) -> tuple[list[Struct], int, list[_Wanted]]:
-        """(answers by topic, bytes of records, partitions) of what is there now."""
+        """(answers by topic, bytes of records, partitions) of the records that are there now."""
         wanted: list[_Wanted] = []
         responses = []
         for topic in body["topics"]:
@@ -229,7 +229,7 @@ class Fetching:
         return size
 
     def _begin(self, ready: list[_Wanted], bytes_max: int) -> None:
-        """Begin to read what is in no block, side by side; the answer takes it in order."""
+        """Begin to read records that are in no block, side by side; answered in order."""
         for each in ready[: 1 + bytes_max // LOG_BYTES]:
             log, limit = each.log, each.row["high_watermark"]
             if log is not None and not self._cache.has(log, each.epoch, each.offset):

@@ -114,7 +114,7 @@ class Producing:
     async def begin(
         self, connection: Client, body: Struct
     ) -> Callable[[], Coroutine[Any, Any, Struct | None]]:
-        """Hand all batches of a request over, in order; what waits for their verdicts."""
+        """Hand all batches of a request over, in order; a call that waits for their verdicts."""
         answer = _Answer(asyncio.get_running_loop())
         acks = body["acks"]
         timeout_s = min(max(body["timeout_ms"], 1) / 1000, TIMEOUT_S_MAX)

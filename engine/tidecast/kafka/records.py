@@ -1,9 +1,9 @@
-"""Record batches v2: what a client produces as batches of the log, and the log as record batches.
+"""Record batches v2: of clients as batches of the log, and the log as record batches.
 
 A batch is taken apart by two kernels: one verifies every length, one writes. No Python object is
 made a record. Names of headers become a map of MessagePack, as Tidecast's publishers write them;
-what such a map cannot hold (repeated names, null values) goes into it
-whole, under ``kafka-headers``. A null value is an empty payload with the header ``kafka-null``.
+headers that such a map cannot hold (repeated names, null values) go into
+it whole, under ``kafka-headers``. A null value is an empty payload with the header ``kafka-null``.
 """
 
 from __future__ import annotations
@@ -266,12 +266,12 @@ def encoder() -> Encoder:
 
 
 def block_of_thread(n: int) -> np.ndarray:
-    """A buffer of ``n`` bytes at least for what this thread reads from a log."""
+    """A buffer of ``n`` bytes at least, into which this thread reads a log."""
     return _local.block(n)
 
 
 def room_of_thread(n: int) -> np.ndarray:
-    """A buffer of ``n`` bytes at least for what this thread encodes."""
+    """A buffer of ``n`` bytes at least, into which this thread encodes."""
     return _local.room(n)
 
 

@@ -337,7 +337,7 @@ class KafkaEndpoint:
         self._report(KafkaThrottled(reason=reason), THROTTLED_S)
 
     async def room_to_decode(self) -> None:
-        """Wait until the archiver has taken most of what was decoded."""
+        """Wait until the archiver has taken most of the decoded batches."""
         if self.producing.waiting_bytes > DECODED_BYTES_MAX:
             self.throttled("archiver")
         while self.producing.waiting_bytes > DECODED_BYTES_MAX:
@@ -421,7 +421,7 @@ class KafkaEndpoint:
             )
 
     def _administer(self, step: Administer) -> Callable[[Request], Awaitable[Struct]]:
-        """A handler that runs in the thread for what makes files and saves the topology."""
+        """A handler that runs in the thread for changes of files and of the topology."""
 
         async def handle(asked: Request) -> Struct:
             loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The client that asks and the endpoint that serves it, as those who answer requests see them."""
+"""The client that asks and the endpoint that serves it, as the handlers of requests see them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Endpoint(Protocol):
         """Set the callback for more to read in one of these topics. End it with `unwatch`."""
 
     def unwatch(self, topics: set[str], waiter: asyncio.Future[None]) -> None:
-        """Nobody waits for it any more."""
+        """The request waits no longer."""
 
 
 class Request(NamedTuple):
@@ -99,7 +99,7 @@ class Budget:
         return bool(self._waiting)
 
     def take_now(self, n: int) -> bool:
-        """Have ``n`` bytes if they are there and nobody waits for some."""
+        """Have ``n`` bytes if they are free and no other request waits."""
         if self._waiting or not self._has_room(n):
             return False
         self.used += n

@@ -17,7 +17,7 @@ Types: ``bool``, ``int8`` to ``int64``, ``string``, ``nstring`` (may be null), `
 table calls flexible, lengths are compact and each structure ends with tagged fields: those that are
 not known are skipped.
 
-Nothing that is read is trusted: every length is checked against what is left of the frame, and the
+Nothing that is read is trusted: every length is checked against the rest of the frame, and the
 number of items of a request against `ITEMS_MAX`, before anything is made of it.
 """
 

@@ -89,9 +89,10 @@ def record_max(bytes_max: int) -> int:
 
 
 def parted(run: Run, token: int, bytes_max: int) -> Iterator[tuple[list[Placed], LeftOut | None]]:
-    """The records of a run from offset ``token`` on: those that fit, then one that is too large.
+    """Groups of records of a run from offset ``token`` on, each before a record that is too large.
 
-    After the last ones there is none. ``bytes_max``: of a run with one record. Raises CorruptLog.
+    The last group has no such record behind it. ``bytes_max``: of a run with one record. Raises
+    CorruptLog.
     """
     found, most = [one for one in unpack(run) if one[0] >= token], record_max(bytes_max)
     fitting = list[Placed]()

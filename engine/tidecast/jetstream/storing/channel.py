@@ -66,8 +66,8 @@ class Channel:
     def ask(self, data: bytes | memoryview, due: int = 0) -> int:
         """Send frames; the sequence that the answer names.
 
-        ``due``: answers with a lower one belong to what was sent before. Raises ConnectionLost,
-        AuthError, and what `refusal` gives; Closed.
+        ``due``: answers with a lower sequence belong to earlier frames. Raises ConnectionLost,
+        AuthError, errors of `refusal`, Closed.
         """
         try:
             if self._link is None:
@@ -94,7 +94,7 @@ class Channel:
                 return sequence
 
     def _sequence(self, found: Frame) -> int:
-        """That an answer names. Raises what it stands for otherwise."""
+        """The sequence that an answer names. Raises the error of a refusal."""
         if found.status == 503:
             raise ConnectionLost(f"{self._where}: no server takes its messages: has it a leader?")
         try:
@@ -148,7 +148,7 @@ class Channel:
                 raise ConnectionLost(f"{self._where}: no answer of JetStream in {ANSWER_S:g} s")
 
     def wake(self) -> None:
-        """End what waits. From any thread."""
+        """End a call that waits. From any thread."""
         link = self._link
         if link is not None:
             link.wake()

@@ -1,9 +1,9 @@
-"""The streams of a topic, and the fence: what a writer before has under way is taken no more.
+"""The streams of a topic, and the fence: they refuse messages of the writer before.
 
 Messages of a writer expect ascending sequences, so one marker is not enough: the second message of
 the writer before would fit behind it. A fence is a batch of markers that JetStream stores at once
-or not at all, more of them than a writer has messages under way: what one of these expects is then
-the sequence of a marker, or lies before it, and never the last sequence of the stream.
+or not at all, more of them than a writer has messages under way: such a message then expects the
+sequence of a marker, or an earlier one, and never the last sequence of the stream.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def fence(streams: Streams, queue: int, node: str) -> Fence:
         last = channel.ask(b"".join(parts))
     finally:
         channel.close()
-    with contextlib.suppress(TidecastError):  # those that remain cost a little room
+    with contextlib.suppress(TidecastError):  # markers that remain cost a little room
         body = {"filter": subject, "keep": 1}
         streams.ask(f"STREAM.PURGE.{stream}", body, f"stream {stream}")
     return Fence(last - MARKERS + 1, last)

@@ -1,8 +1,8 @@
 """The records of a log in a stream, from a place on up to a fence.
 
-When another program writes to the stream, a writer finds its message refused, but those that it had
-under way behind it may be taken. They were never acknowledged, and are stored again later: strays,
-which are deleted here.
+When another program writes to the stream, a writer finds its message refused, but messages under
+way behind it may be stored. They were never acknowledged, and are stored again later: such strays
+are deleted here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogReader:
         if newest["seq"] >= end.first:
             raise StorageError(f"stream {self._stream}: another writer has taken it over meanwhile")
         if streams.state(0).first > since:
-            token = -1  # limits of the stream have deleted what was there
+            token = -1  # limits of the stream have deleted earlier records
         scanner = RebuildScanner(f"stream {self._stream}", streams.source.fetch_bytes, self._owner)
         scanner.token = token
         cursor = Cursor(streams, 0, since, scanner)
@@ -83,7 +83,7 @@ class LogReader:
             cursor.close()
 
     def _delete_strays(self, since: int, due: int, newest: int) -> None:
-        """Delete the records behind a gap, when they may be those that were under way."""
+        """Delete the records behind a gap, when they may have been under way."""
         if newest - due > CHUNK_MESSAGES_MAX:
             raise StorageError(
                 f"stream {self._stream}: record {due} of the log is not there, and {newest} is: the"

@@ -1,4 +1,4 @@
-"""The state of a topic beside its records, in a stream: who writes it, and its small files.
+"""The state of a topic beside its records, in a stream: its writer, and its small files.
 
 The stream keeps the newest message of each subject. It has one message of a writer under way at a
 time, so one marker is the fence.
@@ -89,7 +89,7 @@ class StateWriter(SmallFiles):
         self._kept = dict(kept.files)
 
     def write_head(self, head: Head) -> None:
-        """Say who writes from now on."""
+        """Name the writer from now on."""
         self._put(f"{self._stream}.head", {}, msgspec.json.encode(head))
 
     def _put_file(self, name: str, raw: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""JetStream as the storage of a durable topic: what its logs have synced is written to streams.
+"""JetStream as the storage of a durable topic: synced records of its logs are written to streams.
 
 Each queue has a stream. A run makes streams that are missing, fences the writer before, and looks
 how far that one had come. See docs/adr/0060, and `tidecast.node.storing.running`.
@@ -107,7 +107,7 @@ class JetStreamStorage(SpoolStorage):
         if spool.owner:
             settings = self._storage.settings
             ensure_stream(streams, queues, settings, is_state=True, make=True)
-            self._check_mine(read_head(streams, queues), before)  # before it fences anybody
+            self._check_mine(read_head(streams, queues), before)  # before it fences another writer
         fences = [fence(streams, queue, spool.node) for queue in range(queues)]
         if spool.owner:
             state = StateWriter(streams, queues, writer)

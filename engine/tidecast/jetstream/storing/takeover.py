@@ -59,7 +59,7 @@ class JetStreamTakeover(TopicTakeover[Streams]):
             before = NOTES.load(self._replacing.before)
             head = kept.head
             if head is None or (before is not None and head.writer == before.writer):
-                return  # nobody has kept it since this engine
+                return  # no other engine has kept it since
             self._check_queues(head.queues, f"in streams {self._storage.name}")
             self._replacing.begin(work)
             ends = self._rebuild(source, work, head.log, fences)

@@ -1,8 +1,9 @@
 """Writes one stream: in order, each record once, stored by a majority of its replicas.
 
 One chunk of messages is under way at a time. Until all of it is answered it is sent again, byte by
-byte the same, over as many connections as it takes: what the stream has already is refused, because
-each message expects the sequence before its own. Then a new run reads how far the log is stored.
+byte the same, over as many connections as it takes: the stream refuses messages that it has
+already, because each message expects the sequence before its own. Then a new run reads how far the
+log is stored.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class StreamWriter:
         may leave a chunk in doubt: call again with a run that holds `behind`, which settles that
         chunk first.
 
-        Raises Fenced when another writer has the stream, StorageError when the servers lost what
-        they had acknowledged, PayloadTooLarge, AuthError, ConfigError, Closed.
+        Raises Fenced when another writer has the stream, StorageError when the servers lost
+        acknowledged messages, PayloadTooLarge, AuthError, ConfigError, Closed.
         """
         with self._busy:
             while not self._closing.is_set():
@@ -102,7 +103,7 @@ class StreamWriter:
             ) from None
 
     def _check_fence(self, chunk: Chunk) -> None:
-        """Raises Fenced, and StorageError when the servers lost what they had acknowledged."""
+        """Raises Fenced, and StorageError when the servers lost acknowledged messages."""
         end = self._streams.state(self._queue).next - 1
         if end < chunk.expected:
             raise StorageError(

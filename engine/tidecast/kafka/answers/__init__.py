@@ -1,1 +1,1 @@
-"""Answers with records: their blocks in memory, those that are made of a log, and sending them."""
+"""Answers with records: their blocks in memory, blocks made of a log, and sending them."""

@@ -1,10 +1,10 @@
 """Record batches that are kept in memory as clients get them, so that no Fetch makes them twice.
 
 Two pools of blocks. *Tails* hold batches as producers sent them, with offset and epoch filled in,
-as a broker stores them: who reads near the end of a queue costs no reading and no encoding. *Reads*
-hold what was made from a log: several readers of one place, and a reader whose next block was made
-ahead. Each pool gives up the block that was used the longest ago; a block that nobody has used for
-a while is freed.
+as a broker stores them: a reader near the end of a queue costs no reading and no encoding. *Reads*
+hold blocks made from a log: for several readers of one place, and for a reader whose next block was
+made ahead. Each pool gives up the block that was used the longest ago; a block that was not used
+for a while is freed.
 
 A token of a `QueueLog` never gets another record, so a block stays true as long as its log is open.
 """
@@ -35,7 +35,7 @@ TINY_RECORDS = 8
 """A tail of fewer records a batch is dropped when it is full: from the log they come in larger
 batches, which cost their readers less."""
 IDLE_S = 10.0
-"""A block that nobody uses for so long is freed."""
+"""A block that is not used for so long is freed."""
 OVER_BYTES = 512 << 10
 """So far behind the bytes that are asked for an answer may end: its last batch is whole."""
 _OFFSET, _EPOCH = struct.Struct(">q"), struct.Struct(">i")
@@ -76,7 +76,7 @@ class Piece(NamedTuple):
 
 
 def new_slab(n: int) -> np.ndarray:
-    """Memory that the system gets back as soon as nobody has it any more."""
+    """Memory that the system gets back as soon as no object refers to it."""
     made: np.ndarray = np.frombuffer(
         mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8
     )
@@ -248,7 +248,7 @@ class BlockCache:
                 self.release(piece.block)
 
     def trim(self) -> None:
-        """Free the blocks that nobody has used for a while."""
+        """Free the blocks that were not used for a while."""
         with self._lock:
             for pool in (self._tails, self._reads):
                 while (block := pool.oldest()) is not None:

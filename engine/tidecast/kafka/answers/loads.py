@@ -1,4 +1,4 @@
-"""Blocks of record batches that are made from a log, in threads, once for all who wait for it."""
+"""Blocks of record batches that are made from a log, in threads, once for all waiters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Key = tuple[QueueLog, int, int]
 
 
 class _Load:
-    """A block on its way. It is pinned until nobody waits for it, or has it."""
+    """A block on its way. It is pinned while a request waits for it, or has it."""
 
     __slots__ = ("ended", "future", "pinned", "waiting")
 
@@ -47,7 +47,7 @@ class Loads:
         self._loading: dict[Key, _Load] = {}
         self._ahead = 0
         self._readers: list[LogReader] = []
-        """Those that nobody uses; the ones used last are at the end."""
+        """Unused readers; the last used are at the end."""
         self._lock = threading.Lock()
 
     async def load(
@@ -55,7 +55,7 @@ class Loads:
     ) -> Piece:
         """Batches from the one with ``token`` on, cut as `BlockCache.cut` does, from the log.
 
-        Raises what `LogReader.read_block` does, and ValueError for bytes that are no batch.
+        Raises errors of `LogReader.read_block`, and ValueError for bytes that are no batch.
         """
         found = self.start(log, epoch, token, limit)
         found.waiting += 1
@@ -83,7 +83,7 @@ class Loads:
         self._unpin(load)
 
     def _unpin(self, load: _Load) -> None:
-        """Its memory may be used again, once it is made and all who waited have their piece."""
+        """Its memory may be used again, once it is made and all waiters have their piece."""
         if not (load.ended and load.pinned) or load.waiting:
             return
         load.pinned = False
@@ -150,7 +150,7 @@ class Loads:
         return Block(log, epoch, token, data, used=size, end=behind, pins=1)
 
     def _reader(self, log: QueueLog, token: int) -> LogReader:
-        """A reader that nobody uses, best the one that has read up to ``token``."""
+        """An unused reader, best the reader that has read up to ``token``."""
         with self._lock:
             fitting = [each for each in self._readers if each.log is log]
             found = next((each for each in fitting if each.next_token == token), None)

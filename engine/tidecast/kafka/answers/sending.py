@@ -1,7 +1,7 @@
 """Sends an answer from where its pieces are: many in a system call, and none of them copied.
 
-A transport of asyncio copies what the socket does not take at once. This has a descriptor of its
-own for the same socket, so that it can wait until there is room again.
+A transport of asyncio copies bytes that the socket does not take at once. This has a descriptor of
+its own for the same socket, so that it can wait until there is room again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Sending:
                 loop.remove_writer(fd)
 
     def close(self) -> None:
-        """End it; what waits for room gets ConnectionAbortedError. Idempotent."""
+        """End it; a call that waits for room gets ConnectionAbortedError. Idempotent."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             asyncio.get_running_loop().remove_writer(self._sock.fileno())

@@ -16,7 +16,7 @@ __all__ = ["KafkaAdapter"]
 
 
 class KafkaAdapter:
-    """Reads the partitions of the topic, also those that are added later. ``name``: ``kafka``."""
+    """Reads the partitions of the topic, also partitions added later. ``name``: ``kafka``."""
 
     name, direction, rewindable = "kafka", Direction.READ, True
 

@@ -96,7 +96,7 @@ class Cluster:
         configs: Mapping[str, str] | None = None,
         begun: Callable[[Cluster], None] | None = None,
     ) -> None:
-        """Asks who leads the topic.
+        """Asks for the leaders of the topic.
 
         ``create``: so many partitions if there is no such topic, with the settings ``configs``.
 
@@ -117,7 +117,7 @@ class Cluster:
         self._asking = threading.Lock()
         self._links: dict[Address, tuple[threading.Lock, Link | None]] = {}
         self._connections = ConnectionRegistry(f"kafka {self.topic}")
-        """All connections, also those that others use or that are not there yet."""
+        """All connections, also while they are being opened."""
         self._configs = dict(configs or {})
         self._refreshed_s = -REFRESH_S
         self._coordinator: Address | None = None
@@ -160,7 +160,7 @@ class Cluster:
     # --- leaders ----------------------------------------------------------------------------------
 
     def refresh(self) -> int:
-        """Ask any broker who leads the topic; the error that it names. Raises ConnectionLost."""
+        """Ask any broker for the leaders of the topic; its error code. Raises ConnectionLost."""
         with self._asking:
             if time.monotonic() - self._refreshed_s < REFRESH_S:
                 return 0
@@ -250,7 +250,7 @@ class Cluster:
         """Ask the leader of a partition, again when another one takes over.
 
         ``code_at``: the names on the way to the answer's row about the partition, in arrays of one.
-        Raises ConnectionLost after QUESTION_S, and what an error code stands for.
+        Raises ConnectionLost after QUESTION_S, and the error of a code.
         """
         attempts = Attempts(QUESTION_S, self.pause)
         while True:

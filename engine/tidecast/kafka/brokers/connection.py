@@ -112,7 +112,7 @@ class Link(Connection):
         return found
 
     def send(self, key: int, body: Struct, about: Any) -> None:
-        """Send a request; `answer` waits for what it brings."""
+        """Send a request; `answer` waits for its answer."""
         assert self.asked is None, "one request is under way"
         version = self.version(key)
         writer = Writer()
@@ -129,7 +129,7 @@ class Link(Connection):
         self.asked, self._got, self._has_length = about, 0, False
 
     def answer(self, timeout_s: float) -> Struct | None:
-        """The answer to what is under way; None: not in that time, ask again."""
+        """The answer to the request under way; None: not in that time, call it again."""
         deadline = time.monotonic() + timeout_s
         if not self._has_length:
             if not self._fill(self._head, deadline):

@@ -48,7 +48,7 @@ class Left(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The records of a record batch: those that a run can hold, and the others in order."""
+    """The records of a record batch: records that a run can hold, and the others in order."""
 
     run: Run
     left_out: list[Left]
@@ -100,7 +100,7 @@ def _marker(batch: memoryview) -> int:
 
 
 class Fetched:
-    """One answer for one partition: what was asked from ``token`` on, up to ``behind``.
+    """One answer for one partition: records from ``token`` on, up to ``behind``.
 
     ``end``: the offset that the next committed record gets, at the time of the answer. ``records``
     and ``bytes``: how many came, markers and aborted records included in the bytes alone.

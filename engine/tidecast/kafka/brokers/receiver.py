@@ -109,10 +109,10 @@ class KafkaReceiver:
         return found
 
     def _ask_ahead(self, link: Link, taken: Fetched) -> None:
-        """Ask for what follows an answer while its records are delivered.
+        """Ask for the records that follow an answer while its records are delivered.
 
-        What comes stays in the connection until a reader wants it. At the end of the partition the
-        reader asks by itself.
+        Their answer stays in the connection until a reader needs it. At the end of the partition
+        the reader asks by itself.
         """
         token = taken.behind
         known = token >= taken.end or any(one.covers(token) for one in self._kept)

@@ -1,7 +1,8 @@
 """Groups as operators see them: state, members, offsets, lag in records and in seconds.
 
-Rows are made outside of the loop's thread. What changes meanwhile is read as it is at some moment:
-a `Stored` is replaced, never changed, and the members of a group are copied in one step.
+Rows are made outside of the loop's thread. Groups that change meanwhile are read as they are at
+some moment: a `Stored` is replaced, never changed, and the members of a group are copied in one
+step.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Fields of requests and answers, by what the requests are about."""
+"""Fields of requests and answers, by subject."""

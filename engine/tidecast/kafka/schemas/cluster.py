@@ -1,4 +1,4 @@
-"""Schemas: what a client asks about the endpoint, and its login."""
+"""Schemas: requests about the endpoint itself, and the login."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The APIs that the endpoint serves, and what reads and writes their messages.
+"""The APIs that the endpoint serves, and the readers and writers of their messages.
 
 The fields of each are in `tidecast.kafka.schemas`. ``flexible`` is the first version with compact
 lengths and tagged fields: to serve newer versions is to raise ``last`` and to add the fields that
@@ -33,7 +33,7 @@ APIS: dict[int, Api] = {
 }
 """By key."""
 KNOWN: dict[int, Api] = APIS | {each.key: each for each in transactions.APIS}
-"""The same, and those that the endpoint does not serve: this client asks brokers for them."""
+"""The same, and APIs that the endpoint does not serve: this client asks brokers for them."""
 
 _HEADER = parse("""
     api_key: int16

@@ -1,4 +1,4 @@
-"""The epoch of a writer: a new one refuses what an older one sends, wherever that is under way.
+"""The epoch of a writer: brokers refuse batches of an older epoch, wherever they are.
 
 Raising the epoch of a transactional id is not enough: a partition learns of it with the first batch
 of the new epoch, and takes those of the old one until then. So a transaction without records is
@@ -158,7 +158,7 @@ def whole_batches(records: memoryview | None) -> list[tuple[BatchHead, memoryvie
 
 
 def fetch(cluster: Cluster, partition: int, offset: int) -> Struct:
-    """The answer about a partition: what there is from an offset on, some MiB at most."""
+    """The answer about a partition: records from an offset on, some MiB at most."""
     row = {
         "partition": partition,
         "fetch_offset": offset,

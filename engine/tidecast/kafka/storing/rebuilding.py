@@ -1,7 +1,7 @@
 """The log of a queue, made again from the batches that a partition has of it.
 
 Each batch notes the token of its first record, and all that the log knew of its records
-(`batch_kernels`). What has no such notes was written by another program, and is left out.
+(`batch_kernels`). A batch without notes was written by another program, and is left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The state of a topic beside its records, on the cluster: who writes it, and its small files.
+"""The state of a topic beside its records, on the cluster: its writer, and its small files.
 
 It lies in a compacted topic, ``TOPIC.tidecast``, of one partition, under the epoch of the writer.
 The files are those of the topic's directory that the next owner needs: positions of subscriptions,
-what is paused, epochs of producers, the map of queues. They are copied when they change.
+paused queues, epochs of producers, the map of queues. They are copied when they change.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class StateWriter(SmallFiles):
         self._pending: Run | None = None
 
     def write_head(self, head: Head) -> None:
-        """Say who writes from now on. Raises as `PartitionWriter.write`."""
+        """Name the writer from now on. Raises as `PartitionWriter.write`."""
         self._put(Record(msgspec.json.encode(head), HEAD_KEY))
 
     def _put_file(self, name: str, raw: bytes | None) -> None:

@@ -1,7 +1,7 @@
-"""Kafka as the storage of a durable topic: what its logs have synced is written to partitions.
+"""Kafka as the storage of a durable topic: synced records of its logs are written to partitions.
 
-Each queue has a partition. A run opens the cluster, fences the writer before, and counts what that
-one had stored. See docs/adr/0041, and `tidecast.node.storing.running`.
+Each queue has a partition. A run opens the cluster, fences the writer before, and counts the
+records of that writer. See docs/adr/0041, and `tidecast.node.storing.running`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class KafkaStorage(SpoolStorage):
             each.close()
 
     def _begin(self) -> _KafkaRun:
-        """Fence the writer before, count what it had stored, note where this one begins."""
+        """Fence the writer before, count its records, note where this writer begins."""
         spool = self._spool
         before = NOTES.load(spool.directory)
         self._check_notes(before)

@@ -51,7 +51,7 @@ class KafkaTakeover(TopicTakeover[Cluster]):
         before = NOTES.load(self._replacing.before)
         mine = None if before is None else (before.producer, before.epoch)
         if kept.head is None or kept.head.writer == mine:
-            return  # nobody has kept it since this engine
+            return  # no other engine has kept it since
         self._check_queues(kept.head.queues, "on the cluster")
         self._replacing.begin(work)
         marks = self._rebuild(data, work, kept.head.log)

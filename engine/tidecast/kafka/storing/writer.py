@@ -1,7 +1,8 @@
 """Writes one partition: in order, each record once, stored by all replicas that are in sync.
 
 One batch is under way at a time. Until it is answered it is sent again, byte by byte the same, over
-as many connections and leaders as it takes: the broker drops what it has already, by its sequence.
+as many connections and leaders as it takes: the broker drops batches that it has, by their
+sequences.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tidecast.kafka.wire import Struct
 from tidecast.queues.adapter import LeftOut, Run
 
 BATCH_BYTES = 900_000
-"""Below what brokers take by themselves (``message.max.bytes``: 1,048,588)."""
+"""Below the default limit of brokers (``message.max.bytes``: 1,048,588)."""
 TIMEOUT_MS, PATIENCE_S = 5_000, 10.0
 """How long a broker waits for its replicas; how long a batch is sent again before an error."""
 _SLACK_S = 5.0
@@ -42,7 +43,7 @@ _LOST = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID})
 def transactional_id(topic: str, owner: str, node: str) -> str:
     """The id under which a topic of the cluster is written.
 
-    Without an ``owner`` each node keeps what is published on it, under an id of its own.
+    Without an ``owner`` each node keeps the messages published on it, under an id of its own.
     """
     return f"tidecast/{topic}" if owner else f"tidecast/{topic}/{node}"
 
@@ -66,7 +67,7 @@ class _Unfit(Exception):
 class PartitionWriter:
     """See module. For one thread; `close` may come from another.
 
-    ``identity``: who writes, and the next sequence. ``behind``: see `write`. ``offset``: of the
+    ``identity``: the writer, and the next sequence. ``behind``: see `write`. ``offset``: of the
     first record of the newest batch, -1: not known. ``records``, ``bytes``, ``batches``: stored.
     ``mark``: the newest place in log and partition of which all before is stored.
     ``errors``: failures that were tried again. ``duplicates``: batches that the broker had already.
@@ -218,7 +219,7 @@ class PartitionWriter:
         self.batches += 1
 
     def _refuse(self, code: int) -> None:
-        """Raise what a code stands for that no retry cures."""
+        """Raise the error of a code that no retry cures."""
         if code in _UNFIT:
             raise _Unfit(Code(code))
         text = f"{self._where}: {code_name(code)}"
