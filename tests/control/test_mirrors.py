@@ -317,8 +317,15 @@ def test_a_mirror_from_jetstream_is_planned_made_and_its_secret_sealed(service: 
     plan = api.put("/api/v1/mirrors/s?dry_run=true", json={"spec": spec}).json()
     assert (plan["action"], plan["warnings"]) == (
         "create",
-        ["the secret crosses the network readable: use tls"],
+        [
+            "the secret crosses the network readable: use tls",
+            "no topic 'orders': the mirror copies nothing until it is created",
+        ],
     )
+    topic = {"spec": {"mode": "durable"}}
+    assert api.put("/api/v1/topics/orders", json=topic).status_code == 201
+    plan = api.put("/api/v1/mirrors/s?dry_run=true", json={"spec": spec}).json()
+    assert len(plan["warnings"]) == 1
     made = api.put("/api/v1/mirrors/s", json={"spec": spec})
     assert made.status_code == 201, made.text
     assert "hidden" not in made.text

@@ -274,6 +274,14 @@ def test_values_of_another_type_are_refused_in_every_way(api: TestClient) -> Non
     assert api.patch(path, json={"spec": {"receiver_timeout_s": 3}}).status_code == 200
 
 
+@pytest.mark.parametrize(("start", "field"), [("time", "time_ns"), ("token", "token")])
+def test_a_browse_from_a_place_names_the_place(api: TestClient, start: str, field: str) -> None:
+    assert api.put("/api/v1/topics/t", json={"spec": {"mode": "durable"}}).status_code == 201
+    refused = api.get(f"/api/v1/topics/t/messages?start={start}")
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == f"query/{field}"
+
+
 @pytest.mark.parametrize(
     ("path", "spec", "detail"),
     [

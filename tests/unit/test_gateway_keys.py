@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from click.testing import CliRunner
 from rich.console import Console
 from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, local, make_gateway, remote, until_event
@@ -32,7 +33,7 @@ from tidecast.access import (
     is_loopback,
     new_key,
 )
-from tidecast.cli import top
+from tidecast.cli import main, top
 from tidecast.client.remote import frames
 from tidecast.config.certificate import Certificate
 from tidecast.config.topology import dump_topology, matches, topology_from
@@ -600,5 +601,9 @@ def test_local_clients_show_keys_where_the_topology_says_so(short_dir: Path) -> 
             assert found["name"] == "seen", "lists show only what the key covers"
             with client.consumer("orders.us", "seen"):
                 pass  # it is there: joining takes the right to subscribe alone
+        command = ["sub", "secret", "--data-dir", str(short_dir), "--token", SECRET]
+        shown = CliRunner().invoke(main, command)
+        assert "lacks the right subscribe on secret" in shown.output + str(shown.exception)
+        assert "is new" not in shown.output
     finally:
         engine.stop()

@@ -23,6 +23,18 @@ def test_a_reason_is_named_once() -> None:
     assert text == "422: Not valid; query/level: 9: this service reads level 1"
 
 
+def test_allowed_values_are_named() -> None:
+    one = {"pointer": "/documents/0/kind", "detail": "'nosuch'", "allowed": "topic, transport"}
+    assert said(422, detail="1 problem(s)", errors=[one]) == (
+        "422: Not valid; 1 problem(s); /documents/0/kind: 'nosuch': allowed topic, transport"
+    )
+    one = {"pointer": "query/confirm", "detail": "type the name again", "allowed": "orders"}
+    text = said(422, detail=f"{one['pointer']}: {one['detail']}", errors=[one])
+    assert text == "422: Not valid; query/confirm: type the name again: allowed orders"
+    one = {"pointer": "/spec/rate", "detail": "-1: allowed >= 0", "allowed": ">= 0"}
+    assert said(422, errors=[one]) == "422: Not valid; /spec/rate: -1: allowed >= 0"
+
+
 def test_all_fields_that_are_wrong_are_named() -> None:
     fields = [{"pointer": f"/spec/{name}", "detail": "wrong"} for name in "ab"]
     assert said(422, detail="two fields", errors=fields) == (

@@ -51,7 +51,8 @@ CATALOGUE: dict[str, ProblemEntry] = {
         409, "Protected from deletion", "The resource has deletion_protection.",
         "PATCH metadata.deletion_protection to false first."),
     "in_use": ProblemEntry(
-        409, "In use", "Something else refers to it.", "Change or delete what `detail` names."),
+        409, "In use", "Something else refers to it.",
+        "Change or delete what `detail` names; `if_unused=false` deletes all the same."),
     "idempotency_mismatch": ProblemEntry(
         409, "The Idempotency-Key was used for another request",
         "The same key came with a different body or path.", "Use a new key."),

@@ -18,6 +18,7 @@ from tidecast_control.api.http import (
 from tidecast_control.api.idempotent import IdempotencyKey, once
 from tidecast_control.kit import rights
 from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.problems import invalid
 from tidecast_control.kit.queries import CURSOR
 from tidecast_control.kit.schemas import NAME_PATTERN
 from tidecast_control.messages import scheduled as listed
@@ -58,6 +59,9 @@ async def browse_messages(
 
     Payloads are withheld without the right. `missing`: queues and nodes not searched.
     """
+    for kind, field, value in (("token", "token", token), ("time", "time_ns", time_ns)):
+        if start == kind and value is None and cursor is None:
+            raise invalid(f"query/{field}", f"missing: start is {start}", "a whole number")
     wanted = service.Browse(name, start, queue, token, time_ns, limit, wait_ms, q, node, cursor)
     return await service.browse(ctx.db, ctx.hub, wanted, actor)
 

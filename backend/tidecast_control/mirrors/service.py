@@ -19,6 +19,7 @@ from tidecast_control.audit import service as audit
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
+from tidecast_control.kit.repository import find
 from tidecast_control.kit.schemas import MergePatch, ProblemItem, Status
 from tidecast_control.live.world import World
 from tidecast_control.mirrors import repository, secrets
@@ -123,13 +124,16 @@ def _check(
 
 
 def _warn(session: Session, name: str, spec: MirrorSpec, row: ResourceRow | None) -> list[str]:
-    del session, name, row
+    del name, row
+    found = []
     if spec.user and not spec.tls:
         if spec.direction == "from_jetstream":
-            return ["the secret crosses the network readable: use tls"]
-        if spec.mechanism == "PLAIN":
-            return ["the secret crosses the network readable: use tls, or SCRAM"]
-    return []
+            found.append("the secret crosses the network readable: use tls")
+        elif spec.mechanism == "PLAIN":
+            found.append("the secret crosses the network readable: use tls, or SCRAM")
+    if find(session, "topic", spec.topic) is None:
+        found.append(f"no topic {spec.topic!r}: the mirror copies nothing until it is created")
+    return found
 
 
 def _changed(session: Session, name: str, spec: Mapping[str, Any] | None) -> None:

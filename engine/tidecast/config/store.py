@@ -52,7 +52,7 @@ class TopologyStore:
             raise ConfigError(
                 f"{', '.join(fixed)} of topic {name} cannot change while it runs: allowed live are "
                 f"{', '.join(sorted(LIVE_TOPIC_FIELDS))}; to recreate the topic (its publications "
-                "and subscriptions end) use --recreate"
+                "and subscriptions end) use --recreate, in Python recreate=True"
             )
         return topic, bool(fixed)
 

@@ -109,14 +109,23 @@ def _word(value: Any) -> Any:
     return value
 
 
+def _problem_of(item: dict[str, Any]) -> str:
+    """A field of a problem document: its place, its value, and the allowed ones."""
+    text, allowed = f"{item['pointer']}: {item['detail']}", item.get("allowed")
+    return text if not allowed or "allowed" in text else f"{text}: allowed {allowed}"
+
+
 def _error_of(refused: urllib.error.HTTPError) -> TidecastError:
     """The error whose text is ``409: the title; why``, of a problem document, each reason once."""
     text = refused.read(ANSWER_BYTES_MAX).decode("utf-8", "replace")
     problems: list[str] = []
     try:
         document = json.loads(text)
-        problems = [f"{one['pointer']}: {one['detail']}" for one in document.get("errors") or ()]
-        said = [str(document["title"]), str(document.get("detail") or ""), *problems]
+        problems = [_problem_of(one) for one in document.get("errors") or ()]
+        detail = str(document.get("detail") or "")
+        if any(each.startswith(detail) for each in problems):
+            detail = ""
+        said = [str(document["title"]), detail, *problems]
         message = f"{refused.code}: " + "; ".join(dict.fromkeys(filter(None, said)))
     except (ValueError, KeyError, TypeError, AttributeError):
         message = f"{refused.code} {refused.reason}: {text[:_TEXT_SHOWN_MAX]}"

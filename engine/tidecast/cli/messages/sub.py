@@ -141,10 +141,11 @@ def sub(
         elif name is not None:
             flow = DurableFlow(client, _consumer(opened, client, topic, name, start), out, writer)
         else:
-            if not quiet and (new := new_topic(client, topic)):
-                warn(f"{new}: nothing is published on it yet")
+            new = "" if quiet else new_topic(client, topic)
             subscription = client.subscribe(topic, start=start or "latest", **live)
             flow = Flow(client, opened.enter_context(subscription), out, writer)
+            if new:  # a key without rights on a topic does not see that it exists
+                warn(f"{new}: nothing is published on it yet")
         of = "" if name is None else f", subscription {name}"
         said = "" if quiet else f"subscribed to {topic}{of}"
         _run(flow, count, timeout_s, until_ns, said, until_end=until_end)
