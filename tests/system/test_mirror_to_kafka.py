@@ -137,6 +137,50 @@ def test_it_follows_and_a_second_one_ends_the_first(engine: Engine, kafka: Broke
     assert values(on_kafka(kafka, "live", 1)) == engine.values("live")
 
 
+@pytest.mark.parametrize(
+    ("config", "refused", "reason"),
+    [
+        ({"max_message_bytes": "4000"}, (b"k", bytes(9000)), "more than the topic takes (4000)"),
+        ({"cleanup_policy": "compact"}, (None, b"no key"), "INVALID_RECORD (87)"),
+    ],
+    ids=["size", "key"],
+)
+def test_records_that_kafka_refuses_are_holes_that_are_reported(
+    engine: Engine, kafka: Brokers, config: dict[str, str], refused: Any, reason: str
+) -> None:
+    """The producer is idempotent: a refusal in the middle must not break its sequences."""
+    topic, n = "refused-" + next(iter(config)), 40
+    bad = {0, 7, 8, 39}
+    engine.create(topic, 1)
+    kafka.create(topic, 1, **config)
+    with (
+        tidecast.sync.connect(f"tidecast://{engine.directory}") as client,
+        client.publisher(topic) as publisher,
+    ):
+        for i in range(n):
+            key, value = refused if i in bad else (b"k%d" % i, b"%d" % i)
+            publisher.publish(value, key=key)
+        publisher.wait_durable(timeout=60.0)
+    process = mirror(engine, kafka, topic, "--on-gap", "stop", "--name", "strict")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "offset 0" in errors
+    assert reason.partition(" (")[0] in errors.replace("\n", " ")
+    process = mirror(engine, kafka, topic)
+    lines, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    rows = [json.loads(line) for line in lines.splitlines()]
+    found = [row for row in rows if row["event"] == "RecordsLeftOut"]
+    assert [row["first"] for row in found] == sorted(bad)
+    assert all(reason in row["reason"] for row in found)
+    wanted = [b"%d" % i for i in range(n) if i not in bad]
+    assert values(on_kafka(kafka, topic, 1))[0] == wanted
+    publish(engine, topic, n, 5)
+    process = mirror(engine, kafka, topic)
+    process.communicate(timeout=60)
+    assert values(on_kafka(kafka, topic, 1))[0] == [*wanted, *(b"%d" % i for i in range(n, n + 5))]
+
+
 def test_errors_name_the_remedy(engine: Engine, kafka: Brokers) -> None:
     engine.create("small", 3)
     kafka.create("small", 2)

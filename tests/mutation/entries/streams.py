@@ -6,6 +6,7 @@ from tests.mutation.entry import Mutation
 
 _STORING = "engine/tidecast/jetstream/storing/"
 _UNIT = "tests/unit/test_jetstream_storage.py::"
+_HEADERS = "tests/unit/test_jetstream_headers.py::"
 
 MUTATIONS = (
     Mutation(
@@ -45,19 +46,15 @@ MUTATIONS = (
         _STORING + "message_kernels.py",
         "HEADER_BYTES_MAX = 60 << 10",
         "HEADER_BYTES_MAX = 80 << 10",
-        (
-            "tests/unit/test_jetstream_headers.py::test_a_server_takes_all_forms_and_gives_them_back",
-        ),
+        (_HEADERS + "test_a_server_takes_all_forms_and_gives_them_back",),
         "NATS refuses a message whose headers exceed 64 KiB, and the queue waits for ever.",
     ),
     Mutation(
-        "stream-tail-longer-than-the-body",
-        "engine/tidecast/jetstream/frame_kernels.py",
-        "max(key_n, 0) + max(map_n, 0) > payload_n",
-        "max(key_n, map_n) > payload_n",
-        (
-            "tests/unit/test_jetstream_headers.py::test_a_tail_that_does_not_add_up_is_refused_or_left_out",
-        ),
-        "Lengths from a message decide which bytes a kernel reads.",
+        "stream-tail-without-its-headers",
+        _STORING + "message_kernels.py",
+        "if (key_n >= 0) != (g[15] & KEYED != 0) or (map_n >= 0) != (g[15] & HEADED != 0):",
+        "if (key_n >= 0) != (g[15] & KEYED != 0):",
+        (_HEADERS + "test_a_tail_that_does_not_add_up_is_refused_or_left_out",),
+        "A record comes back without its headers, and nothing reports it.",
     ),
 )
