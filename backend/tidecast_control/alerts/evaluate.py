@@ -1,4 +1,4 @@
-"""Alert rules against telemetry: what fires, what resolves, which webhooks are called for it.
+"""Alert rules against telemetry: alerts that fire or resolve, and the webhooks that they call.
 
 What is not measured changes nothing: while a node that a value came from is not heard, an alert
 keeps its state, and says so (`no_data`). All of it is in Postgres: a service that starts again

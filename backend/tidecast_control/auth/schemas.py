@@ -71,10 +71,10 @@ class User(View):
 
 
 class KeyInput(Model):
-    """An API key to make: it may do what its role allows, within its scopes.
+    """An API key to make: it has the rights of its role, within its scopes.
 
-    Of an admin no scopes are taken: such a key is not limited. Without scopes another key has no
-    right on any topic, and sees what its role sees.
+    A key with the role admin takes no scopes: it is not limited. Without scopes another key has no
+    right on any topic, and sees as much as its role.
     """
 
     name: Name

@@ -10,7 +10,7 @@ Probability = Field(0.0, ge=0.0, le=1.0)
 
 
 class FaultSpec(Model):
-    """Probabilities a packet, in what an engine receives from others."""
+    """Probabilities for each packet that an engine receives from others."""
 
     drop: float = Probability
     duplicate: float = Probability

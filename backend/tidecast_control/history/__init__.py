@@ -1,1 +1,1 @@
-"""History: what the telemetry's rollups say of topics, queues, subscriptions and nodes."""
+"""History: rollups of telemetry of topics, queues, subscriptions and nodes."""

@@ -1,4 +1,4 @@
-"""Many writes in one transaction: what they all read is read once.
+"""Many writes in one transaction: rows that all of them read are read once.
 
 While a batch is open, rows that were found (or found missing), lists of a kind, and the topology's
 version are remembered with the session; every write through `kit.resources` keeps them true. Its

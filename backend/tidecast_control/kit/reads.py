@@ -1,4 +1,4 @@
-"""Reading resources: one statement each. What statuses need besides is kept until it changes.
+"""Reading resources: one statement each. Other inputs of statuses are kept until they change.
 
 Every statement brings, with its rows, the topology's version and how far the engines are: while
 both are as they were, so is what a kind has learned (`Kind.learn`), and no notice is needed.

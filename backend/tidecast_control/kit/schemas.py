@@ -64,7 +64,7 @@ class Model(BaseModel):
 
 
 class View(BaseModel):
-    """Base of what is only sent."""
+    """Base of shapes that are only sent."""
 
     model_config = ConfigDict(ser_json_inf_nan="null", from_attributes=True)
 
@@ -124,7 +124,7 @@ StatusT = TypeVar("StatusT", bound=Status)
 
 
 class Resource(View, Generic[SpecT, StatusT]):
-    """A resource: what it is, what is wanted, what is."""
+    """A resource: its metadata, its desired state, its actual state."""
 
     kind: str
     metadata: Metadata
@@ -133,7 +133,7 @@ class Resource(View, Generic[SpecT, StatusT]):
 
 
 class ResourceInput(Model, Generic[SpecT]):
-    """The body of PUT: all that is wanted. What is left out has its default."""
+    """The body of PUT: the whole desired state. An omitted field has its default."""
 
     kind: str | None = None
     metadata: MetadataInput = MetadataInput()
@@ -177,7 +177,7 @@ class Change(View):
 
 
 class Plan(View):
-    """The changes of a write. ``dry_run`` true: those that it would make; nothing was done."""
+    """The changes of a write. ``dry_run`` true: it would make them; nothing was done."""
 
     dry_run: bool
     kind: str

@@ -1,1 +1,1 @@
-"""Leases of queues: who may append to which, with owner epochs, in Postgres."""
+"""Leases of queues: which node may append to which queue, with owner epochs, in Postgres."""

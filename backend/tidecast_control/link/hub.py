@@ -1,4 +1,4 @@
-"""The engines that are connected: what each has applied, its telemetry, commands to it.
+"""The engines that are connected: their applied state, their telemetry, commands to them.
 
 Runs in the service's event loop; what touches Postgres runs in threads.
 """

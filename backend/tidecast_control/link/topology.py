@@ -1,4 +1,4 @@
-"""The topology that an engine receives: all of the topology, or what changed since a version."""
+"""The topology that an engine receives: all of the topology, or the changes since a version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The websocket of the live feed: what one viewer watches, and what it is sent."""
+"""The websocket of the live feed: the channels of one viewer, and the frames that it gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identities of engines: who is let in under which name, and until when.
+"""Identities of engines: the credentials that let an engine in, their names, and their ends.
 
 An engine registers once with an enrolment token and gets a credential of its own. It loses it when
 its node is deleted or quarantined, when the credential is revoked, and when it is rotated: then its

@@ -111,7 +111,7 @@ async def get_drain(
 
 @router.get("/cluster", tags=["nodes"], responses=problem_responses())
 def get_cluster(session: Db, actor: Annotated[Actor, needs("nodes:read")]) -> Cluster:
-    """The level that engines write, the levels that each reads, and what holds the next back."""
+    """The level that engines write, the levels that each reads, and the obstacles to the next."""
     del actor
     return levels.status(session)
 

@@ -130,8 +130,8 @@ async def cancel_scheduled(
 ) -> Operation:
     """Cancel messages before their delivery time: no consumer gets them.
 
-    For each subscription the answer has the number of messages that are `cancelled`, and of
-    those that are `too_late`: their time has come. Repeat the request while `next` is not null.
+    For each subscription the answer has the numbers of messages that are `cancelled`, and that
+    are `too_late`: their time has come. Repeat the request while `next` is not null.
     """
     request = body.model_dump(mode="json", exclude_none=True)
     wanted = service.Wanted("cancel_scheduled", "topic", name, request, dry_run)

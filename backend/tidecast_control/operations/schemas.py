@@ -1,4 +1,4 @@
-"""Operations: what was asked of engines, and what came of it."""
+"""Operations: requests to engines, and their outcomes."""
 
 from __future__ import annotations
 

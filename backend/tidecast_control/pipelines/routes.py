@@ -1,4 +1,4 @@
-"""Routes of pipelines: start, stop, runs, logs; and what the capacity report recommends."""
+"""Routes of pipelines: start, stop, runs, logs; and recommendations of the capacity report."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class PipelineInput(ResourceInput[PipelineSpec]):
 
 
 class PipelineLog(View):
-    """The end of what a run wrote to standard error."""
+    """The end of the standard error of a run."""
 
     run: str
     text: str

@@ -1,4 +1,4 @@
-"""Pipelines: rules, status, runs, and what the capacity report recommends."""
+"""Pipelines: rules, status, runs, and recommendations of the capacity report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues: read-only views of durable topics' partitions, and what can be done with them."""
+"""Queues: read-only views of durable topics' partitions, and the operations on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries on what rate limits concern."""
+"""Queries on the topics of rate limits."""
 
 from __future__ import annotations
 

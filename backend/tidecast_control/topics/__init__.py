@@ -1,1 +1,1 @@
-"""Topics: what is wanted of each, and what the engines made of it."""
+"""Topics: their desired state, and their state at the engines."""

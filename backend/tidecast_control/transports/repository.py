@@ -1,4 +1,4 @@
-"""Queries on what uses transports."""
+"""Queries on users of transports."""
 
 from __future__ import annotations
 

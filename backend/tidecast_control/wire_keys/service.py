@@ -1,4 +1,4 @@
-"""Epochs of sealed transports: state, rotation, and what engines get.
+"""Epochs of sealed transports: state, rotation, and the secrets that engines get.
 
 A new epoch is sent to all engines before it is used, and the one before it is taken for a while
 longer: no message is lost. When a node is removed each transport gets an epoch that the node never
