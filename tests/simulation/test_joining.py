@@ -84,6 +84,31 @@ def test_a_conductor_that_is_held_up_makes_no_publication_younger(
         assert not late.gaps
 
 
+def test_the_age_of_a_subscription_is_that_when_the_setup_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It began behind the publication and before its SETUP, which waits for the conductor."""
+    with Network(seed=3, delay_us=20) as net:
+        a, b = network_of(net, "ab")
+        net.partition(a, b)
+        stream = Stream(a, count=100)
+        stream.push()
+        net.run(500_000)
+        late = Reader(b, start=Latest())
+        jobs: list[Callable[[], None]] = []
+        with monkeypatch.context() as held:
+            held.setattr(b.engine, "post", jobs.append)
+            net.heal()
+            assert net.run(5_000_000, until=lambda: jobs)
+            net.run(5_000_000)
+        for job in jobs:
+            job()
+        stream.count = 200
+        assert transfer(net, [stream], [late], until=lambda: len(late.found) == 100)
+        assert settle_and_read(net, late) == stream.messages[100:]
+        assert not late.gaps
+
+
 def test_a_conductor_that_is_held_up_takes_nothing_from_an_earlier_subscription(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -34,6 +34,22 @@ _CLIENT_BATCHES = "tests/property/test_client_batches.py::"
 
 MUTATIONS = (
     Mutation(
+        "join-by-age-when-handled",
+        "engine/tidecast/node/live/sessions.py",
+        "        if setup.age_ns < setup.received_ns - subscription.created_ns:",
+        "        if setup.age_ns < self._ctx.clock_ns() - subscription.created_ns:",
+        (_JOINING + "test_the_age_of_a_subscription_is_that_when_the_setup_came",),
+        "A conductor that is held up gives a late subscription all of a publication.",
+    ),
+    Mutation(
+        "join-by-earlier-setup",
+        "engine/tidecast/node/live/sessions.py",
+        'if mode == "latest" and s.created_ns > setup.received_ns]',
+        'if mode == "latest" and s.created_ns < 0]',
+        (_JOINING + "test_a_conductor_that_is_held_up_makes_no_publication_younger",),
+        "A subscription starts at the live edge of a SETUP that came before it.",
+    ),
+    Mutation(
         "acks-of-the-next-owner-wait",
         "engine/tidecast/agents/live/sender.py",
         "    if moved and heard and not follows:",
