@@ -292,6 +292,8 @@ def test_a_browse_from_a_place_names_the_place(api: TestClient, start: str, fiel
         ("topics/t", {"lingers": 1}, "unknown: there is no such setting"),
         ("topics/t", {"owner": "no such"}, "'no such': allowed the name of a node, or *"),
         ("alert-rules/a", {}, "missing"),
+        ("rate-limits/r", {"pattern": ""}, "allowed at least 1 characters"),
+        ("topics/t", {"owner": "x" * 65}, "allowed at most 64 characters"),
     ],
 )
 def test_errors_name_the_value_and_the_allowed_ones(

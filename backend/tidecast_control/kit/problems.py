@@ -170,6 +170,9 @@ def wrong(error: Mapping[str, Any]) -> str:
     if kind in _BOUNDS:
         bound, sign = _BOUNDS[kind]
         return f"{value}: allowed {sign} {facts[bound]}"
+    if kind in ("string_too_short", "string_too_long"):  # a password may be the value
+        least, most = facts.get("min_length"), facts.get("max_length")
+        return f"allowed {f'at least {least}' if least else f'at most {most}'} characters"
     if kind == "literal_error":
         return f"{value}: allowed {facts['expected']}"
     if kind == "string_pattern_mismatch":

@@ -169,7 +169,8 @@ def create(
         **_start(start, "--start"),
     }
     made = ask(data_dir, token, "create", pattern=topic, name=name, **chosen)
-    _done(as_json, made, f"subscription {name} of {topic}: {made['queues']} queues")
+    queues = "1 queue" if made["queues"] == 1 else f"{made['queues']} queues"
+    _done(as_json, made, f"subscription {name} of {topic}: {queues}")
 
 
 @subscription.command()
