@@ -319,7 +319,7 @@ def test_a_mirror_from_jetstream_is_planned_made_and_its_secret_sealed(service: 
         "create",
         [
             "the secret crosses the network readable: use tls",
-            "no topic 'orders': the mirror copies nothing until it is created",
+            "the service has no topic 'orders': the mirror waits, unless its engine has one",
         ],
     )
     topic = {"spec": {"mode": "durable"}}

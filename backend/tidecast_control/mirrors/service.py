@@ -132,7 +132,9 @@ def _warn(session: Session, name: str, spec: MirrorSpec, row: ResourceRow | None
         elif spec.mechanism == "PLAIN":
             found.append("the secret crosses the network readable: use tls, or SCRAM")
     if find(session, "topic", spec.topic) is None:
-        found.append(f"no topic {spec.topic!r}: the mirror copies nothing until it is created")
+        found.append(
+            f"the service has no topic {spec.topic!r}: the mirror waits, unless its engine has one"
+        )
     return found
 
 
