@@ -248,6 +248,25 @@ def test_a_peer_that_moves_is_followed_and_its_old_receiver_is_dropped(hosts: Ho
     hosts.run(lambda: taken(reader) == [b"found"])
 
 
+def test_a_status_that_was_on_its_way_when_its_peer_moved_joins_nobody(hosts: Hosts) -> None:
+    nodes = [hosts.add(n) for n in (1, 2)]
+    source, reader = hosts.client(nodes[0]), hosts.client(nodes[1]).subscribe("t")
+    know(nodes)
+    publisher = source.publisher("t")
+    hosts.run(lambda: len(nodes[0].receivers()) == 1)
+    at = address(nodes[1])
+    elsewhere = PeerAddress(node=at.node, node_id=at.node_id, host=at.host, port=free_port())
+    nodes[0].set_peers({"lan": [address(nodes[0]), elsewhere]})
+    refused = counter(nodes[0], "publication", "quarantined")
+    hosts.run(lambda: nodes[0].receivers() == [], most_s=0.5)
+    hosts.run(lambda: counter(nodes[0], "publication", "quarantined") > refused + 3)
+    assert nodes[0].receivers() == [], "it goes on to send STATUS from where it was"
+    nodes[0].set_peers({"lan": [address(nodes[0]), at]})
+    hosts.run(lambda: len(nodes[0].receivers()) == 1)
+    publisher.publish(b"back")
+    hosts.run(lambda: taken(reader) == [b"back"])
+
+
 def test_a_silent_peer_is_reported_and_an_idle_one_is_not(hosts: Hosts) -> None:
     nodes = [hosts.add(n) for n in (1, 2)]
     client = hosts.client(nodes[0])

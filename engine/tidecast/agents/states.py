@@ -58,6 +58,7 @@ def sender_state(
         bucket=np.zeros(4, dtype=np.float64),
         at_work=lanes_at_work() if at_work is None else at_work,
         refused=np.zeros(1024, dtype=np.int64),
+        former=np.zeros(publication_table.FORMER_MAX, dtype=np.int64),
         names=np.zeros((publication_table.NAMES_KEPT_MAX, NAME_BYTES_MAX), dtype=np.uint8),
     )
 

@@ -120,6 +120,7 @@ SENDER = Kind(
         ("bucket", np.float64, ()),  # of the lane: packets, bytes, refilled_ns
         ("at_work", np.int64, (8,)),  # when each lane wanted to send at a limit; a line a lane
         ("refused", np.int64, ()),  # a bit a node that is quarantined or cut off
+        ("former", np.int64, ()),  # addresses that peers had before they moved, their first 8 bytes
         ("names", np.uint8, (NAME_BYTES_MAX,)),  # of receivers' nodes, for the conductor
     ],
 )
@@ -127,6 +128,8 @@ SENDER = Kind(
 
 HEARD_NEVER_NS = -(1 << 62)
 """``heard_ns`` of a receiver that is to be dropped: its node is no peer any more, or has moved."""
+FORMER_MAX = 192
+"""Addresses of peers that moved, three each: a STATUS from there was still on its way."""
 REMOVED = 2
 """Why a receiver was dropped: 0 silent, 1 stuck."""
 

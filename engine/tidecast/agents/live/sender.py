@@ -313,6 +313,18 @@ def _is_at(r, name):
 
 
 @inlined
+def _is_former(S, name):
+    """Does a packet come from where a peer was before it moved? It was sent before, or late."""
+    address = load_i64(name, 0)
+    for i in range(S.former.size):
+        if S.former[i] == 0:
+            return False
+        if S.former[i] == address:
+            return True
+    return False
+
+
+@inlined
 def _join(S, p, pub, i, identity, node, name, now_ns):
     """A receiver that is not in the table wants to be. False: refused."""
     joins, pub.joins, pub.joins_ns = may_join(
@@ -403,6 +415,9 @@ def _on_status(S, p, pub, now_ns, buffer, at, name):
         counted(S, pub, C.INVALID_FIELD, 1)
         return
     joins = r.id == 0
+    if joins and _is_former(S, name):
+        counted(S, pub, C.QUARANTINED, 1)
+        return
     if joins and not _join(S, p, pub, i, identity, node, name, now_ns):
         counted(S, pub, C.RECEIVERS_REFUSED, 1)
         return

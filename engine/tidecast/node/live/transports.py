@@ -141,6 +141,12 @@ def node_bits(node_ids: Iterable[int]) -> np.ndarray:
     return bits.view(np.int64)
 
 
+def _first_word(address: bytes) -> int:
+    """Family, port and host of a ``sockaddr_in``, as agents compare it."""
+    (word,) = struct.unpack_from("<q", address)
+    return int(word)
+
+
 def host_of(runtime: TransportRuntime, words: tuple[int, int]) -> int:
     """The host part of an address that a packet came from: IPv4, or a simulated host's number."""
     if runtime.config.kind == "memory":
@@ -189,6 +195,8 @@ class TransportRuntime:
         """It has a state of its sender: a network in memory names targets before."""
         self._refused: frozenset[int] = frozenset()
         self._departed: frozenset[int] = frozenset()
+        self._former: list[int] = []
+        """Addresses that peers had before they moved, the latest first."""
         """Nodes that were peers: we send them nothing, so they hold nothing back."""
         self._scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
         self._rx_scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
@@ -390,14 +398,20 @@ class TransportRuntime:
 
         ``left``: nodes that were peers. Their NAK, STATUS and ACK are refused until they are peers
         again, and their receivers hold no publication back any more; nor do those of ``moved``
-        nodes at the address of before.
+        nodes at the address of before, from which none joins until a peer is there again.
         """
         targets = [target_at(each.host, each.port) for each in peers]
+        here = {_first_word(each) for target in targets for each in target}
+        old = [_first_word(each) for node in moved for each in target_at(*moved[node])]
+        former = dict.fromkeys([*old, *self._former])
+        self._former = [each for each in former if each not in here][: publication_table.FORMER_MAX]
         self._departed = (self._departed | left) - {each.node_id for each in peers}
 
         def put() -> None:
             self.set_targets(targets)
             self._put_refused()
+            self.tx_state.former[:] = 0
+            self.tx_state.former[: len(self._former)] = self._former
             self._drop_receivers(left, moved)
             beacons = bool(targets) and self.lane.number == 0  # one lane speaks for the node
             self.tx_state.misc[publication_table.M_BEACON_NS] = int(beacons)
@@ -425,7 +439,7 @@ class TransportRuntime:
             rows = state.receivers[p]
             gone = (rows["id"] != 0) & np.isin(rows["node"], list(left))
             for node, addresses in at.items():
-                old = np.isin(rows["address_a"], [struct.unpack("<q", a[:8])[0] for a in addresses])
+                old = np.isin(rows["address_a"], [_first_word(a) for a in addresses])
                 gone |= (rows["id"] != 0) & (rows["node"] == node) & old
             if gone.any():
                 rows["heard_ns"][gone] = publication_table.HEARD_NEVER_NS
