@@ -19,6 +19,7 @@ from playwright.sync_api import Page, expect
 from tests.e2e.conftest import Api, LiveFrames, Platform
 from tests.e2e.traffic import Worker, consuming, publishing, reading, refusing
 from tests.project import ROOT
+from tests.support import nats_server
 from tidecast_control.postgres import EmbeddedPostgres
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -31,9 +32,11 @@ GATHERED_FRAMES = {
     "reliability": 60,
     "subscriptions": 40,
     "subscription": 80,
+    "mirrors": 60,
 }
 """On pages with charts of their own."""
 LABELS = {"team": "shop"}
+MIRRORED, MIRRORED_PER_S = 200_000, 1_500
 PAST = """insert into rollup_minute (at, node, topic, queue, subscription, in_per_s, out_per_s,
     messages_in, messages_out, bytes_in, bytes_out)
 select date_trunc('minute', now()) - n * interval '1 minute', 'past', 'md.eu', -1, '',
@@ -54,6 +57,8 @@ PAGES: dict[str, tuple[str, str, int]] = {
     "messages": ("/messages?topic=md.eu&view=tail", "Messages", 760),
     "limits": ("/limits?topic=md.us", "Rate limits", 480),
     "nodes": ("/nodes", "Nodes", 700),
+    "cluster": ("/cluster", "Cluster", 560),
+    "mirrors": ("/mirrors?name=shop", "Mirrors", 900),
     "pipelines": ("/pipelines", "Pipelines", 560),
     "access": ("/access", "Keys & users", 560),
     "audit": ("/audit", "Audit", 800),
@@ -127,9 +132,32 @@ def traffic(platform: Platform, second: Path, api: Api) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for worker in workers:
             stack.enter_context(worker)
+        stack.enter_context(_mirror(api))
         yield
 
 
+@contextlib.contextmanager
+def _mirror(api: Api) -> Iterator[None]:
+    """A mirror of a stream of NATS, that has a while to go."""
+    with nats_server.nats_server() as nats:
+        nats.create("SHOP", ["shop.>"])
+        nats.fill("shop.orders", [b"%d" % i for i in range(MIRRORED)])
+        _put(api, "topics", "shop", {"mode": "durable", "queues": 1}, LABELS)
+        spec = {
+            "direction": "from_jetstream",
+            "topic": "shop",
+            "servers": nats.address,
+            "streams": "SHOP",
+            "rate": MIRRORED_PER_S,
+        }
+        _put(api, "mirrors", "shop", spec)
+        try:
+            yield
+        finally:
+            api.ask("DELETE", "/mirrors/shop")
+
+
+@pytest.mark.skipif(bool(nats_server.missing()), reason=nats_server.missing() or "a server")
 @pytest.mark.usefixtures("home")
 def test_pictures(page: Page, platform: Platform, traffic: None, tmp_path: Path) -> None:
     kept = os.environ.get("TIDECAST_PICTURES")
@@ -148,6 +176,8 @@ def test_pictures(page: Page, platform: Platform, traffic: None, tmp_path: Path)
         page.wait_for_load_state("networkidle")
         expect(page.get_by_role("status", name="Loading")).to_have_count(0)
         expect(page.get_by_role("alert")).to_have_count(0)
+        if name == "mirrors":
+            expect(page.get_by_test_id("mirror-records")).to_contain_text("copied", timeout=240_000)
         frames.wait(GATHERED_FRAMES.get(name, PAGE_FRAMES))
         page.screenshot(path=directory / f"{name}.png", timeout=60_000)
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
