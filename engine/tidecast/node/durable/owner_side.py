@@ -25,6 +25,7 @@ from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.layout.packet import CHANNEL_LARGE
 from tidecast.native.mapped import MappedFile
+from tidecast.node.context import NodeContext
 from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.session_order import (
     ASKED_S,
@@ -51,6 +52,10 @@ SILENT_S = 1.0
 GONE_S = 2.0
 OPENED_S, OPENED_MAX = 60.0, 4096
 """A session that was opened and is not begun is forgotten after this long."""
+
+
+def _claim(ctx: NodeContext, setup: Setup, block: ProducerBlock, topic: str) -> Claim:
+    return claim_of_setup(setup, block, topic, stamp_ns=ctx.stamp_ns(), clock_ns=ctx.clock_ns())
 
 
 class SessionState(Enum):
@@ -130,7 +135,7 @@ class Openings:
         now_s = self._ctx.now_s()
         asked = self.asked.get(setup.session)
         if asked is None:
-            claim = claim_of_setup(setup, block, topic, self._ctx.stamp_ns())
+            claim = _claim(self._ctx, setup, block, topic)
             asked = self.asked[setup.session] = Asked(runtime, setup, block, claim, now_s, now_s)
         if setup.left and not asked.claim.left:
             asked.claim = replace(asked.claim, left=True)  # since
@@ -221,7 +226,7 @@ class Openings:
         if opened is not None and opened.session.epoch == block.epoch:
             return replace(opened.session, first_seq=block.first_seq)
         now_ns = self._ctx.wall_ns()
-        claim = claim_of_setup(setup, block, topic.config.name, self._ctx.stamp_ns())
+        claim = _claim(self._ctx, setup, block, topic.config.name)
         return topic.producers.resume(
             block.id, block.epoch, block.first_seq, now_ns, claim.of_line, claim.born_ns
         )

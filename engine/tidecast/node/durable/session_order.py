@@ -104,9 +104,15 @@ def claim_of_ring(ring: Bytes, *, left: bool) -> Claim:
     return Claim(about.topic_name, producer, about.session, first_seq, line, after, left, born_ns)
 
 
-def claim_of_setup(setup: Setup, block: ProducerBlock, topic: str, stamp_ns: int) -> Claim:
-    """The claim of a SETUP with epoch 0, which came at ``stamp_ns``."""
-    born_ns = stamp_ns - max(setup.age_ns, 0) - max(block.older_ns, 0)
+def claim_of_setup(
+    setup: Setup, block: ProducerBlock, topic: str, *, stamp_ns: int, clock_ns: int
+) -> Claim:
+    """The claim of a SETUP with epoch 0. ``stamp_ns``, ``clock_ns``: of now.
+
+    Its ages are those of the time when it came, which may be long ago.
+    """
+    waited_ns = max(clock_ns - setup.received_ns, 0)
+    born_ns = stamp_ns - waited_ns - max(setup.age_ns, 0) - max(block.older_ns, 0)
     return Claim(
         topic,
         block.id,
