@@ -147,7 +147,7 @@ def test_a_service_of_before_gets_no_reason() -> None:
     [
         ({}, "'moves' is missing"),
         ({"moves": [{}], "stays": []}, "'at_ns' is missing"),
-        ({"moves": [], "stays": [{"kind": "topic"}]}, "name: missing"),
+        ({"moves": [], "stays": [{"kind": "topic"}]}, "name: Field required"),
         ({"moves": 7, "stays": []}, "not iterable"),
         ([], "list indices"),
     ],

@@ -163,12 +163,21 @@ def _statuses(control: Running) -> None:
 
 def _redriving(control: Running) -> None:
     """Which dead letters, by a filter; what is wrong in it is said."""
-    at, where = "/subscriptions/billing/redrive?dry_run=true", 'headers["dead-attempts"] > 1'
+    where = 'headers["dead-attempts"] > 1'
+    without = control.api.post("/subscriptions/billing/redrive?dry_run=true", json={"where": where})
+    assert without.status_code == 422
+    assert "billing of orders has no dead-letter topic" in without.text
+    put = control.api.put("/topics/letters", json={"spec": {"mode": "durable", "queues": 1}})
+    assert put.status_code == 201
+    spec = {"topic": "orders", "dead_letter": "letters"}
+    assert control.api.put("/subscriptions/kept", json={"spec": spec}).status_code == 201
+    at = "/subscriptions/kept/redrive?dry_run=true"
     told = control.api.post(at, json={"where": where}).json()
     assert told["results"][0]["value"]["records"] == "0"
     assert told["cli"].endswith(f"--where '{where}' --dry-run")
     wrong = control.api.post(at, json={"where": "price > 3"})
     assert "'price' at character 1" in wrong.text
+    assert control.api.delete("/subscriptions/kept").status_code in (200, 204)
 
 
 def _browsing(control: Running) -> None:
@@ -260,7 +269,7 @@ def test_a_message_is_published_with_a_delivery_time(control: Running, engine: E
     far = datetime.now(UTC) + timedelta(days=400)
     for topic, field, value, detail in (
         ("live", "deliver_in_s", 1.0, "topic live is live"),
-        ("later", "deliver_in_s", -1.0, "greater than or equal to 0"),
+        ("later", "deliver_in_s", -1.0, "-1.0: allowed >= 0.0"),
         ("later", "deliver_at", far.isoformat(), "400 days ahead: at most 365"),
         ("later", "deliver_at", "2030-01-01T00:00:00", "ISO 8601 with a time zone"),
     ):

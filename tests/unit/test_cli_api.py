@@ -86,7 +86,7 @@ def test_it_says_what_is_wrong(url: str) -> None:
     refused = _api("PUT", "/wrong", "--control", url, "--data", "{}")
     assert refused.exit_code == 1
     assert refused.output == (
-        "error: 422: The request is not valid; one field; /spec/queues: is 0\n"
+        "error: 422: The request is not valid; one field; /spec/queues: is 0: allowed 1 to 1024\n"
     )
     assert "no key: set TIDECAST_KEY" in _api("GET", "/topics", "--control", url, key=None).output
     assert "http://" in _api("GET", "/topics", "--control", "localhost:7480").output
