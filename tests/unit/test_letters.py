@@ -182,6 +182,7 @@ def test_letters_of_subscriptions_that_share_a_topic_are_counted_after_retention
             assert one.redrive(limit=3)["records"] == 3
             for _ in range(3):
                 one.next(5.0).ack()
+        wait_until(lambda: sum(e.bytes for e in log.segments) <= 128 * KIB, 10.0, "nothing is due")
         wait_until(lambda: is_exact("billing"), 10.0, "letters are counted")
         again = billing.info()["dead_open"]
         assert billing.redrive()["records"] == again
