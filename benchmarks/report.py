@@ -46,6 +46,7 @@ BROKER = tuple(
 RUNS: dict[str, tuple[str, ...]] = {
     "throughput": ("tidecast", "bench", "throughput", "--peers", "--json"),
     "throughput-engine": ("tidecast", "bench", "throughput", "--shape", "engine", "--json"),
+    "seal": ("tidecast", "bench", "seal", "--json"),
     "throughput-secure": ("tidecast", "bench", "throughput", "--secure", "--json"),
     "ipc": ("tidecast", "bench", "ipc", "--peers", "--json"),
     "latency": ("tidecast", "bench", "latency", "--peers", "--json"),
@@ -257,7 +258,7 @@ def write() -> None:
     )
     lines = ["# Results", "", about, ""]
     older = _older_sections()
-    for name in [n for n in {**RUNS, "kafka-storage": ()} if n in kept or n in older]:
+    for name in [n for n in {**RUNS, **older} if n in kept or n in older]:
         section = _section(name, kept[name]) if name in kept else older[name]
         lines += [*section, ""] if section[-1] else section
     (HERE / "RESULTS.md").write_text("\n".join(lines))

@@ -27,7 +27,7 @@ def test_a_bench_that_was_not_run_keeps_its_figures(
 ) -> None:
     results, readme, out = tmp_path / "RESULTS.md", tmp_path / "README.md", tmp_path / "out"
     out.mkdir()
-    results.write_text("# Results\n")
+    results.write_text("# Results\n\n## by-hand\n\nno run writes this\n\n")
     readme.write_text(f"before\n{report.TABLE_BEGIN}\n{report.TABLE_END}\nafter\n")
     for name, value in (("HERE", tmp_path), ("README", readme), ("OUT", out)):
         monkeypatch.setattr(report, name, value)
@@ -47,3 +47,4 @@ def test_a_bench_that_was_not_run_keeps_its_figures(
     rows = [row.split(" | ") for row in readme.read_text().splitlines() if "messages/s" in row]
     assert [row[2] for row in rows] == ["1,000", "2,000"]
     assert readme.read_text().endswith("after\n")
+    assert results.read_text().count("## by-hand\n\nno run writes this\n") == 1
