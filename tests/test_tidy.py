@@ -160,6 +160,15 @@ def no_hidden_sleep(path: str, text: str) -> list[str]:
     ]
 
 
+def cancels_reach_waits(path: str, text: str) -> list[str]:
+    """`asyncio.wait_for` of Python 3.11 loses a cancel that comes as its wait ends."""
+    return [
+        f"{line}: {name}; wait within `async with asyncio.timeout(...)`"
+        for name, line in _uses(_tree(text, "wait_for"))
+        if name == "asyncio.wait_for"
+    ]
+
+
 def _waits_in_vain(call: ast.Call) -> bool:
     """`Event().wait(1.0)`."""
     name, _, method = ast.unparse(call.func).rpartition(".")
@@ -400,6 +409,10 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "no print": (no_print, [each for each in select(".py") if not each[0].startswith("examples/")]),
     "no sleep": (no_sleep, list(select(".py", under=("tests/",)))),
     "no hidden sleep": (no_hidden_sleep, list(select(".py", under=("tests/",)))),
+    "cancels reach waits": (
+        cancels_reach_waits,
+        list(select(".py", under=("engine/", "backend/"))),
+    ),
     "request timeout": (requests_name_their_timeout, list(select(".py", under=("tests/",)))),
     "kernel decorator": (kernels_use_our_decorator, NOT_NATIVE),
     "kernel arguments": (kernels_take_few_arguments, list(select(".py"))),
@@ -451,6 +464,8 @@ PLANTED: list[tuple[str, str]] = [
     ("no hidden sleep", "import threading\nwhile not threading.Event().wait(0.3): ...\n"),
     ("no hidden sleep", "from threading import Event\nEvent().wait(timeout=1)\n"),
     ("no hidden sleep", "def f(page):\n    page.wait_for_timeout(700)\n"),
+    ("cancels reach waits", "import asyncio\nasyncio.wait_for(e, 1)\n"),
+    ("cancels reach waits", "from asyncio import wait_for\n"),
     ("request timeout", "import httpx2 as httpx\nhttpx.get('http://127.0.0.1/')\n"),
     ("kernel decorator", "import numba\n@numba.njit(cache=True)\ndef f(): ...\n"),
     ("kernel decorator", "from numba import njit as fast\n"),
@@ -489,6 +504,7 @@ HARMLESS: list[tuple[str, str]] = [
     ("function length", 'def f():\n "' + '""' + "doc\n" * 90 + '""' + '"\n return 1\n'),
     ("no sleep", "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n"),
     ("no hidden sleep", "async def f(e):\n    e.wait(1.0)\n    await asyncio.Event().wait()\n"),
+    ("cancels reach waits", "def f(condition):\n    condition.wait_for(len, 1)\n"),
     ("kernel decorator", "import numba\nnumba.int64\n"),
     ("kernel arguments", f"@kernel\ndef f({', '.join('abcdefghij')}): ...\n"),
     ("kernel arguments", f"def f({', '.join('abcdefghijk')}): ...\n"),

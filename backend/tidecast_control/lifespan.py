@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from operator import itemgetter
 
 import psycopg
 from fastapi import FastAPI
@@ -153,32 +154,37 @@ async def _keep_up(db: Database, postgres: EmbeddedPostgres, turn: Turn) -> None
         await run_in_threadpool(postgres.start)
 
 
+Connection = tuple[str, datetime | None]
+"""A connection of an engine: the node's name, and when it began."""
+
+
 class NodesCheck:
-    """Nodes that Postgres has as connected and that are not: noted while Postgres was away."""
+    """Connections of nodes that Postgres has and that are over: they ended while it was away."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._missing: set[str] = set()
+        self._missing: set[Connection] = set()
 
     async def step(self, turn: Turn) -> None:
-        """A node that is missing twice in a row is gone: one that connects now is not."""
+        """A connection that is missing twice in a row is over: one that begins now is not."""
         del turn
         hub = self._ctx.hub
-        found = await run_in_threadpool(self._connected) - set(hub.connected())
+        stored, here = await run_in_threadpool(self._connected), set(hub.connected())
+        found = {each for each in stored if each[0] not in here}
         gone = found & self._missing
         self._missing = found - gone
         if gone:
             await run_in_threadpool(self._note, gone)
             hub.on_change()
 
-    def _connected(self) -> set[str]:
+    def _connected(self) -> set[Connection]:
         with self._ctx.db.begin() as session:
-            return {state.name for state in nodes.connected(session)}
+            return {(state.name, state.connected_at) for state in nodes.connected(session)}
 
-    def _note(self, gone: set[str]) -> None:
+    def _note(self, gone: set[Connection]) -> None:
         with self._ctx.db.begin() as session:
-            for name in gone:
-                enrolments.gone(session, name)
+            for name, since in sorted(gone, key=itemgetter(0)):
+                enrolments.gone(session, name, since)
 
 
 async def _end_faults(ctx: Context, turn: Turn) -> None:

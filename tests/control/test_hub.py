@@ -1,15 +1,21 @@
-"""Commands to a connected engine: each has one answer, in time or not."""
+"""Commands to a connected engine: each has one answer, in time or not. Ends of connections."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
+from tests.support.control import Service
+from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.lifespan import NodesCheck
 from tidecast_control.link.hub import COMMANDS_UNDER_WAY_MAX, Engine, Hub
+from tidecast_control.nodes.models import NodeStateRow
+from tidecast_control.supervisor import Unsupervised
 
 
 class _Socket:
@@ -55,3 +61,37 @@ def test_a_stream_counts_among_the_commands_under_way() -> None:
         assert (sent, engine.streams) == ([], {})
 
     asyncio.run(main())
+
+
+def test_the_check_of_nodes_ends_the_connections_that_it_missed_alone(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that begins while the check writes is another than the one that it missed."""
+    began = utc_now()
+
+    def connect(since: Any) -> None:
+        with service.ctx.db.begin() as session:
+            session.merge(NodeStateRow(name="n1", connected=True, connected_at=since))
+
+    def is_up() -> bool:
+        with service.ctx.db.begin() as session:
+            return session.get_one(NodeStateRow, "n1").connected
+
+    note = NodesCheck._note
+
+    def beside_a_hello(self: NodesCheck, gone: Any) -> None:
+        connect(began + timedelta(seconds=1))
+        note(self, gone)
+
+    async def twice() -> None:
+        check = NodesCheck(service.ctx)
+        for _ in range(2):
+            await check.step(Unsupervised())
+
+    connect(began)
+    with monkeypatch.context() as patch:
+        patch.setattr(NodesCheck, "_note", beside_a_hello)
+        asyncio.run(twice())
+    assert is_up()
+    asyncio.run(twice())
+    assert not is_up()

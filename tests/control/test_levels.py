@@ -26,7 +26,7 @@ from tidecast_control.kit.problems import ProblemError
 from tidecast_control.nodes import levels as cluster_levels
 from tidecast_control.nodes import repository
 from tidecast_control.nodes import service as nodes
-from tidecast_control.nodes.models import ClusterRow
+from tidecast_control.nodes.models import ClusterRow, NodeStateRow
 from tidecast_control.settings import Settings
 
 ENGINE = "ws://localhost/api/v1/engine"
@@ -161,8 +161,10 @@ def test_a_level_out_of_range_that_an_engine_reports_is_not_stored(
 ) -> None:
     assert answer_to(service, token(service))["type"] == "welcome"
     applied = {"version": 1, "errors": {}, "restart_needed": [], "level": level}
+    with service.ctx.db.begin() as session:
+        since = session.get_one(NodeStateRow, "n1").connected_at
     with pytest.raises(ProblemError, match="level"), service.ctx.db.begin() as session:
-        nodes.report(session, "n1", applied)
+        nodes.report(session, "n1", since, applied)
     [engine] = cluster(service)["engines"]
     assert engine["level"] == 1
 

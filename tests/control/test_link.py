@@ -32,6 +32,7 @@ from tidecast.telemetry.views import connect_inside
 from tidecast_control import server
 from tidecast_control.api import crud
 from tidecast_control.apply import routes as apply_routes
+from tidecast_control.link.hub import Hub
 from tidecast_control.settings import Settings
 
 RATE_BYTES = 200_000
@@ -277,6 +278,34 @@ def test_a_topology_behind_a_failed_one_does_not_stand_for_it(
     for name in ("again", "behind"):
         eventually(lambda name=name: _settled(control, f"topics/{name}"), f"topic {name}")
         assert _topic(engine, name) is not None
+
+
+def test_an_engine_that_is_back_before_its_end_is_noted_stays_up(
+    control: Running, engine: Engine, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """The end of the earlier connection waits for a thread, and comes to Postgres last."""
+    link, path = engine.links[0], f"/nodes/{_node(engine).name}"  # type: ignore[attr-defined]
+    begun, go, noted, gone = threading.Event(), threading.Event(), threading.Event(), Hub._gone
+
+    def late(self: Hub, ended: Any) -> None:
+        begun.set()
+        assert go.wait(60)
+        gone(self, ended)
+        noted.set()
+
+    monkeypatch.setattr(Hub, "_gone", late)
+    before = link._socket
+    before.close_socket()
+    try:
+        assert begun.wait(20)
+        eventually(lambda: link._socket not in (before, None), "the next connection")
+        eventually(link.connected.is_set, "its welcome")
+    finally:
+        go.set()
+    assert noted.wait(30)
+    assert control.api.get(path).json()["status"]["state"] == "up"
+    _put(control, "topics/after", {})
+    eventually(lambda: _settled(control, "topics/after"), "the topic on the engine")
 
 
 def _sent_bytes(engine: Engine, topic: str) -> int:

@@ -15,6 +15,7 @@ from tidecast_control import lifespan
 from tidecast_control.alerts.evaluate import Evaluator
 from tidecast_control.alerts.webhooks import WebhookSender
 from tidecast_control.audit.denials import KINDS_MAX, Denial, Denials
+from tidecast_control.kit.wake import Wake
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.world import Source, build_sound
 from tidecast_control.pipelines.runner import Runner
@@ -98,6 +99,33 @@ def test_a_task_backs_off_and_recovers() -> None:
     assert (begun, task.failures, task.backoff_s) == (3, 3, BACKOFF_S_MIN)
     now_s[0] = 61.0
     assert task.check == "no turn for 61 s"
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_task_that_is_woken_as_it_is_cancelled_ends(steps: int) -> None:
+    """A service that stops waits for each of its tasks."""
+
+    async def main() -> None:
+        wake, waiting = Wake(), asyncio.Event()
+
+        async def run() -> None:
+            wake.attach()
+            while True:
+                wake.clear()
+                waiting.set()
+                await wake.wait(60.0)
+
+        task = asyncio.create_task(run())
+        await waiting.wait()
+        wake.set()
+        for _ in range(steps):  # of the loop, between the wake-up and the cancel
+            await asyncio.sleep(0)
+        task.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert task.cancelled()
+
+    asyncio.run(main())
 
 
 def test_a_task_that_fails_at_its_end_does_not_start_again() -> None:

@@ -47,9 +47,8 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 async def resolved(host: str, port: int) -> list[str]:
     """The addresses of a host. Raises OSError, UnicodeError, TimeoutError."""
     loop = asyncio.get_running_loop()
-    found = await asyncio.wait_for(
-        loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), RESOLVE_TIMEOUT_S
-    )
+    async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 

@@ -40,4 +40,5 @@ class Wake:
     async def wait(self, timeout_s: float) -> None:
         """Wait until `set`, or for so long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()

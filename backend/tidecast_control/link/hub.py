@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -55,9 +56,16 @@ OnItems = Callable[[Json], None]
 class Engine:
     """One connected engine."""
 
-    def __init__(self, name: str, websocket: WebSocket, version: int, digest: str = "") -> None:
-        """``digest``: of the credential that it was let in with."""
-        self.name, self.websocket = name, websocket
+    def __init__(
+        self,
+        name: str,
+        websocket: WebSocket,
+        version: int,
+        digest: str = "",
+        since: datetime | None = None,
+    ) -> None:
+        """``digest``: of the credential that it was let in with; ``since``: see `Admitted`."""
+        self.name, self.websocket, self.since = name, websocket, since
         self.version, self.digest = version, digest
         self.dirty = asyncio.Event()
         self.sample: Json | None = None
@@ -147,7 +155,9 @@ class Hub:
             return
         hello, admitted = let_in
         allow_messages(websocket, MESSAGE_BYTES_MAX)
-        engine = Engine(admitted.name, websocket, hello.applied_version, admitted.digest)
+        engine = Engine(
+            admitted.name, websocket, hello.applied_version, admitted.digest, admitted.since
+        )
         if hello.fetch:
             await self._answer_fetch(engine, admitted.issued)
         else:
@@ -181,7 +191,8 @@ class Hub:
         """Read a hello, and let the engine in; None: it was refused, and its socket is closed."""
         name = ""
         try:
-            text = await asyncio.wait_for(websocket.receive_text(), HELLO_TIMEOUT_S)
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                text = await websocket.receive_text()
             hello = read_hello(text)
             name = hello.node
             return hello, await run_in_threadpool(self._admit, secret, hello, address)
@@ -215,7 +226,8 @@ class Hub:
         self._engines[engine.name] = engine
         if old is not None:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
-                await asyncio.wait_for(old.websocket.close(4409), SEND_TIMEOUT_S)
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await old.websocket.close(4409)
         pump = asyncio.create_task(self._pump(engine))
         receiving: asyncio.Task[None] | None = None
         try:
@@ -260,14 +272,14 @@ class Hub:
         del self._engines[engine.name]
         self.refresh()
         try:
-            await run_in_threadpool(self._gone, engine.name)
+            await run_in_threadpool(self._gone, engine)
         except SQLAlchemyError as problem:
             log.warning("engine %s is gone, Postgres too: %s", engine.name, problem)
         self._progressed()
 
-    def _gone(self, name: str) -> None:
+    def _gone(self, engine: Engine) -> None:
         with self._db.begin() as session:
-            nodes.gone(session, name)
+            nodes.gone(session, engine.name, engine.since)
 
     async def _receive(self, engine: Engine, text: str) -> None:
         message = msgspec.json.decode(text)
@@ -332,7 +344,7 @@ class Hub:
 
         def note() -> None:
             with self._db.begin() as session:
-                nodes.report(session, engine.name, message)
+                nodes.report(session, engine.name, engine.since, message)
 
         try:
             await run_in_threadpool(note)
@@ -398,7 +410,8 @@ class Hub:
         log.warning("engine %s is dismissed: %s", engine.name, message["detail"])
         await self._try_send(engine, message)
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
-            await asyncio.wait_for(engine.websocket.close(DISMISSED), SEND_TIMEOUT_S)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await engine.websocket.close(DISMISSED)
 
     # --- telemetry, commands ----------------------------------------------------------------------
 
@@ -415,7 +428,8 @@ class Hub:
     async def _try_send(self, engine: Engine, message: Json) -> None:
         """Send, unless the engine is going away. One that reads nothing holds up no other."""
         try:
-            await asyncio.wait_for(engine.send(message), SEND_TIMEOUT_S)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await engine.send(message)
         except (WebSocketDisconnect, RuntimeError, TimeoutError):
             log.info("engine %s is going away", engine.name)
 
@@ -445,7 +459,8 @@ class Hub:
         message = {"type": "command", "id": command_id, "name": command, "args": args}
         try:
             await self._try_send(engine, message)
-            result = await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                result = await answer
         except TimeoutError:
             raise ProblemError("node_timeout", f"{engine.name}: no answer to {command}") from None
         finally:

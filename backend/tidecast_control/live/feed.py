@@ -281,7 +281,8 @@ class Feed:
             self._asked_s = now_s
             self._asking = asyncio.create_task(self._ask())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._asking), FRESH_WAIT_S)
+            async with asyncio.timeout(FRESH_WAIT_S):
+                await asyncio.shield(self._asking)
 
     async def _hear_all(self) -> None:
         """Ask engines that were not heard of late: a channel does not begin with old figures."""
@@ -304,7 +305,8 @@ class Feed:
                 await self._hub.watch(0)
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), 1.0)
+                    async with asyncio.timeout(1.0):
+                        await self._wake.wait()
                 turn.done()
                 continue
             interval_ms = round(1000 / self.hz) if self._channels else self.background_ms
@@ -319,7 +321,8 @@ class Feed:
         """Until telemetry comes, which is shown at once; at most ``hz`` ticks a second."""
         period_s = 1 / self.hz
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._arrived.wait(), period_s * 1.5)
+            async with asyncio.timeout(period_s * 1.5):
+                await self._arrived.wait()
         early_s = began_s + period_s * EARLY - time.monotonic()
         await asyncio.sleep(max(TOGETHER_S, early_s))
 

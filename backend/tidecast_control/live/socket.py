@@ -102,7 +102,8 @@ async def _end(
         if not task.cancelled():
             task.exception()  # seen: asyncio does not log it
     with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
-        await asyncio.wait_for(websocket.close(code, reason), CLOSE_S)
+        async with asyncio.timeout(CLOSE_S):
+            await websocket.close(code, reason)
 
 
 def _own(origin: str, host: str, ctx: Context) -> bool:
@@ -223,7 +224,8 @@ class Viewer:
                 await self._send(encode(0, "ping", "", None))
                 spoke_s = time.monotonic()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._tick.wait(), PING_S)
+                async with asyncio.timeout(PING_S):
+                    await self._tick.wait()
             if self._hz < self._feed.hz:  # fewer frames than there are ticks
                 await asyncio.sleep(max(0.0, began_s + 0.9 / self._hz - time.monotonic()))
 

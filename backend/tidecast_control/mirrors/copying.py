@@ -70,7 +70,8 @@ class Copy:
                 self.figures |= {"state": "waiting", "rate": 0.0, "started_at": None}
                 self.figures["retry_at"] = utc_now() + timedelta(seconds=wait_s)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._retry.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):
+                        await self._retry.wait()
         finally:
             await self._end()
 

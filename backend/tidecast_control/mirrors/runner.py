@@ -164,7 +164,8 @@ class MirrorRunner:
                 repository.release(session, self.holder, names)
 
         with contextlib.suppress(SQLAlchemyError, TimeoutError):  # the lease ends by itself
-            await asyncio.wait_for(run_in_threadpool(release), RELEASE_S)
+            async with asyncio.timeout(RELEASE_S):
+                await run_in_threadpool(release)
 
     def _keep(self) -> None:
         """Store the figures that changed."""

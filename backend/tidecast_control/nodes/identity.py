@@ -11,6 +11,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlmodel import Session
@@ -35,11 +36,16 @@ CREDENTIAL_PREFIX = "tcn_"
 
 @dataclass(frozen=True)
 class Admitted:
-    """An engine that was let in. ``issued``: its new credential, if it has one."""
+    """An engine that was let in.
+
+    ``issued``: its new credential, if it has one. ``since``: when its connection began: no
+    other connection of the node has this time. None: the engine only asks for the transports.
+    """
 
     name: str
     digest: str
     issued: str | None
+    since: datetime | None
 
 
 def admit(session: Session, secret: str, hello: Hello, address: str) -> Admitted:
@@ -69,7 +75,7 @@ def admit(session: Session, secret: str, hello: Hello, address: str) -> Admitted
         audit.record(session, actor, "register", "node", name, None, {"address": address})
     reads = levels.check(session, name, hello)
     state.level_min, state.level_max, state.refused = reads.low, reads.high, ""
-    _note_hello(state, hello, address)
+    since = _note_hello(state, hello, address)
     session.add(state)
     if resource is None:
         session.add(
@@ -81,7 +87,7 @@ def admit(session: Session, secret: str, hello: Hello, address: str) -> Admitted
                 updated_by=name,
             )
         )
-    return Admitted(name, shown, issued)
+    return Admitted(name, shown, issued, since)
 
 
 def _fits(state: NodeStateRow, shown: str) -> bool:
@@ -110,14 +116,16 @@ def _use_token(session: Session, secret: str, name: str, state: NodeStateRow | N
     session.add(token)
 
 
-def _note_hello(state: NodeStateRow, hello: Hello, address: str) -> None:
-    if hello.fetch:  # it only asks for the transports, and connects once they are open
-        return
+def _note_hello(state: NodeStateRow, hello: Hello, address: str) -> datetime | None:
+    """Note a connection; when it began. None: an engine that only asks for the transports."""
+    if hello.fetch:
+        return None
     state.connected, state.address = True, address
     state.node_id, state.incarnation = hello.node_id, hello.incarnation
     state.software, state.host = hello.version, hello.host
     state.applied_version, state.addresses = hello.applied_version, hello.addresses
     state.connected_at = state.seen_at = utc_now()
+    return state.connected_at
 
 
 # --- ending -------------------------------------------------------------------------------------

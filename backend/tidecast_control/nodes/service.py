@@ -6,7 +6,7 @@ import secrets
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlmodel import Session, col
@@ -200,10 +200,13 @@ def holds_secret(session: Session, secret: str) -> bool:
     return token is not None and token.expires_at >= utc_now() and token.uses < token.uses_max
 
 
-def report(session: Session, name: str, said: dict[str, Any]) -> None:
-    """Store what an engine applied of a topology. Raises `invalid_request`: a field."""
+def report(session: Session, name: str, since: datetime | None, said: dict[str, Any]) -> None:
+    """Store an engine's report of the topology that it applied; see `gone` for ``since``.
+
+    Raises `invalid_request`: a field.
+    """
     state = repository.state(session, name, lock=True)
-    if state is None:
+    if state is None or state.connected_at != since:
         return
     state.level = number({"level": state.level} | said, "level", 1, LEVEL_MAX)
     state.applied_version = number(said, "version", 0, VERSION_MAX)
@@ -213,9 +216,12 @@ def report(session: Session, name: str, said: dict[str, Any]) -> None:
     session.add(state)
 
 
-def gone(session: Session, name: str) -> None:
-    """An engine's connection ended."""
+def gone(session: Session, name: str, since: datetime | None) -> None:
+    """The connection of an engine that began at ``since`` ended.
+
+    The engine may have connected again before this is noted: the newer connection stays.
+    """
     state = repository.state(session, name, lock=True)
-    if state is not None:
+    if state is not None and state.connected_at == since:
         state.connected, state.seen_at = False, utc_now()
         session.add(state)

@@ -197,7 +197,8 @@ class Runner:
             active.why = "the service stopped"
             await self._kill(active)
             with contextlib.suppress(TimeoutError):  # Postgres is away: the next start notes it
-                await asyncio.wait_for(self._finish(active), SHUTDOWN_S)
+                async with asyncio.timeout(SHUTDOWN_S):
+                    await self._finish(active)
             raise
         finally:
             del self._active[row.id]
@@ -212,9 +213,8 @@ class Runner:
             active.why = NOT_HELD
             await self._kill(active)
         try:
-            await asyncio.wait_for(
-                asyncio.gather(active.process.wait(), reading), active.run.spec["timeout_s"]
-            )
+            async with asyncio.timeout(active.run.spec["timeout_s"]):
+                await asyncio.gather(active.process.wait(), reading)
         except TimeoutError:
             active.why = f"it took longer than {active.run.spec['timeout_s']:g} s"
             await self._kill(active)
@@ -236,7 +236,8 @@ class Runner:
     async def _kill(self, active: _Active) -> None:
         signal_group(active.process.pid, signal.SIGTERM)
         try:
-            await asyncio.wait_for(active.process.wait(), TERMINATE_S)
+            async with asyncio.timeout(TERMINATE_S):
+                await active.process.wait()
         except TimeoutError:
             signal_group(active.process.pid, signal.SIGKILL)
             await active.process.wait()

@@ -184,7 +184,8 @@ class _Connection:
         pusher: asyncio.Task[None] | None = None
         try:
             self._check_peer()
-            await asyncio.wait_for(self._greet(), HELLO_TIMEOUT_S)
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                await self._greet()
             self._watch = self._watch_process()
             pusher = asyncio.create_task(self._push_events())
             while (request := await self._next()) is not None:
