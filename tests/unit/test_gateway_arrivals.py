@@ -1,20 +1,30 @@
-"""Gaps of subscriptions through a gateway: each is reported once, whenever publishers are heard."""
+"""Arrivals of subscriptions through a gateway: gaps are reported once, images before messages."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import Eventually
+from tests.support.gateways import TIMEOUT_S, TOKEN, local, make_gateway
+from websockets.sync.client import connect as connect_websocket
 
 from tidecast.api.link import SubscriptionOptions
 from tidecast.client.remote import frames
 from tidecast.client.remote.arrivals import RETURN_S, Arrivals, Subscribed
+from tidecast.client.remote.frames import BadFrame
 from tidecast.client.remote.rings import Incoming, RingDirectory
 from tidecast.config.internal import REPLIES
+from tidecast.config.topology import topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.events import ImageAvailable, ImageGone
+from tidecast.gateway.server import Gateway
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as ring_layout
 
@@ -128,3 +138,89 @@ def test_replies_end_at_once_and_their_gaps_are_once_too(tmp_path: Path) -> None
     assert client.kinds() == [ImageAvailable, ImageGone]
     client.opened(30)
     assert client.gaps == [(10, 11), (11, 30)]
+
+
+def test_messages_of_an_unknown_image_end_the_connection(tmp_path: Path) -> None:
+    """They were dropped in silence, and those behind them were taken."""
+    client = _Client(tmp_path, "t", resumes=True)
+    client.opened(0)
+    one = frames.Deliver(number=1, image=2, n=1, mixed=False, seq=1, at=HEADER)
+    with pytest.raises(BadFrame, match="subscription 1: image 2 is not open"):
+        client.arrivals.delivered(one, memoryview(b"\1\0\0\0a"))
+    client.arrivals.remove(1)
+    client.arrivals.delivered(one, memoryview(b"\1\0\0\0a"))  # closed: they were on their way
+
+
+@contextlib.contextmanager
+def served(node: EmbeddedLink) -> Iterator[Gateway]:
+    """A gateway to a node."""
+    gateway = make_gateway(node)
+    yield gateway
+    gateway.stop()
+
+
+def slow_socket(gateway: Gateway) -> Any:
+    """A raw client with a small buffer that has said Hello: what it does not read stays behind."""
+    small = socket.socket()
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    small.connect((gateway.host, gateway.port))
+    made = connect_websocket(
+        f"ws://{gateway.host}:{gateway.port}{frames.PATH}",
+        sock=small,
+        proxy=None,
+        compression=None,
+        additional_headers={"Authorization": f"Bearer {TOKEN}"},
+        max_size=None,
+        max_queue=1,
+    ).__enter__()
+    made.send(frames.encode(frames.Hello(name="slow")))
+    assert isinstance(frames.from_gateway(made.recv())[0], frames.Welcome)
+    return made
+
+
+def test_a_slow_client_learns_of_an_image_before_its_messages(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    """Else it would drop them: it takes them for messages of a subscription that it has closed."""
+    topics = [{"name": "rate", "history_bytes": "64KiB", "flow": "rate"}]
+    settings = {"transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics}
+    node = EmbeddedLink.open(topology_from(settings), data_dir=tmp_path, name="host")
+    with (
+        contextlib.closing(node),
+        served(node) as gateway,
+        local(node) as near,
+        near.publisher("rate") as filler,
+    ):
+        quiet = [near.publisher(f"behind.{i}") for i in range(4)]
+        quiet[-1].publish(b"mine", flush=True)
+        client = slow_socket(gateway)
+        [session] = gateway._sessions.values()
+
+        def ask(number: int, pattern: str, start: str) -> None:
+            frame = frames.OpenSubscription(
+                id=number,
+                number=number,
+                pattern=pattern,
+                options=SubscriptionOptions(start=start),
+                credit=frames.CREDIT_BYTES_MAX,
+            )
+            client.send(frames.encode(frame))
+
+        def is_held_up() -> bool:
+            filler.publish_batch([bytes(1000)] * 50)
+            return session._socket is not None and session._socket.paused
+
+        ask(1, "rate", "latest")
+        eventually(is_held_up, "the gateway waits for its client")
+        ask(2, "behind.*", "earliest")
+        eventually(lambda: 2 in session._subscriptions, "the gateway has the second subscription")
+        known, bodies = set[int](), list[bytes]()
+        while not bodies:
+            frame, body = frames.from_gateway(client.recv(TIMEOUT_S))
+            if isinstance(frame, frames.ImageOpened):
+                known.add(frame.image)
+            elif isinstance(frame, frames.Deliver) and frame.number == 2:
+                assert frame.image in known, "its client does not know the image yet"
+                bodies.append(bytes(body[4:]))
+        assert bodies == [b"mine"]
+        client.close()

@@ -319,7 +319,7 @@ class RemoteSession:
         self._leaving: set[asyncio.Task[None]] = set()
         self._refused: set[int] = set()
         """Publications that could not be opened."""
-        self._outbox: deque[Frame] = deque()
+        self._outbox: deque[tuple[Frame, Callable[[], None] | None]] = deque()
         self._posted = asyncio.Event()
         self._image = 0
         self._newest: ServerConnection | None = None
@@ -411,18 +411,24 @@ class RemoteSession:
         if problem is not None and not isinstance(problem, ConnectionClosed):
             self._failed(self, problem)
 
-    def post(self, frame: Frame) -> None:
-        """Have it sent; without waiting, as a client that is sending does not read."""
+    def post(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
+        """Have it sent; without waiting, as a client that is sending does not read.
+
+        ``then``: called once this frame, and all frames posted before it, are on their way.
+        """
         if len(self._outbox) >= OUTBOX_MAX:
             raise BadFrame(f"{OUTBOX_MAX} answers wait: it asks and does not read")
-        self._outbox.append(frame)
+        self._outbox.append((frame, then))
         self._posted.set()
 
     async def _send_posted(self) -> None:
         while True:
             self._posted.clear()
             while self._outbox:
-                await self.send(self._outbox.popleft())
+                frame, then = self._outbox.popleft()
+                await self.send(frame)
+                if then is not None:
+                    then()
             await self._posted.wait()
 
     async def serve(self, socket: ServerConnection, *, resumed: bool, level: int) -> bool:
@@ -537,9 +543,10 @@ class RemoteSession:
         refused = reply.failure is not None and isinstance(frame, frames.OpenPublication)
         if refused and len(self._refused) < REFUSED_MAX:
             self._refused.add(frame.number)
-        self.post(reply)
-        if isinstance(frame, frames.OpenSubscription) and frame.number in self._subscriptions:
-            self._subscriptions[frame.number].start()
+        opened = None
+        if reply.failure is None and isinstance(frame, frames.OpenSubscription):
+            opened = self._subscriptions[frame.number].start  # its client knows the images then
+        self.post(reply, opened)
 
     async def _perform(self, operation: Operation, frame: Any) -> Any:
         operation.allow(self, frame, self.need)

@@ -16,7 +16,7 @@ from tidecast.api.frames.common import Failure
 from tidecast.api.link import AGE_S_MAX, RESUME_MAX, SubscriptionOptions
 from tidecast.client.core.subscription import MAY_COME_BACK
 from tidecast.client.remote import frames
-from tidecast.client.remote.frames import Block, Place
+from tidecast.client.remote.frames import BadFrame, Block, Place
 from tidecast.client.remote.rings import Incoming, RingDirectory
 from tidecast.config.internal import is_internal
 from tidecast.events import Event, Gap, ImageGone, SubscriptionEnded
@@ -290,9 +290,11 @@ class Arrivals:
     def delivered(self, frame: frames.Deliver, body: memoryview) -> None:
         """Messages of an image. Raises BadFrame."""
         each = self._subscribed.get(frame.number)
-        incoming = each.images.get(frame.image) if each is not None else None
-        if each is None or incoming is None:
+        if each is None or each.failure is not None:
             return  # it was closed meanwhile
+        incoming = each.images.get(frame.image)
+        if incoming is None:  # to drop its messages would lose them: the next connection resumes
+            raise BadFrame(f"subscription {frame.number}: image {frame.image} is not open")
         block = Block.parse(frame.n, frame.mixed, body)
         if frame.seq >= 0:
             incoming.reach(frame.seq, frame.at, frame.ahead)
