@@ -379,6 +379,99 @@ def test_a_drained_run_of_coroutines_begins_nothing_more(tmp_path: Path, concurr
         taken_once_by_another(client, handled)
 
 
+class Fault(Exception):
+    """Of a handler, or a program that stops."""
+
+
+@pytest.mark.parametrize("stops", ["handler", "program"])
+def test_a_run_that_fails_gives_back_what_no_handler_has_begun(
+    client: Connection, stops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They waited for `ack_wait` and counted as attempts: dead letters that no handler ever had."""
+    handled: list[bytes] = []
+    with client.consumer("orders", "billing", max_deliver=1) as consumer:
+        client.publish_batch("orders", HELD, ack="durable").check()
+        all_busy, go_on, messages = threading.Barrier(3), threading.Event(), consumer.messages
+
+        def handle(message: DurableMessage) -> None:
+            handled.append(bytes(message.data))
+            if stops == "handler":
+                all_busy.wait(10.0)
+                raise Fault
+            go_on.wait(10.0)
+
+        def interrupted() -> Iterator[DurableMessage]:
+            for n, message in enumerate(messages()):
+                yield message
+                if n == 50:
+                    go_on.set()
+                    raise Fault  # as Ctrl-C does
+
+        if stops == "program":
+            monkeypatch.setattr(consumer, "messages", interrupted)
+        else:
+            threading.Thread(target=all_busy.wait, args=(10.0,)).start()
+        with pytest.raises(Fault):
+            consumer.run(handle, 2, on_error="raise")
+        assert len(handled) <= 2
+        assert consumer.info()["dead"] == 0
+    taken_once_by_another(client, handled)
+
+
+@pytest.mark.parametrize("stops", ["handler", "program"])
+def test_a_run_of_coroutines_that_fails_gives_back_what_no_handler_has_begun(
+    tmp_path: Path, stops: str
+) -> None:
+    handled: list[bytes] = []
+
+    async def main(link: Any) -> None:
+        async with tidecast.connect(link=link) as client:
+            async with client.consumer("orders", "billing", max_deliver=1) as consumer:
+                await client.publisher("orders").publish_batch(HELD, ack="durable")
+                all_busy = asyncio.Event()
+
+                async def handle(message: Any) -> None:
+                    handled.append(bytes(message.data))
+                    if len(handled) == 2:
+                        all_busy.set()
+                        if stops == "handler":
+                            raise Fault
+                    await asyncio.Event().wait()
+
+                running = asyncio.create_task(consumer.run(handle, 2, on_error="raise"))
+                async with asyncio.timeout(20.0):
+                    if stops == "program":
+                        await all_busy.wait()
+                        running.cancel()
+                    with pytest.raises(Fault if stops == "handler" else asyncio.CancelledError):
+                        await running
+            assert len(handled) == 2
+
+    node = EmbeddedLink.open(topology(), data_dir=tmp_path)
+    asyncio.run(main(node))
+    with connected(tmp_path) as client:
+        taken_once_by_another(client, handled)
+
+
+def test_a_drain_outlives_a_run_that_fails(client: Connection) -> None:
+    with client.consumer("orders", "billing") as consumer:
+        client.publish_batch("orders", HELD, ack="durable").check()
+        all_busy, failed = threading.Barrier(2), threading.Event()
+
+        def handle(message: DurableMessage) -> None:
+            all_busy.wait(10.0)
+            if message.data == HELD[0]:
+                raise Fault
+            wait_until(lambda: consumer.ended, 10.0, "the other one has failed")
+            consumer.stop_handing_out()
+            failed.set()
+
+        with pytest.raises(Fault):
+            consumer.run(handle, 2, on_error="raise")
+        assert failed.is_set()
+        assert consumer.run(handle) == 0, "it drains"
+
+
 def test_a_drain_ends_a_loop_over_messages(client: Connection) -> None:
     handled = []
     with client.consumer("orders", "billing") as consumer:

@@ -19,6 +19,7 @@ from tidecast.client.consumer.core import (
     acknowledge_failed,
     check_outcome,
     check_run,
+    give_back,
 )
 from tidecast.client.consumer.dispatch import Dispatch
 from tidecast.client.consumer.message import DurableBatch, DurableMessage
@@ -156,6 +157,8 @@ class Consumer(Public, OnLoop, ConsumerFlows):
                     keeper.cancel()
         except* Exception as group_of:  # noqa: BLE001 - the first one, as it was
             raise group_of.exceptions[0] from None
+        finally:  # a handler raised, or this was cancelled
+            give_back(dispatch.not_begun())
         return n - returned
 
     async def _keep(self, dispatch: Dispatch) -> None:

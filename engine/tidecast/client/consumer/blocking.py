@@ -16,6 +16,7 @@ from tidecast.client.consumer.core import (
     acknowledge_failed,
     check_outcome,
     check_run,
+    give_back,
     worker_of,
 )
 from tidecast.client.consumer.message import DurableBatch, DurableMessage
@@ -177,6 +178,7 @@ class Consumer(Public, Blocking, ConsumerFlows):
         def work(inbox: queue.Queue[DurableMessage | None]) -> None:
             while (message := inbox.get()) is not None:
                 if problems:
+                    give_back([message])
                     continue
                 try:
                     if not one(message):
@@ -199,13 +201,17 @@ class Consumer(Public, Blocking, ConsumerFlows):
                 n += 1
                 if problems or n == max_messages:
                     break
+        except BaseException as problem:
+            problems.append(problem)  # Ctrl-C: handlers that have begun end, no other begins
+            raise
         finally:
             for inbox in inboxes:
                 inbox.put(None)
             for thread in threads:
                 thread.join()
+            if problems:
+                self._draining = self._drained
         if problems:
-            self._draining = False
             raise problems[0]
         return n - len(returned)
 

@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -127,7 +127,8 @@ class ConsumerCore:
         self._connection, self._options = connection, options
         self._refusal: TidecastError | None = None
         self._lost = False
-        self._draining = False
+        self._draining = self._drained = False
+        """Nothing more is handed out; and that is so for good, not only until a failed run ends."""
         self._lock = threading.Lock()
         flusher = None if connection.link.inline else connection.flusher
         self.collector = Collector(self._send_acks, self.fail, flusher)
@@ -252,7 +253,7 @@ class ConsumerCore:
 
     def stop_handing_out(self) -> None:
         """Drain: a walk over a batch ends, too; messages that it did not reach are not taken."""
-        self._draining = True  # first: a walk that begins now looks at it
+        self._drained = self._draining = True  # first: a walk that begins now looks at it
         self._epoch[0] += 1
 
     def finished(self) -> bool:
@@ -706,6 +707,13 @@ def acknowledge_failed(
         message.term(f"{type(problem).__name__}: {problem}")
     elif how == "ack":
         message.ack()
+
+
+def give_back(messages: Iterable[DurableMessage]) -> None:
+    """Return messages that no handler has begun: that was no attempt, and others may have them."""
+    with contextlib.suppress(TidecastError):  # they come again
+        for message in messages:
+            message.give_back()
 
 
 def worker_of(message: DurableMessage, workers: int, turn: int) -> int:

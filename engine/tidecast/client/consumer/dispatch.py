@@ -19,7 +19,7 @@ class Dispatch:
     """Messages that were taken and not completed, in the order in which tasks may take them.
 
     ``concurrency``: tasks that call `take`. At most ``held_max`` messages are held: `put` waits
-    for room.
+    until there is room for the next.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -33,16 +33,14 @@ class Dispatch:
         )
         self._behind: dict[bytes, deque[tuple[int, bytes | None, DurableMessage]]] = {}
         """By key that a task has: its later messages."""
+        self._begun: set[int] = set()
         self._room = asyncio.Event()
         self._ended = False
         self.done = asyncio.Event()
         """No message is held, and none follows."""
 
     async def put(self, message: DurableMessage) -> None:
-        """Hold a message, once there is room."""
-        while len(self.held) >= self.held_max:
-            self._room.clear()
-            await self._room.wait()
+        """Hold a message; wait until there is room for the next."""
         self._numbers += 1
         key = message.key
         entry = self._numbers, key, message
@@ -54,14 +52,25 @@ class Dispatch:
         else:
             self._behind[key] = deque()
             self._ready.put_nowait(entry)
+        while len(self.held) >= self.held_max:
+            self._room.clear()
+            await self._room.wait()
 
     async def take(self) -> tuple[int, bytes | None, DurableMessage] | None:
         """The next message for a task, with its number and key; None: there are no more."""
-        return await self._ready.get()
+        taken = await self._ready.get()
+        if taken is not None:
+            self._begun.add(taken[0])
+        return taken
+
+    def not_begun(self) -> list[DurableMessage]:
+        """The messages that no task has taken."""
+        return [each for number, each in self.held.items() if number not in self._begun]
 
     def complete(self, number: int, key: bytes | None) -> None:
         """A task is done with a message: the next of its key may be taken."""
         del self.held[number]
+        self._begun.discard(number)
         self._room.set()
         if key is not None:
             behind = self._behind[key]
