@@ -117,6 +117,8 @@ class Crashes:
         ]
         rare = ["recorder", "--section", "alert", "--section", "low", "--last", "200"]
         for name, each in self.engines.items():
+            if each.engine is not None:
+                told.append(f"{name}: log\n{each.engine.log.read_text()}")
             for command in (["top", "--once"], rare):
                 done = each.run(*command, check=False)
                 told.append(f"{name}: {' '.join(command)}\n{done.stdout}{done.stderr}")

@@ -11,7 +11,13 @@ import pytest
 
 from tidecast import sync
 from tidecast.buffers.recorder import read_records
-from tidecast.config.topology import NodeConfig, Topology, TransportConfig, topology_from
+from tidecast.config.topology import (
+    NodeConfig,
+    TopicConfig,
+    Topology,
+    TransportConfig,
+    topology_from,
+)
 from tidecast.embedded import EmbeddedLink, connect_to
 from tidecast.events import EngineFault
 from tidecast.native.mapped import MappedFile
@@ -21,14 +27,18 @@ from tidecast.node.node import Node
 PATIENCE_S = 60.0
 
 
+def made(directory: Path, *topics: TopicConfig) -> Node:
+    transports = [TransportConfig(name="here", kind="ipc")]
+    given = Topology(node=NodeConfig(id=1, name="one"), transports=transports, topics=list(topics))
+    return Node(topology_from(given), directory, connect=connect_to)
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    transports = [TransportConfig(name="here", kind="ipc")]
-    topology = topology_from(Topology(node=NodeConfig(id=1, name="one"), transports=transports))
-    made = Node(topology, tmp_path, connect=connect_to)
-    made.start()
-    yield made
-    made.stop()
+    node = made(tmp_path)
+    node.start()
+    yield node
+    node.stop()
 
 
 def broken() -> None:
@@ -98,3 +108,39 @@ def test_health_shows_it(node: Node) -> None:
         client.pump()
         found = client.health()
         assert (found.healthy, found.engine_faults) == (False, 1)
+
+
+def test_what_agents_post_while_the_node_starts_waits_for_the_conductor(tmp_path: Path) -> None:
+    """Run at once, in an agent's thread, it changed what the start was about to make."""
+    node, ran = made(tmp_path), list[str]()
+    start = node.durable.start
+
+    def post_and_start() -> None:
+        agent = threading.Thread(
+            target=node.post, args=(lambda: ran.append(threading.current_thread().name),)
+        )
+        agent.start()
+        agent.join(PATIENCE_S)
+        assert ran == []
+        start()
+
+    node.durable.start = post_and_start  # type: ignore[method-assign]
+    node.start()
+    settle(node)
+    node.stop()
+    assert ran == ["tidecast-node"]
+
+
+def test_a_node_that_starts_handles_what_the_drained_rings_report(tmp_path: Path) -> None:
+    """A gap in the ring of a dead engine held the start up for ten seconds."""
+    node, waits, flushes = made(tmp_path, TopicConfig(name="t", mode="durable")), [1], list[int]()
+    registry = node.durable.registry
+
+    def flush() -> None:
+        flushes.append(1)
+        node.post(waits.clear)
+
+    registry.flush, registry.busy = flush, lambda: bool(waits)  # type: ignore[method-assign]
+    node.start()
+    node.stop()
+    assert flushes == [1]

@@ -64,6 +64,7 @@ class Conductor:
         self.faults = 0
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._ended = False
         self._reported_s: dict[tuple[str, str, str, int], float] = {}
         self._unreported = 0
         self._repeated = False
@@ -78,12 +79,21 @@ class Conductor:
         self._thread = threading.Thread(target=self._run, name="tidecast-node", daemon=True)
         self._thread.start()
 
+    def catch_up(self) -> None:
+        """Run the jobs that were posted so far in this thread, which starts the node."""
+        for _ in range(self._inbox.qsize()):
+            job = self._inbox.get()
+            if job is not None:
+                with self._lock:
+                    self.attempt(job)
+
     def stop(self) -> None:
         """Run the posted jobs, then end. Idempotent."""
         if self._thread is not None:
             self._inbox.put(None)
             self._thread.join(5.0)
             self._thread = None
+        self._ended = True
 
     @property
     def alive(self) -> bool:
@@ -91,8 +101,12 @@ class Conductor:
         return self._thread is not None and self._thread.is_alive()
 
     def post(self, job: Callable[[], None]) -> None:
-        """Do a job soon, with the lock held; now without a thread."""
-        if self._thread is None:
+        """Do a job soon, with the lock held; inline, or after `stop`, now.
+
+        Agents start before the conductor: their jobs wait for it, because the thread that starts
+        the node changes the same state and does not hold the lock.
+        """
+        if self._inline or self._ended:
             with self._lock:
                 self.attempt(job)
         else:

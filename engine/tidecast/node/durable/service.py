@@ -103,6 +103,7 @@ class Durable:
         deadline = time.monotonic() + DRAIN_S
         while registry.active and registry.busy() and time.monotonic() < deadline:
             registry.flush()
+            self.ctx.conductor.catch_up()  # such as a gap of a ring, which holds the ring back
         self.recovery.reap()
 
     def _open_or_say(self, config: TopicConfig) -> None:
