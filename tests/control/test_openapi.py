@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from tests.project import ROOT
 from tests.support.control import Service, _app
+from tidecast_control.kit.actor import ROLES
 from tidecast_control.kit.problems import ALLOWED
 from tidecast_control.openapi import document
 
@@ -52,15 +53,21 @@ def test_every_pattern_has_words_for_errors() -> None:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "examples", [EXAMPLES, pytest.param(EXAMPLES_LONG, marks=pytest.mark.long)]
+    ("role", "examples"),
+    [
+        ("admin", EXAMPLES),
+        *(pytest.param(role, EXAMPLES_LONG, marks=pytest.mark.long) for role in ROLES),
+    ],
 )
-def test_nothing_that_fits_the_schema_breaks_the_service(service: Service, examples: int) -> None:
+def test_nothing_that_fits_the_schema_breaks_the_service(
+    service: Service, role: str, examples: int
+) -> None:
     """Server errors, answers that are not as declared, problems without a code."""
     import schemathesis
     from schemathesis.core.result import Ok
 
     schema = schemathesis.openapi.from_dict(_app().openapi())
-    client = service.admin
+    client = service.admin if role == "admin" else service.user("fuzzer", role)
     failures: list[str] = []
     tried = 0
     for result in schema.get_all_operations():
@@ -72,6 +79,7 @@ def test_nothing_that_fits_the_schema_breaks_the_service(service: Service, examp
         found = _fuzz(client, operation, examples)
         failures += found
     assert tried > 80
+    assert client.get("/api/v1/auth/me").json()["role"] == role, "it was logged out meanwhile"
     assert failures == []
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tests.support import rest_routes
 from tests.support.control import ADMIN_PASSWORD, Service, _app
+from tidecast_control.kit.models import ResourceRow
 
 WRITES = ("put", "patch", "post", "delete")
 NO_DRY_RUN = {"login", "logout", "change_password", "check_token"}
@@ -460,6 +462,30 @@ def test_an_unknown_node_is_not_found(api: TestClient) -> None:
     for rest in ("counters", "recorder"):
         answer = api.get(f"/api/v1/nodes/nobody/{rest}")
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+NAMES_A_NODE = [
+    ["GET", "/topics/t/messages?node={node}", None],
+    ["POST", "/topics/t/messages", {"text": "a", "node": "{node}"}],
+    ["POST", "/topics/t/messages?dry_run=true", {"text": "a", "node": "{node}"}],
+    ["GET", "/kafka/groups?node={node}", None],
+    ["GET", "/kafka/groups/g?node={node}", None],
+    ["DELETE", "/kafka/groups/g?node={node}", None],
+    ["POST", "/kafka/groups/g/reset?node={node}", {"to": "latest"}],
+    ["GET", "/kafka/clients?node={node}", None],
+]
+
+
+def test_a_request_that_names_an_unknown_node_is_no_server_error(service: Service) -> None:
+    """It may be repeated for ever: 503 is for engines that are away."""
+    service.admin.put("/api/v1/topics/t", json={"spec": {}})
+    with service.ctx.db.begin() as session:
+        session.add(ResourceRow(uid="away-away", kind="node", name="away", spec={"site": ""}))
+    for node, expected in (("nobody", (404, "not_found")), ("away", (503, "no_node"))):
+        for method, path, body in rest_routes.filled(NAMES_A_NODE, {"node": node}):
+            answer = service.admin.request(method, f"/api/v1{path}", json=body)
+            found = answer.status_code, answer.json()["code"]
+            assert found == expected, (method, path, node, answer.text)
 
 
 def test_public_routes_are_documented_as_public() -> None:

@@ -29,7 +29,7 @@ Node = Annotated[
 ANSWERS = problem_responses(404, 409, 501, 502, 503, 504)
 
 
-@router.get("/kafka/groups", responses=problem_responses(503))
+@router.get("/kafka/groups", responses=problem_responses(404, 503))
 async def list_kafka_groups(
     ctx: Ctx,
     query: Paged,
@@ -92,7 +92,7 @@ async def reset_kafka_offsets(
     return await once(ctx.db, None if dry_run else key, actor, told, Operation, work)
 
 
-@router.get("/kafka/clients", responses=problem_responses(503))
+@router.get("/kafka/clients", responses=problem_responses(404, 503))
 async def list_kafka_clients(
     ctx: Ctx,
     query: Paged,

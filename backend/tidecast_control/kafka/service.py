@@ -67,7 +67,7 @@ async def groups(hub: Hub, wanted: Listing, actor: Actor) -> KafkaGroupPage:
         "after": after,
         "within": _within(actor),
     }
-    names = _nodes(hub, wanted.node)
+    names = await _nodes(hub, wanted.node)
     more = [asked | {"inclusive": bool(after) and name > after_node} for name in names]
     answers, missing = await _all(hub, "kafka_groups", dict(zip(names, more, strict=True)))
     found = [
@@ -88,7 +88,7 @@ async def groups(hub: Hub, wanted: Listing, actor: Actor) -> KafkaGroupPage:
 async def group(hub: Hub, name: str, node: str, actor: Actor) -> KafkaGroupDetail:
     """One group. Raises `not_found`; `conflict` when several engines have one of that name."""
     asked = {"name": name, "within": _within(actor)}
-    names = _nodes(hub, node)
+    names = await _nodes(hub, node)
     answers, missing = await _all(hub, "kafka_group", dict.fromkeys(names, asked))
     found = {
         each: answer
@@ -121,7 +121,7 @@ def _detail(node: str, answer: Json) -> KafkaGroupDetail:
 
 async def clients(hub: Hub, page: PageQuery, node: str) -> KafkaClientPage:
     """Connections at all engines, or one, by node and number."""
-    names, after_node, after = _nodes(hub, node), "", 0
+    names, after_node, after = await _nodes(hub, node), "", 0
     if page.cursor:
         value, after_node = cursors.decode(page.cursor, "node")
         if not isinstance(value, int) or value < 0:
@@ -209,10 +209,10 @@ def cli_of(wanted: Wanted) -> str:
 # --- engines --------------------------------------------------------------------------------------
 
 
-def _nodes(hub: Hub, node: str) -> list[str]:
-    """The engines to ask. Raises `no_node`."""
+async def _nodes(hub: Hub, node: str) -> list[str]:
+    """The engines to ask. Raises `not_found`, `no_node`."""
     if node:
-        return [hub.engine(node).name]
+        return [(await hub.named(node)).name]
     return hub.connected()
 
 

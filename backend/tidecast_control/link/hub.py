@@ -443,6 +443,15 @@ class Hub:
             raise ProblemError("no_node", f"node {node or '(any)'}: connected are {known}")
         return found
 
+    async def named(self, node: str) -> Engine:
+        """The engine that a request names; "" = the first.
+
+        Raises `not_found` when no engine of that name ever registered, else `no_node`.
+        """
+        if node and node not in self._engines:
+            await run_in_threadpool(nodes.must_exist, self._db, node)
+        return self.engine(node)
+
     async def ask(
         self, node: str, command: str, args: Json, timeout_s: float = COMMAND_TIMEOUT_S
     ) -> Json:

@@ -48,7 +48,7 @@ async def open_source(name: str, db: Database, hub: Hub) -> AppendSource | None:
             await source.open()
             return source
         case "recorder" if rest:
-            hub.engine(rest)
+            await hub.named(rest)
             return Recorder(rest, hub)
         case "alerts" if not rest:
             return Alerts(db)

@@ -90,6 +90,8 @@ async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> Browse
             return Kept(spec["mode"] == "durable", spec["owner"], spec["queues"], nodes)
 
     kept = await asyncio.to_thread(read)
+    if wanted.node:
+        await hub.named(wanted.node)
     args = asdict(wanted)
     del args["cursor"]
     found = await search(hub, kept, args, place)
@@ -111,7 +113,7 @@ async def planned(db: Database, hub: Hub, topic: str, body: PublishInput) -> Pla
     payload = _payload(body)
     _check_headers(body)
     await _check_topic(db, topic, body)
-    hub.engine(body.node)
+    await hub.named(body.node)
     values = {"bytes": len(payload), "key": body.key, "ack": body.ack}
     return resources.plan_of("message", topic, None, values, dry_run=True)
 
@@ -119,10 +121,11 @@ async def planned(db: Database, hub: Hub, topic: str, body: PublishInput) -> Pla
 async def publish(
     db: Database, hub: Hub, topic: str, body: PublishInput, actor: Actor
 ) -> Published:
-    """Publish one message. Raises `invalid_request`, `no_node`, `node_failed`."""
+    """Publish one message. Raises `invalid_request`, `not_found`, `no_node`, `node_failed`."""
     payload = _payload(body)
     _check_headers(body)
     await _check_topic(db, topic, body)
+    await hub.named(body.node)
     args: dict[str, Any] = {
         "topic": topic,
         "payload": base64.b64encode(payload).decode(),
