@@ -43,7 +43,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ClientKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A key: the hash of its secret, what it may do, until when."""
+    """A key: the hash of its secret, its rights, and its end."""
 
     id: Annotated[str, Meta(min_length=1, max_length=64)]
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]

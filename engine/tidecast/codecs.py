@@ -48,7 +48,7 @@ class Raw:
 
 
 class Json:
-    """JSON. ``type``: what to decode to and validate against; default: plain Python objects."""
+    """JSON. ``type``: the type of decoded values, which are validated; default: plain objects."""
 
     def __init__(self, type: Any = Any) -> None:  # noqa: A002 - named like msgspec's
         self.type = type
@@ -65,7 +65,7 @@ class Json:
 
 
 class MsgPack:
-    """MessagePack. ``type``: what to decode to and validate against."""
+    """MessagePack. ``type``: the type of decoded values, which are validated."""
 
     def __init__(self, type: Any = Any) -> None:  # noqa: A002 - named like msgspec's
         self.type = type

@@ -1,4 +1,4 @@
-"""Files that outlive a loss of power: what is on the device when a call returns.
+"""Files that outlive a loss of power: they are on the device when a call returns.
 
 A file's bytes and its name are two things. `os.fsync` of a file stores its bytes; a name that was
 made, replaced or removed is stored by a sync of its directory.
@@ -35,9 +35,9 @@ def make_directory(directory: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, never half of it; so does a loss of power.
+    """Replace a file: readers see the old or the new file, never half of it, also after a crash.
 
-    The new one is on the device when this returns. Mode 0600. A link stays: what it leads to is
+    The new file is on the device when this returns. Mode 0600. A link stays: its target is
     replaced. Raises OSError, also when that is no regular file: a rename would replace a device.
     """
     path = path.resolve()

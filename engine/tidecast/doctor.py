@@ -279,7 +279,7 @@ def stranded_rings(data_dir: Path, topology: Topology) -> list[UnackedRing]:
 
 
 def check_stranded_rings(place: Place) -> Iterator[Finding]:
-    """Unacked messages of a topic that is gone occupy memory until somebody decides."""
+    """Unacked messages of a deleted topic occupy memory until an operator decides."""
     found = stranded_rings(place.data_dir, place.topology)
     for each in found:
         yield Finding(

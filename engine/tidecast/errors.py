@@ -7,7 +7,7 @@
     ├── AuthError              the token is missing or wrong, or lacks the right
     ├── Timeout                the wait ran out                                   (retryable)
     │   └── RequestTimeout     no reply to a request came in time; a TimeoutError (retryable)
-    ├── NoResponders           nobody receives what was addressed to one receiver (retryable)
+    ├── NoResponders           no receiver for a message to one receiver          (retryable)
     ├── ResponderLost          the responder ended before its reply came          (retryable)
     ├── RequestFailed          the responder's handler raised; see ``kind``
     ├── BackPressure           the ring is full: receivers or the network lag     (retryable)
@@ -21,8 +21,8 @@
     ├── ForkedProcess          used in a child of the process that made it
     ├── CodecError             a payload cannot be encoded or decoded
     ├── StorageError           the disk under a durable topic is full or fails    (retryable)
-    ├── CorruptLog             bytes of a log, or of a subscription, are not what was written
-    ├── SequenceGap            a producer begins behind what is due; see ``expected``
+    ├── CorruptLog             bytes of a log, or of a subscription, are damaged
+    ├── SequenceGap            a producer would leave out sequences; see ``expected``
     └── SharedMemoryError      no room for, or damage in, a shared-memory file
 
 Each class has a stable ``code`` and says whether trying again can help (``retryable``).
@@ -41,7 +41,7 @@ class TidecastError(Exception):
 
 
 class ConfigError(TidecastError):
-    """A setting is wrong. ``problems`` lists each as ``field: value: what is allowed``."""
+    """A setting is wrong. ``problems`` lists each as ``field: value: allowed values``."""
 
     code = "config"
 
@@ -81,7 +81,7 @@ class RequestTimeout(Timeout, TimeoutError):
 
 
 class NoResponders(TidecastError):
-    """Nobody receives what was addressed to one receiver, or a topic has no responder."""
+    """A message to one receiver has no receiver, or a topic has no responder."""
 
     code, retryable = "no_responders", True
 
@@ -181,7 +181,7 @@ class StorageError(TidecastError):
 
 
 class CorruptLog(TidecastError):
-    """Bytes of a queue's log, or of a file beside it, are not what was written."""
+    """Bytes of a queue's log, or of a file beside it, are damaged."""
 
     code = "corrupt_log"
 

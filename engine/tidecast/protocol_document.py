@@ -3,9 +3,9 @@
     python -m tidecast.protocol_document docs/{PROTOCOL,DURABLE,GATEWAY}.md  # write them again
     python -m tidecast.protocol_document --check docs/PROTOCOL.md            # 1 when they differ
 
-A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; what is between is
-replaced, the rest of the page is written by hand. This is no part of a running engine, and lies
-outside the folders whose sources name the kernel cache: an edit here recompiles nothing.
+A part is between ``<!-- generated: NAME -->`` and ``<!-- end -->``; only the parts are replaced,
+the rest of the page is written by hand. This is no part of a running engine, and is outside the
+folders whose sources name the kernel cache: an edit here recompiles nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ FRAME = Layout(
     (Field("length", 0, 4, "bytes of MessagePack that follow, at most FRAME_BYTES_MAX"),),
 )
 
-# --- flags, with what they mean; a flag that is missing here fails --------------------------------
+# --- flags and their meaning; a flag that is missing here fails -----------------------------------
 
 PACKET_FLAGS = {
     "RETRANSMIT": ("DATA", "sent again because of a NAK"),
@@ -528,7 +528,7 @@ def recorder_map() -> str:
 
 
 def recorder_codes() -> str:
-    """Every code, its ring, and what its arguments mean."""
+    """Every code, its ring, and the meaning of its arguments."""
     rows = []
     for code in recorder.Code:
         section, text, arguments = recorder.MEANING[code]
@@ -599,7 +599,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "requests": requests,
     **{name: partial(mermaid, rows) for name, rows in MACHINES.items()},
 }
-"""Name of a part -> what makes it."""
+"""Name of a part -> the function that generates it."""
 
 
 def layouts(*modules: ModuleType) -> list[Layout]:

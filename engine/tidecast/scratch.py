@@ -13,8 +13,8 @@ from pathlib import Path
 def scratch_directory(prefix: str, root: Path | None = None) -> tuple[Path, int]:
     """A new directory below ``root`` (None: the system's place for temporary files), locked.
 
-    What killed processes left there under ``prefix`` is removed. Returns it and the descriptor of
-    its lock: `drop_scratch` removes it. Raises OSError.
+    Removes directories of killed processes under ``prefix`` there. Returns the new directory and
+    the descriptor of its lock: `drop_scratch` removes it. Raises OSError.
     """
     root = root or Path(tempfile.gettempdir())
     for left in root.glob(f"{prefix}*"):
@@ -26,7 +26,7 @@ def scratch_directory(prefix: str, root: Path | None = None) -> tuple[Path, int]
                     shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(lock)
-    # Locked under a name that nobody sweeps, so that no sweep comes between.
+    # Locked under a name that no process sweeps, so that no sweep comes between.
     made = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=root))
     lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_SH)

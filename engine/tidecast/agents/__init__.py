@@ -1,4 +1,4 @@
-"""Agents: one thread, one duty cycle each; they meet others only in shared memory."""
+"""Agents: each is one thread with one duty cycle; agents share data only in shared memory."""
 
 from tidecast import supported
 

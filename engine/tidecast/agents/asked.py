@@ -8,9 +8,9 @@ from typing import Any
 
 
 class Asked:
-    """Runs in the agent's thread; the caller waits for `done`, or gives up.
+    """A command that runs in the agent's thread; the caller waits for `done`, or gives up.
 
-    One that was given up never runs: what it would work on may be unmapped by then.
+    A command that was given up never runs: the memory that it would use may be unmapped by then.
     """
 
     __slots__ = ("_begun", "_command", "_given_up", "_lock", "_problem", "_result", "done")

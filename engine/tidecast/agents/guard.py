@@ -1,8 +1,8 @@
 """Unforeseen failures in an agent's thread are reported, and the agent continues.
 
-So does Aeron's AgentRunner. A cycle that failed is not repeated: the next one continues with
-the state as it is. A cycle that fails again and again is tried more and more slowly, so that
-commands (a stop, the removal of its cause) still reach the agent.
+Aeron's AgentRunner does the same. A failed cycle is not repeated: the next cycle continues with the
+present state. The pause between cycles that fail in a row grows, so that commands (a stop, the
+removal of the cause) still reach the agent.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable
 
 OnFault = Callable[[str, Exception, int], None]
-"""(agent, what was raised, failures in a row). From the agent's thread: it must not wait."""
+"""(agent, exception, failures in a row). Called in the agent's thread: it must not wait."""
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.01, 1.0
 STUCK_FAULTS = 8
-"""So many failures in a row, some two seconds, and all that depends on the agent is closed."""
+"""After so many failures in a row, some two seconds, all that depends on the agent is closed."""
 
 
 class Guard:
-    """Of one agent; used by its thread alone."""
+    """Catches the failures of one agent; only the agent's thread uses it."""
 
     def __init__(self, agent: str, on_fault: OnFault) -> None:
         self._agent, self._on_fault = agent, on_fault
@@ -26,12 +26,12 @@ class Guard:
         self._pause = threading.Event()
 
     def round(self, *steps: Callable[[], object]) -> None:
-        """Do each of ``steps``, whatever becomes of the others."""
+        """Run each of ``steps``, also after another step failed."""
         problems: list[Exception] = []
         for step in steps:
             try:
                 step()
-            except Exception as raised:  # noqa: BLE001  (told)
+            except Exception as raised:  # noqa: BLE001  (reported below)
                 problems.append(raised)
         if not problems:
             self._in_a_row = 0

@@ -1,7 +1,8 @@
 """The steps of an agent's loop between two duty cycles: return for events, spin, yield, park.
 
 `busy` only spins, `block` parks at once, `backoff` does all three. An agent parks at its doorbell
-or its sockets. How long, and what it arms before, is its own: it knows its timers and its rings.
+or its sockets. The agent chooses how long it parks, because it knows its timers, and arms its
+wake-ups before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CONTINUE, STOP, EVENTS = -1, 0, 1
 
 @inlined
 def returns(attention):
-    """EVENTS: they wait to be handled. STOP: a command, or the end. CONTINUE: another cycle."""
+    """EVENTS: the shell handles them. STOP: a command waits, or the end. CONTINUE: next cycle."""
     if attention[A_EVENTS] > 0:
         return EVENTS
     if attention[A_STOP] != 0:
@@ -34,7 +35,7 @@ def returns(attention):
 
 @inlined
 def quiet_cycles(quiet, work):
-    """How many cycles without work there were in a row, after one that did ``work``."""
+    """Number of cycles without work in a row, after a cycle that did ``work``."""
     return 0 if work > 0 else quiet + 1
 
 

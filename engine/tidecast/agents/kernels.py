@@ -1,4 +1,4 @@
-"""The kernels of the engine and its clients by name: what a process of `warmup` compiles.
+"""The kernels of the engine and its clients by name; a process of `warmup` compiles some of them.
 
     python -m tidecast.agents.kernels NICE NAME ...
 
@@ -208,7 +208,7 @@ def tasks() -> dict[str, Callable[[], None]]:
 
 
 def _main(nice: int, names: list[str]) -> None:
-    gc.disable()  # what a compiler makes refers in circles and is kept to the end
+    gc.disable()  # the compiler's objects refer to each other in circles, and live to the end
     os.nice(nice)
     by_name = tasks()
     for name in names:

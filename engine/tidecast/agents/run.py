@@ -1,7 +1,7 @@
-"""How agents run: their loops with idle strategies, and both inline in one call.
+"""How sender and receiver run: their loops with idle strategies, and both inline in one call.
 
-A loop returns to Python only for events and commands (`A_STOP`); parking waits for what can wake
-the agent: its doorbell (new packets, commands) or its sockets, and its next timer at the latest.
+A loop returns to Python only for events and commands (`A_STOP`). A parked agent is woken by its
+doorbell (new packets, commands) or its sockets, and by its next timer at the latest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The thread of an agent: sender, receiver, archiver and puller run in one of these each.
+"""The thread of an agent: each sender, receiver, archiver and puller has an `AgentRunner`.
 
-Between two calls of the agent's kernel the thread runs commands: to change an agent's state, other
-code hands in a command, and the kernel returns for it (`A_STOP`).
+To change an agent's state, other code passes in a command. The agent's kernel returns for it
+(`A_STOP`), and the thread runs the command before it calls the kernel again.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ class AgentRunner:
             guard.round(self._run, self.obey, self._drain)
 
     def obey(self) -> None:
-        """Run the commands that wait. One that fails keeps the others waiting for a cycle."""
+        """Run the commands that wait. After a failed command the others wait for the next cycle."""
         self._attention[A_STOP] = 0
         try:
             while self._commands:
                 self._commands.popleft()()
-        finally:  # never 0 from here on: it may be asked just now
+        finally:  # never set it to 0 here: another thread may have set it just now
             if self._commands:
                 self._attention[A_STOP] = 1
 
     def call(self, command: Callable[[], T]) -> T:
-        """Run ``command`` in the agent's thread and return what it returns; raise what it raises.
+        """Run ``command`` in the agent's thread; return its result or raise its exception.
 
         Raises Timeout when the agent does not answer; the command never runs then.
         """

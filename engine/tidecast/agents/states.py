@@ -79,9 +79,9 @@ def receiver_state(
     seed: int,
     opener: State | None = None,
 ) -> State:
-    """State of a receiver: ``rx`` one a channel, ``tx`` for NAK and STATUS.
+    """State of a receiver: ``rx`` for each channel, ``tx`` for NAK and STATUS.
 
-    ``opener``: of a sealed transport.
+    ``opener``: for a sealed transport.
     """
     images, gaps = image_table.image_tables(image_table.IMAGES_MAX)
     return image_table.RECEIVER.make(

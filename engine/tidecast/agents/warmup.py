@@ -1,8 +1,8 @@
-"""Compile kernels before traffic: on all cores, in processes of their own, once a build.
+"""Compile kernels before traffic: on all cores, in child processes, once a build.
 
 Compiled kernels are cached on disk (see `tidecast.native.jit`), so a warm start loads them in well
-under a second. A first start waits for those that live topics need; an engine compiles the others
-in the background (`Background`), and the first durable topic waits for them.
+under a second. A first start waits for the kernels of live topics; an engine compiles the other
+kernels in the background (`Background`), and the first durable topic waits for them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Child:
 
 
 class _Compiling:
-    """The kernels in this process's cache, and those that its children compile now. Thread-safe."""
+    """The kernels in this process's cache, and those of its children. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -150,14 +150,14 @@ class _Compiling:
         self._process_id = os.getpid()
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Those that are not in the cache."""
+        """The kernels that are not in the cache."""
         with self._changed:
             left = [name for name in names if name not in self._cached]
             self._cached.update(name for name in left if marker(name).exists())
             return [name for name in left if name not in self._cached]
 
     def begin(self, names: Iterable[str], nice: int) -> None:
-        """Start processes for those that are missing, and that no process compiles yet."""
+        """Start processes for missing kernels that no process compiles yet."""
         missing = self.missing(names)
         with self._changed:
             coming = {name for child in self._children for name in child.names}
@@ -239,9 +239,9 @@ def is_warm(names: Iterable[str] = ALL) -> bool:
 
 
 def warm_up(progress: Progress | None = None, names: Iterable[str] = ALL) -> None:
-    """Compile what is not cached yet. ``progress(next name, done, total)`` is called as it goes.
+    """Compile missing kernels. ``progress(next name, done, total)`` is called before each.
 
-    Raises TidecastError with the compiler's words when a kernel does not compile.
+    Raises TidecastError with the compiler's message when a kernel does not compile.
     """
     names = tuple(names)
     if not is_warm(names):
@@ -256,14 +256,14 @@ def news() -> str:
 
 
 class Background:
-    """Compiles what an engine may need later, at low priority, while the engine runs."""
+    """Compiles kernels that an engine may need later, at low priority, while the engine runs."""
 
     def start(self) -> None:
         """Begin; nothing waits."""
         _COMPILING.begin(DURABLE, _BACKGROUND_NICE)
 
     def stop(self) -> None:
-        """End it. What is compiled stays; the next start compiles the rest."""
+        """End it. Compiled kernels stay; the next start compiles the rest."""
         _COMPILING.stop()
 
 

@@ -1,4 +1,4 @@
-"""`tidecast bench`: what this machine can do, what Tidecast does of it, and what its peers do.
+"""`tidecast bench`: the figures of this machine, of Tidecast, and of its peers.
 
 Every figure is taken beside its *floor*: the same system calls or memory operations without any
 protocol, in the same run. Ratios travel between machines, absolute figures do not.

@@ -1,4 +1,4 @@
-"""The benches: which workers, beside which floor, and what comes out."""
+"""The benches: their workers, their floor, and their figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench consume`: what a consumer of a durable topic gets: compiled, in batches, one by one.
+"""`bench consume`: rates of a consumer of a durable topic: compiled, in batches, one by one.
 
 The floor is a plain sequential read of the same log's bytes, with nothing done about them. All of
 it in turns, as a virtual machine changes its speed within seconds; the median of each.
@@ -63,7 +63,7 @@ def fill(log: QueueLog, records: int, keys: int) -> None:
 
 
 def compiled(consumer: Any, records: int) -> int:
-    """A compiled handler; what is handled is acked."""
+    """A compiled handler; handled records are acked."""
     state = np.zeros(2, dtype=np.int64)
     return int(consumer.run_compiled(_count, state, max_messages=records, duration_s=60.0))
 

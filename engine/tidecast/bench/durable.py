@@ -36,7 +36,7 @@ def durable_topology(*names: str, **topic: Any) -> Any:
 
 
 def plain_write(directory: Path, n: int) -> float:
-    """Seconds to write ``n`` bytes sequentially and sync once: what the disk can do at all."""
+    """Seconds to write ``n`` bytes sequentially and sync once: the limit of the disk."""
     block = np.random.default_rng(1).integers(0, 256, BLOCK_BYTES).astype(np.uint8).tobytes()
     began = time.perf_counter()
     fd = os.open(directory / "plain", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
@@ -60,8 +60,8 @@ def write_one(buf: Any, i: int, _state: Any) -> int:
 def durable_publish(data_dir: str, messages: int, queues: int, fsync: str) -> dict[str, Any]:
     """Worker: publish to a durable topic in three ways; each ends when all of it is durable.
 
-    ``[seconds, bytes, messages]`` of each turn by way, and ``plain``: a plain write of what the
-    compiled one had written.
+    ``[seconds, bytes, messages]`` of each turn by way, and ``plain``: a plain write of the bytes
+    that the compiled way had written.
     """
     import tidecast.sync
     from tidecast.bench.measure import ready
@@ -238,7 +238,7 @@ def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
 
 
 def durable_serve(data_dir: str) -> dict[str, Any]:
-    """Worker: start an engine on what another left; until it serves the oldest and takes more."""
+    """Worker: start an engine on another's files, until it serves the oldest and takes records."""
     import tidecast.sync
     from tidecast.bench.measure import ready
     from tidecast.embedded import EmbeddedLink

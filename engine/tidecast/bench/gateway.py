@@ -52,7 +52,7 @@ def gateway_engine(port: int) -> dict[str, Any]:
 
 
 def gateway_echo(port: int) -> dict[str, Any]:
-    """Worker: a bare websocket that sends back what it gets."""
+    """Worker: a bare websocket that sends all frames back."""
     from websockets.asyncio.server import ServerConnection, serve
 
     from tidecast.bench.measure import ready

@@ -281,7 +281,7 @@ def drain(
 
 
 def slow_consumer(note: Note, *, records: int = 400_000, healthy: int = 30) -> Result:
-    """BM3: the healthy ones' rate without and with a stuck one; what the stuck one gets later.
+    """BM3: rate of healthy members without and with a stuck member; its records later.
 
     Both in turns, as a virtual machine changes its speed within seconds: the median of each, and
     the ratio is the median of the turns' ratios.

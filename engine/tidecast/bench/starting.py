@@ -54,7 +54,7 @@ def _start(folder: Path) -> tuple[float, float]:
 
 
 def start(note: Note) -> Result:
-    """An engine process with an empty cache of kernels, then with what that left."""
+    """An engine process with an empty cache of kernels, then with the cache that it left."""
     result = Result("start", {"warm_starts": _WARM_STARTS, **machine()})
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
         note("with an empty cache")

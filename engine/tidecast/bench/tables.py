@@ -1,8 +1,8 @@
 """`bench tables`: keys and headers in full, and by tables (`compression: tables` of a topic).
 
 Two workloads: ``feed``, market data of 500 instruments whose key is their name, and ``headers``,
-records with ten headers of which three differ in each message. Bytes are those that the sender
-hands to the network, padding of segments and definitions of tables included.
+records with ten headers of which three differ in each message. Bytes are counted where the sender
+gives them to the network, with padding of segments and definitions of tables.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Pair:
             self.received += n
 
     def settle(self) -> None:
-        """Until the sender knows the receiver, and has seen what repeats."""
+        """Until the sender knows the receiver, and has counted repeated headers."""
         end = time.monotonic() + _SETTLE_S
         while time.monotonic() < end:
             self._work()

@@ -18,7 +18,7 @@ from tidecast.native.packing import pack_into, unpack_from
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entity and its counters (int64[COLUMNS], indexed by `Counter`)."""
+    """An entity and its counters (int64[COLUMNS], indexed by `Counter`)."""
 
     index: int
     kind: str
@@ -42,7 +42,7 @@ class CountersFile:
 
     @classmethod
     def create(cls, path: Path) -> CountersFile:
-        """Create the file, replacing an old one."""
+        """Create the file, replacing an old file."""
         path.unlink(missing_ok=True)
         mapped = MappedFile.create(path, lay.FILE_BYTES)
         pack_into("<QQ", mapped.array, 0, lay.MAGIC, lay.ROWS_MAX)

@@ -1,7 +1,7 @@
-"""Headers of a message, looked at in kernels: do they hold a name that only an engine may write?
+"""Headers of a message, checked in kernels for names that only an engine may write.
 
-Headers are a MessagePack map of names to str, bytes or int. Whoever published wrote it, so nothing
-in it is believed: what lies beyond its end is not there.
+Headers are a MessagePack map of names to str, bytes or int. The publisher wrote it, so nothing in
+it is trusted: no byte beyond its end is read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _name_at(data, at, n):
 
 @inlined
 def has_reserved(data, at, end):
-    """Does a map of headers hold a reserved name? One that is not sound holds what comes first."""
+    """Whether a map of headers has a reserved name, as far as the map is sound."""
     if at >= end:
         return False
     tag = load_u8(data, at)
@@ -103,7 +103,7 @@ def first_entry(data, at):
 
 @inlined
 def put_head(target, at, count):
-    """Begin a map of ``count`` entries at ``at``; where the first one goes."""
+    """Begin a map of ``count`` entries at ``at``. Returns where the first entry goes."""
     if count <= 15:
         store_u8(target, at, 0x80 | count)
         return at + 1

@@ -1,8 +1,8 @@
 """A member's two byte rings: frames of deliveries to a client, frames of acks back to the engine.
 
-Either side trusts nothing that the other one wrote: positions and lengths are checked before use,
-and whatever is not sound is a status of its own, never a wild read. Each writer publishes its
-position last, so a writer that was killed leaves only whole frames.
+Neither side trusts the other: positions and lengths are checked before use, and unsound data is
+reported by a status (HOSTILE), never read beyond the ring. Each writer publishes its position last,
+so a writer that was killed leaves only whole frames.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tidecast.native.memory import (
 from tidecast.native.packing import pack_into, unpack_from
 
 NOTHING, HOSTILE, NEED_BUFFER, ASSEMBLED = -1, -2, -3, -4
-"""Results below zero. NOTHING: no frame, or no room for one. HOSTILE: the other side wrote what it
-may not. NEED_BUFFER: `take` needs an assembly buffer of K_TOTAL bytes. ASSEMBLED: one whole large
-record lies in it."""
+"""Results below zero. NOTHING: no frame, or no room for a frame. HOSTILE: the other side wrote
+invalid data. NEED_BUFFER: `take` needs an assembly buffer of K_TOTAL bytes. ASSEMBLED: that buffer
+has a whole large record."""
 
 (
     K_POSITION,
@@ -58,24 +58,24 @@ record lies in it."""
 ) = range(10)
 CLIENT_FIELDS = 16
 """Private state of the client: position in the deliveries, sizes of both rings, position in the
-acks, records of the current frame that were taken, where the next one lies in the frame; assembly
+acks, records of the current frame that were taken, offset of the next record in the frame; assembly
 of a large record: bytes in all, bytes so far, token, cursor."""
 
 ROW_FIELDS = 5
 ROW_AT, ROW_LENGTH, ROW_RECORD_AT, ROW_POSITION, ROW_KEY_HASH = range(5)
 """Columns of `take`'s rows: offset and bytes of the payload, offset of the record, the position
-that says it is taken, and the hash of its key (-1: it has none)."""
+that marks it as taken, and the hash of its key (-1: it has no key)."""
 RUN_FIELDS = 7
 RUN_CURSOR, RUN_TOKEN, RUN_COUNT, RUN_ATTEMPTS, RUN_ACKS_SEEN, RUN_ROW, RUN_FRAME = range(7)
-"""Columns of `take`'s runs: records of one cursor with contiguous tokens, the first one's row, and
-where their frame lies in the file (of a large record: its last frame)."""
+"""Columns of `take`'s runs: records of one cursor with contiguous tokens, the row of the first
+record, and the offset of their frame in the file (of a large record: its last frame)."""
 
 _DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
 _HEADER = lay.FRAME_HEADER_BYTES
 
 
 class MemberFile:
-    """The file of one member, mapped. Raises ConfigError, SharedMemoryError, NotFound."""
+    """The file of a member, mapped. Raises ConfigError, SharedMemoryError, NotFound."""
 
     def __init__(self, mapped: MappedFile, deliveries_bytes: int, acks_bytes: int) -> None:
         self.mapped, self.array = mapped, mapped.array
@@ -177,7 +177,7 @@ def reserve(ring, m, n):
 
 @inlined
 def room(ring, m):
-    """Bytes that one frame may take now, its header included: 0 when the ring is full."""
+    """Bytes that a frame may take now, its header included: 0 when the ring is full."""
     released = load_acquire(ring, lay.MEM_RELEASED_AT)
     if released < m.released or released > m.head:
         return 0
@@ -219,10 +219,10 @@ def put_frame(ring, m, at, n, frame):
 
 @inlined
 def take_back(ring, m, bells, cursor):
-    """Make PADs of a cursor's frames in the ring: readers pass over them. How many.
+    """Turn a cursor's frames in the ring into PAD frames, which readers skip. Returns how many.
 
-    A client that looks at one of them now may still take it, as if it had done so just before. What
-    it has taken it finds out by `MEM_MOVED_AT`, and by the frame's kind.
+    A client that reads such a frame at this moment may still take it, as if it had done so just
+    before. It detects this by `MEM_MOVED_AT`, and by the frame's kind.
     """
     size = m.deliveries_bytes
     p = load_acquire(ring, lay.MEM_RELEASED_AT)
@@ -266,7 +266,7 @@ def _wake_client(ring, m, bells):
 
 @inlined
 def next_ack(ring, m):
-    """Where the next ack frame lies, checked; or NOTHING, HOSTILE. `pass_ack` steps to the next."""
+    """Offset of the next ack frame, checked; or NOTHING, HOSTILE. `pass_ack` steps over it."""
     while True:
         acked = load_acquire(ring, lay.MEM_ACKED_AT)
         ahead = acked - m.acks_read
@@ -326,14 +326,14 @@ def wake(wakes, bells, base, index):
 
 @held_kernel
 def wake_member(wakes, bells, member):
-    """The client's: member acked, or made room."""
+    """For clients: the member acked, or made room: wake the puller."""
     if 0 <= member < lay.MEMBERS_MAX:
         wake(wakes, bells, lay.WAKE_MEMBERS_AT, member)
 
 
 @held_kernel
 def note_member(wakes, member):
-    """The client's: the puller shall look at it in its next cycle; nobody is woken for that."""
+    """For clients: the puller reads the member in its next cycle, but is not woken for it."""
     if 0 <= member < lay.MEMBERS_MAX:
         set_wake(wakes, lay.WAKE_MEMBERS_AT, member)
 
@@ -350,13 +350,13 @@ def wake_queue(wakes, bells, queue):
 
 @inlined
 def give_back(ring, k):
-    """Release all frames that were taken whole."""
+    """Release all frames whose records were all taken."""
     store_release(ring, lay.MEM_RELEASED_AT, k[K_POSITION])
 
 
 @inlined
 def frame_at(ring, k):
-    """Where the current frame lies, checked; or NOTHING, HOSTILE. PAD frames are passed."""
+    """Offset of the current frame, checked; or NOTHING, HOSTILE. PAD frames are skipped."""
     size = k[K_DELIVERIES]
     while True:
         ahead = load_acquire(ring, lay.MEM_DELIVERED_AT) - k[K_POSITION]
@@ -411,7 +411,7 @@ def payload_at(memory, at):
 
 @inlined
 def key_hash_at(memory, at):
-    """Hash of a checked record's key; -1: it has none."""
+    """Hash of a checked record's key; -1: it has no key."""
     if load_u32(memory, at + seg.REC_LENGTH_AT) & seg.REC_KEY == 0:
         return -1
     return load_u32(memory, at + seg.REC_KEY_HASH_AT)
@@ -419,7 +419,7 @@ def key_hash_at(memory, at):
 
 @inlined
 def _fragment(ring, k, at, assembly):
-    """Take one fragment: 0 to continue, NEED_BUFFER, ASSEMBLED, HOSTILE."""
+    """Take a fragment: 0 to continue, NEED_BUFFER, ASSEMBLED, HOSTILE."""
     total = load_u32(ring, at + lay.FRAME_COUNT_AT)
     used = load_u32(ring, at + lay.FRAME_BYTES_AT)
     offset = load_i64(ring, at + lay.FRAME_OFFSET_AT)
@@ -431,7 +431,7 @@ def _fragment(ring, k, at, assembly):
         k[K_CURSOR] = load_i64(ring, at + lay.FRAME_CURSOR_AT)
     elif total != k[K_TOTAL] or offset != k[K_FILLED]:
         k[K_TOTAL] = 0
-        return 0  # the beginning went to somebody else: wait for the next one
+        return 0  # another member got the beginning: wait for the next record
     if assembly.size < total:
         return NEED_BUFFER
     copy(assembly, offset, ring, at + _HEADER, used)
@@ -453,7 +453,7 @@ def take_into(ring, k, assembly, rows, runs, limit):
         at = frame_at(ring, k)
         if at == NOTHING:
             if n == 0:
-                give_back(ring, k)  # nobody has anything of what was passed over
+                give_back(ring, k)  # the caller has no record of the skipped frames
             break
         if at < 0:
             return at, 0
@@ -517,18 +517,18 @@ def _note_run(ring, at, runs, r, skip, count, row):
 
 @inlined
 def mark_taken(ring, rows, n):
-    """Say that the first ``n`` of the rows are in the user's hands: their `ack_wait` begins."""
+    """Report that the user has the first ``n`` rows: their `ack_wait` begins."""
     if n > 0:
         store_release(ring, lay.MEM_TAKEN_AT, rows[n - 1, ROW_POSITION])
 
 
 @kernel
 def take(ring, k, assembly, rows, runs, limit, mark):
-    """Take up to ``limit`` records in place; gives back what was taken before.
+    """Take up to ``limit`` records in place; releases the records of the call before.
 
-    ``rows``: int64[limit, 5], see ROW_*. ``runs``: int64[any, 7], see RUN_*. ``mark``: they are in
-    the user's hands now (else say so later). Returns (records, runs); (ASSEMBLED, 1): one record
-    in ``assembly``; (NEED_BUFFER, 0); (HOSTILE, 0).
+    ``rows``: int64[limit, 5], see ROW_*. ``runs``: int64[any, 7], see RUN_*. ``mark``: the user
+    gets them now (else call `mark_taken` later). Returns (records, runs); (ASSEMBLED, 1): one
+    record in ``assembly``; (NEED_BUFFER, 0); (HOSTILE, 0).
     """
     n, r = take_into(ring, k, assembly, rows, runs, limit)
     if mark:
@@ -568,16 +568,17 @@ def ack_into(ring, k, kind, cursor, first, end, time_ns, reason, reason_n):
 
 @held_kernel
 def put_ack(ring, k, kind, cursor, first, end, time_ns, reason, reason_n):
-    """Write one ack frame; NOTHING when the ring is full. Wake the puller then, once a batch."""
+    """Write an ack frame; NOTHING when the ring is full. Then wake the puller, once a batch."""
     return ack_into(ring, k, kind, cursor, first, end, time_ns, reason, reason_n)
 
 
 @inlined
 def _ack_between(ring, k, runs, first, end, empty):
-    """Ack runs [first, end), those that continue each other by one frame. The first without room.
+    """Ack runs [first, end), contiguous runs in a single frame. Returns the first run without room.
 
-    Records that were given back come in runs of one. With a frame for each, credit returned in
-    ones, so all that follows was delivered in ones too: 0.4 M records/s, not 8.
+    Records that members returned come in runs of one record. With a frame for each run, the credit
+    came back record by record, so that later deliveries were single records, too: 0.4 M records/s,
+    not 8.
     """
     r = first
     while r < end:

@@ -1,9 +1,10 @@
 """The reader's side of a packet ring: poll a batch in place, assemble fragments, notice gaps.
 
-The private state of one reader is an ``int64`` array indexed by the ``R_*`` names. `poll` returns
-where messages lie; the payloads stay in the ring until the next poll, which releases them. Readers
-of a tethered consumer entry are never overwritten; an evicted or untethered one may be, and finds
-out: a slot that holds a newer packet is a gap, reported as a range, never skipped in silence.
+The private state of a reader is an ``int64`` array indexed by the ``R_*`` names. `poll` returns the
+offsets of messages; the payloads stay in the ring until the next poll, which releases them. The
+writer never overwrites packets of a tethered reader. It may overwrite packets of an evicted or
+untethered reader, which detects it: a slot that holds a newer packet is a gap, reported as a range,
+never skipped in silence.
 """
 
 from __future__ import annotations
@@ -188,21 +189,21 @@ def note_torn(ring, r):
     first = load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT)
     end = max(oldest_held(ring, r), r[R_SEQ], first + 1)
     if r[R_SEEN] != 0:
-        end = max(end, load_acquire(ring, lay.HIGHEST_AT))  # some may lie behind a hole
+        end = max(end, load_acquire(ring, lay.HIGHEST_AT))  # packets may be behind a hole
     r[R_SEQ] = first
     _note_gap(r, end, G_LAPPED)
 
 
 @inlined
 def _is_there(ring, r, seq):
-    """Is packet ``seq`` in the ring, or given up as one of a range that has a gap of its own?"""
+    """Whether packet ``seq`` is in the ring, or marked as GONE there."""
     word = load_acquire(ring, control_at(seq, r[R_MASK]))
     return holds(word, seq) and (word >> lay.STATE_SHIFT) & 0xFF != lay.EMPTY
 
 
 @inlined
 def _closed_before(ring, r):
-    """The end of a closed image's session when it lies behind R_SEQ, else -1.
+    """The end of a closed image's session when it is behind R_SEQ, else -1.
 
     Nothing is put into a closed image any more: a packet that is not there never comes.
     """
@@ -228,7 +229,7 @@ def _skip_to_next(ring, r, last):
 
 @inlined
 def _start_again(ring, r, state):
-    """Evicted, or cut off: start again at what is held, tethered as before."""
+    """Evicted, or cut off: start again at the oldest packet in the ring, tethered as before."""
     end = max(oldest_held(ring, r), r[R_SEQ])
     store_release(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT, end)
     store_release(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT, lay.CONSUMER_ACTIVE)
@@ -271,9 +272,9 @@ def poll_into(ring, r, assembly, out, limit):
 
 @hot
 def extend_into(ring, r, assembly, out, n, limit):
-    """Add to the ``n`` messages of the last poll, up to ``limit``, without giving any back.
+    """Add to the ``n`` messages of the last poll, up to ``limit``, without releasing any.
 
-    Returns the count then, or what `poll` returns below zero; GAP takes the ``n`` with it.
+    Returns the new count, or a result of `poll` below zero; a GAP invalidates the ``n``, too.
     """
     before = n
     n = _walk(ring, r, assembly, out, n, limit)
@@ -281,7 +282,7 @@ def extend_into(ring, r, assembly, out, n, limit):
         return n
     first = load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT)
     if lapped(ring, r, first):
-        # Lapped while we looked (untethered or evicted): what was found may be torn, all of it.
+        # Lapped during the walk (untethered or evicted): all messages found may be torn.
         note_torn(ring, r)
         return GAP
     r[R_MESSAGES] += n - before
@@ -292,13 +293,13 @@ def extend_into(ring, r, assembly, out, n, limit):
 
 @hot
 def _walk(ring, r, assembly, out, n, limit):
-    """Note where the messages from R_SEQ on lie; the count, or what `poll` returns below zero."""
+    """List the messages from R_SEQ on. Returns the count, or a result of `poll` below zero."""
     while n < limit:
         if r[R_SEEN] != 0 and resume_behind_hole(r):
             continue
         seq = r[R_SEQ]
-        # The lines of the next message come while its control word does: one round in the place
-        # of two between cores that are far from each other.
+        # Cache lines of the next message load together with its control word: one round trip
+        # instead of two between distant cores.
         ahead = r[R_SLOTS_AT] + (seq & r[R_MASK]) * r[R_SLOT_BYTES] + r[R_AT]
         prefetch(ring, ahead)
         prefetch(ring, ahead + _CACHE_LINE_BYTES)
@@ -341,7 +342,7 @@ def _walk(ring, r, assembly, out, n, limit):
             if state != lay.SEALED:
                 break
             next_packet(r)
-        elif n == 0:  # what comes alone: a fragment, or what cannot be parsed
+        elif n == 0:  # a fragment, or malformed bytes: returned alone
             status = _take_alone(ring, r, assembly, at, end)
             if status != 0:
                 return status
@@ -366,18 +367,18 @@ def _take_alone(ring, r, assembly, at, end):
 
 @held_kernel
 def poll(ring, r, assembly, out, limit):
-    """Poll up to ``limit`` messages; also releases what the poll before returned.
+    """Poll up to ``limit`` messages; also releases the messages of the poll before.
 
     ``out``: int64[limit, 4], see OUT_*. ``assembly``: uint8 buffer for fragmented messages.
-    Returns the count, or GAP, NEED_BUFFER, ASSEMBLED (then one message of R_TOTAL bytes lies in
-    ``assembly``, its optional fields behind it).
+    Returns the count, or GAP, NEED_BUFFER, ASSEMBLED (then ``assembly`` has one message of R_TOTAL
+    bytes, its optional fields behind it).
     """
     return poll_into(ring, r, assembly, out, limit)
 
 
 @inlined
 def has_more(ring, r):
-    """Is there anything to poll (a message, a gap, or an eviction)?"""
+    """Whether there is anything to poll (a message, a gap, or an eviction)."""
     seq = r[R_SEQ]
     word = load_acquire(ring, control_at(seq, r[R_MASK]))
     if holds(word, seq):
@@ -430,7 +431,7 @@ def still_held(ring, r):
 
 @held_kernel
 def arm_keeping(ring, r):
-    """Like `arm`, and what the last poll returned stays held."""
+    """Like `arm`, but keeps the messages of the last poll."""
     fetch_or(ring, lay.ARMED_AT, 1 << r[R_CONSUMER])
     fence_seq_cst()
     return has_more(ring, r)

@@ -17,15 +17,15 @@ R_SUBSCRIBER, R_LOST_PACKETS, R_META_AT, R_META_N, R_FLAGS = 18, 19, 20, 21, 22
 R_AHEAD, R_AHEAD_AT, R_GAP_REASON = 23, 24, 25
 READER_FIELDS = 26
 """Private reader state: packet and offset within it, geometry, consumer entry, the last gap and its
-reason, assembly of a fragmented message (total, filled, where its optional fields lie), counts; for
-unordered topics the address of a bitmap of packets read ahead of a hole (0: ordered), and where in
-which such packet reading stopped."""
+reason, assembly of a fragmented message (total, filled, offset of its optional fields), counts; for
+unordered topics the address of a bitmap of packets read ahead of a hole (0: ordered), and the
+packet, and the offset in it, where reading ahead stopped."""
 
 G_LOST, G_LAPPED, G_MALFORMED, G_ENDED = 0, 1, 2, 3
 GAP_REASONS = ("lost", "lapped", "malformed", "ended")
-"""Why a reader has a gap: nobody holds the packets any more; the ring was overwritten, because the
-reader is untethered or was evicted; the content cannot be parsed; the session ended before the
-packets came."""
+"""Why a reader has a gap: the publisher no longer holds the packets; the ring was overwritten,
+because the reader is untethered or was evicted; the content cannot be parsed; the session ended
+before the packets came."""
 
 GAP, NEED_BUFFER, ASSEMBLED = -1, -2, -3
 """Poll results below zero. GAP: packets [R_GAP_FIRST, R_GAP_END) are lost. NEED_BUFFER: give an
@@ -62,7 +62,7 @@ def optional_fields_bytes(ring, at, end, flags):
 
 @inlined
 def addressed_to_other(ring, at, flags, subscriber):
-    """Is this message for one subscriber, and that is not us? -1 reads for all of them."""
+    """Whether a message is for another subscriber alone. ``subscriber`` -1 reads all messages."""
     if flags & wire.TO == 0 or subscriber < 0:
         return False
     if flags & wire.TIMESTAMP:
@@ -81,8 +81,8 @@ def next_packet(r):
 def list_messages(ring, r, out, n, limit, at, end):
     """Note the whole messages between ``at`` and ``end`` in ``out``.
 
-    Returns (count, where it stopped): at ``end``, at the limit, at a fragment, or at what
-    `is_malformed`.
+    Returns (count, where it stopped): at ``end``, at the limit, at a fragment, or at malformed
+    bytes (see `is_malformed`).
     """
     while at + 4 <= end and n < limit:
         head = load_u32(ring, at)
@@ -109,16 +109,16 @@ def list_messages(ring, r, out, n, limit, at, end):
 
 @inlined
 def for_another_node(ring, r, slot):
-    """Is the packet at ``slot`` of a publication on this node, and for another one alone?"""
+    """Whether the packet at ``slot`` of a local publication is for another node alone."""
     if r[R_KIND] != lay.KIND_PUBLICATION:
-        return False  # an image has none of these
+        return False  # an image has no such packets
     receiver = load_u16(ring, slot + wire.RECEIVER_AT)
     return receiver != wire.RECEIVER_ALL and receiver != load_u16(ring, slot + wire.SOURCE_AT)
 
 
 @hot
 def is_malformed(ring, at, end):
-    """Do the bytes between ``at`` and ``end`` begin with neither a message nor a fragment?"""
+    """Whether the bytes from ``at`` to ``end`` begin with neither a message nor a fragment."""
     if at >= end:
         return False
     if at + 4 > end:
@@ -168,14 +168,14 @@ def held(ring, r, seq):
 
 @hot
 def lapped(ring, r, seq):
-    """True when a newer packet has taken the place of ``seq`` (not so when it is a hole)."""
+    """Whether a newer packet has replaced ``seq`` in its slot (False for a hole)."""
     fence_acquire()
     return packets_ahead(load_acquire(ring, control_at(seq, r[R_MASK])), seq) > 0
 
 
 @inlined
 def _malformed_fragment(ring, r):
-    """GAP, and past the packet; 0 when a newer one took its place while it was parsed."""
+    """Skip the packet and return GAP; 0 when a newer packet replaced it while it was parsed."""
     r[R_TOTAL] = 0
     if not held(ring, r, r[R_SEQ]):
         return 0
@@ -186,7 +186,7 @@ def _malformed_fragment(ring, r):
 
 @inlined
 def _pass_over(ring, r):
-    """Past a fragment that is not ours; not so when a newer packet's header was read."""
+    """Skip a fragment of another reader, unless a newer packet has replaced the packet."""
     if held(ring, r, r[R_SEQ]):
         next_packet(r)
     return 0
@@ -194,7 +194,7 @@ def _pass_over(ring, r):
 
 @inlined
 def fragment(ring, r, assembly, at, length, flags):
-    """Take one fragment (``length`` bytes behind the message header at ``at``) into ``assembly``.
+    """Copy a fragment (``length`` bytes behind the message header at ``at``) into ``assembly``.
 
     Returns 0 to continue, NEED_BUFFER, ASSEMBLED, or GAP when the packet is malformed. Advances to
     the next packet unless NEED_BUFFER.
@@ -219,12 +219,12 @@ def fragment(ring, r, assembly, at, length, flags):
         body += 8 + lead
     part = end - body
     if r[R_TOTAL] == 0:
-        return _pass_over(ring, r)  # joined amid a message, or lost its beginning
+        return _pass_over(ring, r)  # the reader joined within a message, or lost its beginning
     if part < 0 or r[R_FILLED] + part > r[R_TOTAL]:
         return _malformed_fragment(ring, r)
     copy(assembly, r[R_FILLED], ring, body, part)
     if not held(ring, r, r[R_SEQ]):
-        r[R_TOTAL] = 0  # overwritten while we copied: the next look at this slot finds the gap
+        r[R_TOTAL] = 0  # overwritten during the copy: the next poll of this slot finds the gap
         return 0
     r[R_FILLED] += part
     if flags & wire.END and r[R_FILLED] != r[R_TOTAL]:

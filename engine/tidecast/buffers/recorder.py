@@ -1,6 +1,6 @@
 """Writing the flight recorder: allocation-free. Reading it merges by time.
 
-Agents of several transports or lanes write to one ring: each takes a number of its own first.
+Agents of several transports or lanes write to the same ring: each takes the next number first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidecast.native.packing import pack_into, unpack_from
 
 @inlined
 def record(file, writer, section, now_ns, code, entity, a, b, c, d):
-    """Append one record."""
+    """Append a record."""
     ring = lay.HEADER_BYTES + (writer * lay.SECTIONS + section) * lay.RING_BYTES
     seq = fetch_add(file, ring, 1) + 1
     at = ring + 64 + (seq & (lay.RECORDS_MAX - 1)) * lay.RECORD_BYTES
@@ -44,7 +44,7 @@ def record_from_python(file, writer, section, now_ns, code, entity, a, b, c, d):
 
 
 def create_recorder(path: Path) -> MappedFile:
-    """Create a recorder file, replacing an old one (kept once as ``.previous``)."""
+    """Create a recorder file; the file before is kept as ``.previous``."""
     if path.exists():
         path.replace(path.with_suffix(path.suffix + ".previous"))
     mapped = MappedFile.create(path, lay.FILE_BYTES)
@@ -55,7 +55,7 @@ def create_recorder(path: Path) -> MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as read. ``at_ns``: wall clock."""
+    """A record as read. ``at_ns``: wall clock."""
 
     at_ns: int
     writer: str

@@ -155,7 +155,7 @@ def add_consumer(
     tethered: bool,
     offset: int = 0,
 ) -> int:
-    """Claim a consumer entry (the conductor's work, one thread). Returns its index.
+    """Claim a consumer entry, in the conductor's thread. Returns its index.
 
     Raises Conflict when all entries are taken.
     """
@@ -240,7 +240,7 @@ def messages_between(
 
 
 def copy_packets(old: Bytes, new: Bytes) -> None:
-    """Copy what a ring holds to one of the same geometry, to the same places. Both are checked."""
+    """Copy the packets of a ring to a ring of the same geometry, slot by slot. Both are checked."""
     about = describe(old)
     n = min(about.head, about.slots)
     for at, end in (

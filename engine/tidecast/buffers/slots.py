@@ -1,7 +1,7 @@
 """Control words of a packet ring and the bells that wake sleepers: shared by writers and readers.
 
-A control word says which packet lies in a slot, in which state, and how many of its bytes are
-committed (see `tidecast.layout.ring`). It is the only thing writer, sender and readers race for.
+A control word has the sequence of the packet in a slot, its state, and the number of its committed
+bytes (see `tidecast.layout.ring`). It is the only word for which writer, sender and readers race.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def _wake(ring, bells):
 
 @hot
 def wake_armed(ring, bells):
-    """Wake everybody who armed this ring. Call after each commit; costs a fence and a load."""
+    """Wake all readers, and the sender, that armed this ring. Call after each commit.
+
+    It costs a fence and a load.
+    """
     fence_seq_cst()
     if load_relaxed(ring, lay.ARMED_AT) != 0:
         _wake(ring, bells)

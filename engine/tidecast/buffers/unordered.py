@@ -1,7 +1,7 @@
-"""Unordered topics: reading past holes. What was read ahead is skipped when its turn comes.
+"""Unordered topics: reading past holes. Packets read ahead are skipped when their turn comes.
 
 The reader keeps the order wherever it can; only at a hole (a packet lost and not yet repaired) it
-looks ahead, up to the newest packet. A fragmented message is read ahead once all of it is there.
+reads ahead, up to the newest packet. A fragmented message is read ahead once all of it is there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def resume_behind_hole(r):
 
 @inlined
 def forget_seen(r, end):
-    """The reader jumps to packet ``end``: what was read ahead before it counts no more."""
+    """The reader jumps to packet ``end``: forget the packets before it that were read ahead."""
     for seq in range(r[R_SEQ], min(end, r[R_SEQ] + r[R_SLOTS])):
         _mark(r, seq, 0)
     if r[R_AHEAD] < end:
@@ -180,7 +180,7 @@ def read_ahead(ring, r, assembly, out, limit):
         r[R_AHEAD], r[R_AHEAD_AT] = seq, at - slot
         if n > 0:
             break
-        # Neither a message nor the beginning of one: the rest of this packet is lost.
+        # Neither a message nor the beginning of a message: the rest of this packet is lost.
         filled, total = r[R_FILLED], r[R_TOTAL]
         note_malformed(r, seq)
         r[R_FILLED], r[R_TOTAL] = filled, total  # of the message before the hole

@@ -1,6 +1,6 @@
 """The writer's side of a packet ring: append messages, seal packets, respect the limit.
 
-One writer a ring. Its private state is an ``int64`` array indexed by the ``W_*`` names; nothing
+A ring has one writer. Its private state is an ``int64`` array indexed by the ``W_*`` names; nothing
 in it is shared, so a killed writer leaves a ring whose readers see committed messages only.
 
 A packet is OPEN while messages are appended. The engine may seal it early: the sender after the
@@ -34,7 +34,7 @@ W_MESSAGES, W_BYTES, W_FULL, W_SLOTS = 12, 13, 14, 15
 W_MESSAGE_BYTES_MAX = 16
 WRITER_FIELDS = 17
 """Private writer state: next or open packet, bytes used, bytes committed, cached limit, geometry,
-receiver of the open packet, first header word, ids, counts, the most bytes of one message (with key
+receiver of the open packet, first header word, ids, counts, the most bytes of a message (with key
 and headers; half of the ring is a limit too)."""
 
 FULL, TOO_LARGE = -1, -2
@@ -109,8 +109,8 @@ def open_packet(ring, w, receiver):
     """Open packet W_SEQ; the caller has checked `room`."""
     seq = w[W_SEQ]
     at = control_at(seq, w[W_MASK])
-    # One store: a reader that spins on this line is disturbed once. A packet of HEAD_AT has its
-    # header, and nobody takes a packet that holds nothing else.
+    # A single store: a reader that spins on this line is disturbed once. Packets before HEAD_AT
+    # have their header, and no reader takes a packet that has only the header.
     store_relaxed(ring, at, control_word(seq, lay.OPEN, _HEADER))
     fence_release()  # a reader that still copies the old packet sees the new word first
     slot = w[W_SLOTS_AT] + (seq & w[W_MASK]) * w[W_SLOT_BYTES]
@@ -156,7 +156,7 @@ def seal(ring, w):
 
 @hot
 def _flush_seals(ring, w):
-    """Does a flush close the packet? Not without a sender: readers see what is committed."""
+    """Whether a flush seals the packet. Not without a sender: readers see committed messages."""
     return w[W_HAS_NETWORK] != 0 and load_relaxed(ring, lay.NEAR_LIMIT_AT) == 0
 
 
@@ -168,7 +168,7 @@ def put_header(ring, at, length, flags):
 
 @inlined
 def _append_fragments(ring, w, source, source_at, n, meta, meta_n, flags, receiver):
-    """Append a message that needs several packets of its own. All or nothing."""
+    """Append a message that needs several packets. All or nothing."""
     per_packet = w[W_SLOT_BYTES] - _HEADER - _MESSAGE_HEADER
     total = n + meta_n + 8
     packets = (total + per_packet - 1) // per_packet
@@ -207,7 +207,7 @@ def _append_fragments(ring, w, source, source_at, n, meta, meta_n, flags, receiv
 
 @held_kernel
 def append(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush):
-    """Append one message. Returns 0 or more when done, else FULL or TOO_LARGE (nothing changed).
+    """Append a message. Returns 0 or more when done, else FULL or TOO_LARGE (nothing changed).
 
     ``source``: payload bytes; ``meta``: optional fields in wire order; ``flags``: their bits.
     """
@@ -254,16 +254,17 @@ def append_into(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush)
 
 @held_kernel
 def append_batch(ring, bells, w, source, lengths, fixed, n, receiver, flush, done):
-    """Append ``n`` messages that lie end to end in ``source``; one atomic a packet.
+    """Append ``n`` messages that are end to end in ``source``; one atomic store a packet.
 
     ``lengths``: int64 length of each, or empty when all have ``fixed`` bytes. ``done``: int64[2],
     {messages, bytes} already appended: the call resumes there and updates it. Returns 0 when all
-    are in, FULL when the ring is (call again later), TOO_LARGE when message ``done[0]`` is.
+    are appended, FULL when the ring is full (call again later), TOO_LARGE when message ``done[0]``
+    is too large.
     """
     empty = source[:0]
     status = 0
     i, at = done[0], done[1]
-    first, first_at = i, at  # what is written but not yet committed starts here
+    first, first_at = i, at  # messages that are written but not yet committed start here
     counted, counted_at = i, at  # in W_MESSAGES, which a packet names when it is opened
     while i < n:
         size = fixed if lengths.size == 0 else lengths[i]
@@ -329,12 +330,12 @@ def flush_open(ring, bells, w):
 
 @held_kernel
 def close_ring(ring, bells, w):
-    """Seal what is open and mark the ring closed: readers and the sender drain it.
+    """Seal the open packet and mark the ring as closed: readers and the sender drain it.
 
-    Nothing changes where the engine has closed it: what was added since is not part of it.
+    Nothing changes when the engine has closed it: messages added later are not part of it.
     """
     if w[W_USED] >= _HEADER:
-        # an opened packet without messages is taken along, so that sequences stay contiguous
+        # an open packet without messages is sealed, too, so that sequences stay contiguous
         seal(ring, w)
     if load_acquire(ring, lay.CLOSED_AT) != 0:
         return
@@ -353,8 +354,9 @@ def head_of(ring):
 def close_abandoned(ring, bells, slots):
     """Close a ring from the engine's side. Its writer is gone, or still runs and does not know yet.
 
-    The committed messages are part of the ring, up to END_SEQ. What a running writer adds goes into
-    packets behind it. ``slots`` as the ring was made with: its header may say anything by now.
+    The committed messages are part of the ring, up to END_SEQ. Messages that a running writer adds
+    go into packets behind it. ``slots``: as at creation, because the client may have changed the
+    header.
     """
     if load_acquire(ring, lay.CLOSED_AT) != 0:
         return

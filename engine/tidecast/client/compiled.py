@@ -6,8 +6,8 @@
     subscription.run_compiled(count, np.zeros(1, np.int64), max_messages=1_000_000)
 
 A handler that takes three arguments gets a `Meta` in the middle. Functions are compiled once a
-process: what they read from outside is frozen at that time. Without the interpreter in the loop a
-message costs some ten nanoseconds instead of some hundred.
+process: values that they read from outside are frozen at that time. Without the interpreter in the
+loop a message costs some ten nanoseconds instead of some hundred.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _make_filler(fn: Callable[..., Any]) -> Any:
         used = port[writer.W_USED]
         n = 1
         first, first_at = i, used
-        while used <= last and i < end:  # what changes is in registers
+        while used <= last and i < end:  # changing values stay in registers
             start = at + used + _MESSAGE_HEADER
             n = write(bytes_at(address_of(ring) + start, size_max), i, state)
             if n <= 0 or n > size_max:
@@ -324,7 +324,7 @@ def run_kernel(
 ) -> int:
     """Enter a kernel with a user's function in it. Raises ConfigError if it does not compile.
 
-    ``between``: what the function is given between the message and the state.
+    ``between``: the arguments of the function between the message and the state.
     """
     try:
         return int(kernel(*args))
@@ -488,7 +488,7 @@ class CompiledHandler:
         return enough or (self._until is not None and bool(self._until()))
 
     def step(self) -> bool:
-        """Handle what is there in one ring. False: nothing was. Raises GapError by policy."""
+        """Handle the messages in a ring. False: there were none. Raises GapError by policy."""
         with self._subscription.reading:
             return self._step()
 
@@ -542,7 +542,7 @@ class CompiledHandler:
         return bool(self._now[0] > 0 or status != 0)
 
     def _handle_rest(self, rest: Batch) -> None:
-        """Messages that were taken before, and that nobody got."""
+        """Messages that were taken before, and that the user has not got."""
         n = len(self._between)
         kernel = kernel_of(self._fn, f"rest{n}", lambda: _make_rest(self._fn, n > 0))
         base, size, rows, port = rest.for_kernel()

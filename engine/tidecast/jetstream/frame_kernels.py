@@ -336,7 +336,7 @@ def _put_name(name, out, to):
 
 @inlined
 def _put_map(data, f, mode, out, to):
-    """Write what `_map_bytes` has measured, or what is in the tail, at most 64 KiB."""
+    """Write the map that `_map_bytes` has measured, or that of the tail, at most 64 KiB."""
     if f[_MAP_AT] > 0:
         copy(out, to, data, f[_MAP_AT], f[F_MAP_N])
         return to + f[F_MAP_N]

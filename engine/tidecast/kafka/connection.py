@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LOGIN_BYTES_MAX = 64 << 10
 """Of a request before the client has logged in; it has one under way."""
 FREE_BYTES = 64 << 10
-"""A connection's only request takes nothing of what all share, if it is not longer."""
+"""A connection's only request takes nothing of the shared room, if it is not longer."""
 REQUESTS_MAX = 100
 """Requests of one connection that are under way."""
 REQUESTS_BYTES_MAX = 34 << 20
@@ -49,11 +49,11 @@ SEND_S = 60.0
 CONTESTED_S = 5.0
 """The same when others do wait, and the client has taken not a byte."""
 FREE_ITEMS = 512
-"""Elements of arrays in a request that takes nothing of what all connections share."""
+"""Elements of arrays in a request that takes nothing of the room that all connections share."""
 JOINED_BYTES_MAX = 16 << 10
 """Shorter pieces of an answer are joined; longer ones are sent from where they are."""
 WRITE_BYTES = 1 << 20
-"""Handed to the transport at a time: it copies the rest of what the socket does not take."""
+"""Bytes passed to the transport at a time: it copies the bytes that the socket does not take."""
 _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 _NUMBERS = itertools.count(1)
@@ -151,7 +151,7 @@ class Connection:
         self._sending_since_s = 0.0
         """Since when an answer is sent; 0: none is."""
         self._items = self._items_held = 0
-        """Of requests to Produce under way; those that are taken from what all share."""
+        """Elements of Produce requests under way; elements among them that take shared room."""
         self._lent: list[Block] = []
         writer.transport.set_write_buffer_limits(high=0)  # `drain`: all of it is in the socket
         host, port = (writer.get_extra_info("sockname") or ("", 0))[:2]
@@ -176,7 +176,7 @@ class Connection:
 
     @property
     def is_valid(self) -> bool:
-        """The key that it showed is what it was, or it needs none; or it has yet to log in."""
+        """Its key is unchanged since the login, or it needs no key, or it has yet to log in."""
         endpoint = self.endpoint
         if self.digest:
             return self._access == endpoint.node.keys.find(self.digest)
@@ -451,7 +451,7 @@ class Connection:
         self._lent += blocks
 
     async def hold(self, n: int) -> None:
-        """Have room for an answer of ``n`` bytes, of what all connections share."""
+        """Wait for ``n`` bytes for an answer, of the room that all connections share."""
         self._end_answer()
         await self.endpoint.answers.take(n)
         self._held = n

@@ -30,7 +30,7 @@ FETCH_BYTES_MAX = 16 << 20
 """Of one answer, but for its first batch, which is whole whatever its size."""
 WAIT_S_MAX = 60.0
 MANY, MANY_WAIT_S_MAX = 512, 1.0
-"""A request for more partitions waits no longer: it takes a share of what all connections have."""
+"""A request for more partitions waits no longer: it takes a share of the connections' room."""
 LEFT_OUT_WAIT_S = 0.02
 """The same, when the client left out partitions that it reads, and in which there is more."""
 BLOCK_BYTES = 1 << 20

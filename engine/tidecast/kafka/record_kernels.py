@@ -231,7 +231,7 @@ def _put_name(out, to, name):
 
 @inlined
 def _put_map(data, at, end, count, raw_at, raw_n, null, out, to):
-    """Write what `_map_bytes` has measured, at most 64 KiB."""
+    """Write the map that `_map_bytes` has measured, at most 64 KiB."""
     entries = null + (1 if raw_n > 0 else count)
     if entries < 16:
         store_u8(out, to, 0x80 | entries)
@@ -405,7 +405,7 @@ def scan_records(data, at, end, count, found, f):
 
 @inlined
 def put_parsed(data, end, f, time_ns, seq, out, begun, to, scratch):
-    """Add what `parse_record` found, up to ``end``, to the batch at ``out[begun:]``: its end."""
+    """Add the record of `parse_record`, up to ``end``, to the batch at ``out[begun:]``: its end."""
     hashed = key_hash(data, f[1], f[2]) if f[2] >= 0 else 0
     if f[7] >= 0:
         _put_map(data, f[6], end, f[5], f[9], f[8], 1 if f[4] < 0 else 0, scratch, 0)
@@ -546,7 +546,7 @@ def _list_headers(data, at, end, out, to, h):
 
 @inlined
 def record_body(data, row, i, first_ms, h):
-    """Bytes of a record without its own length; fills ``h`` with what is known of its headers."""
+    """Bytes of a record without its length field; fills ``h`` with the layout of its headers."""
     h[0] = h[2] = h[4] = 0
     h[5] = 0
     headers_n = 1
@@ -625,10 +625,10 @@ def put_head(out, start, to, n, offset, leader, first_ms, last_ms, producer):
 
 @kernel
 def span_of_batches(data, used, token, limit, bytes_max, over):
-    """Of the record batches ``data[:used]`` (start, end, token behind) of those that are asked for.
+    """(start, end, token behind) of the requested record batches among ``data[:used]``.
 
-    The first is the one with ``token``. They lie below ``limit``; none begins ``bytes_max`` behind
-    the first, and none ends more than ``over`` bytes behind this. The span is empty without any.
+    The first requested batch holds ``token``. All are below ``limit``; none begins ``bytes_max``
+    behind the first, and none ends more than ``over`` bytes behind that. The span may be empty.
     """
     at, start, behind = 0, -1, token
     while at + BATCH_BYTES <= used:

@@ -64,9 +64,9 @@ class BatchHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A batch taken apart: unsealed batches of the log, and whose they are (-1: nobody's).
+    """A decoded batch: unsealed batches of the log, and their producer (-1: none).
 
-    ``raw``: it may be handed to clients as it came, but for its offset and epoch.
+    ``raw``: the batch as it came; clients may get it unchanged, except its offset and epoch.
     """
 
     buffer: np.ndarray

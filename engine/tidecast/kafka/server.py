@@ -55,7 +55,7 @@ ITEMS_MAX = 2 * wire.ITEMS_MAX
 DECODED_BYTES_MAX = 256 << 20
 """Of all batches that wait for the archiver; beyond it no request is read."""
 READ_AHEAD_BYTES = 1 << 16
-"""A connection buffers twice as much, and what one read brings (256 KiB), before it is asked."""
+"""A connection buffers twice as much, and the bytes of one read (256 KiB), before it is asked."""
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 BACKLOG = 128
@@ -325,7 +325,7 @@ class KafkaEndpoint:
             _log.warning("kafka: %s was refused: %s", event.client, detail)
 
     def _warn(self, text: str, *arguments: object) -> None:
-        """Log, once a second at most: strangers can do what they like as often as they like."""
+        """Log, once a second at most: strangers can cause errors as often as they like."""
         now_s = time.monotonic()
         if now_s - self._warned_s >= WARN_S:
             self._warned_s = now_s

@@ -45,7 +45,7 @@ class Client(Protocol):
         """It has said which software it is."""
 
     async def hold(self, n: int) -> None:
-        """Have room for an answer of ``n`` bytes, of what all connections share."""
+        """Wait for ``n`` bytes for an answer, of the room that all connections share."""
 
     def hold_less(self, n: int) -> None:
         """The answer has only ``n`` bytes."""

@@ -14,11 +14,11 @@ A schema is a list of ``name: type`` lines, with the versions that have the fiel
 Types: ``bool``, ``int8`` to ``int64``, ``string``, ``nstring`` (may be null), ``bytes``,
 ``records`` (bytes that may be null, never copied; written from a list of pieces, too), ``[]type``,
 ``[`` fields ``]`` and ``n[`` fields ``]`` (an array that may be null). From the version on that a
-table calls flexible, lengths are compact and each structure ends with tagged fields: those that are
-not known are skipped.
+table calls flexible, lengths are compact and each structure ends with tagged fields: unknown fields
+are skipped.
 
-Nothing that is read is trusted: every length is checked against the rest of the frame, and the
-number of items of a request against `ITEMS_MAX`, before anything is made of it.
+No input is trusted: every length is checked against the rest of the frame, and the number of items
+of a request against `ITEMS_MAX`, before an object is created from it.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ def _field_reader(field: Field, version: int, *, flexible: bool) -> Read:
 
 
 def writer_of(fields: Sequence[Field], version: int, *, flexible: bool) -> Write:
-    """Writes a dict as a structure of a version; what it does not name is empty, zero or null.
+    """Writes a dict as a structure of a version; fields that it lacks are empty, zero or null.
 
     A field of another version is left out. A name that no version has is an AssertionError.
     """

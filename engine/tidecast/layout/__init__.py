@@ -1,5 +1,5 @@
-"""Where every byte lies: packets, messages, shared-memory files. No behaviour here.
+"""Layouts of packets, messages, logs and shared-memory files. No behaviour here.
 
-Each module gives offsets as constants (kernels freeze them) and a `Layout` that lists the same
-fields with their meaning; `docs/PROTOCOL.md` shows diagrams made from those.
+Each module has offsets as constants (kernels freeze them) and a `Layout` that lists the same fields
+with their meaning; the diagrams in `docs/PROTOCOL.md` are generated from the layouts.
 """

@@ -104,7 +104,7 @@ class Counter(IntEnum):
     FLOW_LIMITED = 15
     """Times flow control (a receiver's window) held packets back."""
     RECEIVERS = 16
-    """Gauge: receivers of the publication; beyond 128 an estimate from those that report."""
+    """Gauge: receivers of the publication; beyond 128 an estimate from a sample."""
     RECEIVERS_REFUSED = 17
     """STATUS of receivers beyond the table's size, that join too fast, or need not report."""
     RECEIVER_TIMEOUTS = 18
@@ -114,7 +114,7 @@ class Counter(IntEnum):
     SENT = 20
     """Gauge: next packet to send."""
     SLOWEST_CONSUMED = 21
-    """Gauge: what the slowest receiver has consumed."""
+    """Gauge: next packet that the slowest receiver consumes."""
     SLOTS = 22
     """Gauge: packets the ring holds."""
     PACKETS_RECEIVED = 23
@@ -132,7 +132,7 @@ class Counter(IntEnum):
     RECOVERED = 29
     """Missing packets that came after all."""
     LOST_FOR_GOOD = 30
-    """Missing packets that nobody holds any more: a typed Gap."""
+    """Missing packets that were given up: a typed Gap."""
     GAP_TABLE_FULL = 31
     """DATA packets refused because too many gaps were open."""
     NAKS_SENT = 32
@@ -164,7 +164,7 @@ class Counter(IntEnum):
     INVALID_FIELD = 45
     """Packets with a field outside its range."""
     FILTERED = 46
-    """Packets of topics or sessions nobody here wants."""
+    """Packets of topics or sessions without a subscription here."""
     UNKNOWN_SESSION = 47
     """Packets of a wanted topic before their SETUP."""
     STALE_SESSION = 48
@@ -220,15 +220,15 @@ class Counter(IntEnum):
     KEYLESS = 73
     """Packets held back: no key to seal them was ready."""
     INVALID_AREA = 74
-    """SETUP packets whose area of further fields is malformed, or has one that must be known."""
+    """SETUP packets whose area of further fields is malformed, or has an unknown critical field."""
     BEACONS_SENT = 75
     """HEARTBEAT packets of no publication, one a second to the discovered peers of a transport."""
     BEACONS_RECEIVED = 76
-    """Those of other nodes."""
+    """HEARTBEAT packets of no publication from other nodes."""
     COMPACTED = 77
     """COMPACT packets: sent instead of DATA (publication), or expanded (image)."""
     BYTES_SAVED = 78
-    """Bytes that those are shorter than DATA; a publication's less those of its tables."""
+    """Bytes saved by COMPACT packets; of a publication, minus the bytes of its TABLE packets."""
     TABLE_MISSING = 79
     """COMPACT packets whose table is not here: asked for again, and repaired as DATA."""
 
@@ -344,9 +344,9 @@ class GatewayCounter(IntEnum):
     CONNECTIONS = 0
     """Connections that showed a valid token."""
     SESSIONS = 1
-    """Gauge: sessions of remote clients, those that wait to be resumed included."""
+    """Gauge: sessions of remote clients, with sessions that wait to be resumed."""
     RESUMED = 2
-    """Connections that went on with their session."""
+    """Connections that resumed their session."""
     EXPIRED = 3
     """Sessions that ended because their client did not come back in time."""
     REFUSED = 4
@@ -364,7 +364,7 @@ class GatewayCounter(IntEnum):
     BYTES_OUT = 10
     """Bytes of batches and deliveries sent to clients."""
     GAPS = 11
-    """Gaps told to clients."""
+    """Gaps reported to clients."""
     CREDIT_WAITS = 12
     """Times a subscription waited for its client's credit."""
     CONSUMERS_GIVEN_UP = 13
@@ -372,7 +372,7 @@ class GatewayCounter(IntEnum):
     KEYS_ENDED = 14
     """Sessions ended because their key was revoked, changed or has expired."""
     OVER_QUOTA = 15
-    """Requests refused: the clients of the key hold as much as it may."""
+    """Requests refused: the clients of the key have reached its quota."""
     FAULTS = 16
     """Sessions and connections ended by a defect of the gateway; the log says which."""
     BAD_PLACES = 17
@@ -389,7 +389,7 @@ class KeyCounter(IntEnum):
     DENIED = 0
     """Requests of clients with the key that were refused: it lacks the right."""
     OVER_QUOTA = 1
-    """Requests that were refused: the clients of the key hold as much as it may."""
+    """Requests that were refused: the clients of the key have reached its quota."""
 
 
 @unique
@@ -397,11 +397,11 @@ class NodeCounter(IntEnum):
     """Columns of the node's own row, written by the conductor. All only grow."""
 
     ENGINE_FAULTS = 0
-    """Jobs and cycles of agents that failed in a way nobody foresaw."""
+    """Jobs and cycles of agents that ended with an unexpected exception."""
     PUBLICATIONS_CUT = 1
-    """Publications that went with messages unsent: see `MessagesUnsent`."""
+    """Publications that ended with unsent messages: see `MessagesUnsent`."""
     PACKETS_CUT = 2
-    """Packets that they held."""
+    """Unsent packets of those publications."""
     MESSAGES_CUT = 3
     """Messages in them."""
     BYTES_CUT = 4
@@ -409,7 +409,7 @@ class NodeCounter(IntEnum):
     EVENTS_LOST = 5
     """Events that a client did not take before newer ones had no room."""
     SETUPS_REFUSED = 6
-    """SETUPs of nodes that live elsewhere, were replaced, or start in the future."""
+    """SETUPs of nodes with another address, of replaced nodes, or with a start in the future."""
     PEERS_FORGOTTEN = 7
     """Other nodes that were forgotten because too many were heard of."""
     PEER_EVENTS_DROPPED = 8
@@ -523,7 +523,7 @@ class KafkaApiCounter(IntEnum):
     REQUESTS = 0
     """Requests that were read."""
     ERRORS = 1
-    """Error codes in answers, those that tell members to join again left out."""
+    """Error codes in answers, except codes that ask members to join again."""
     BYTES_IN = 2
     """Bytes of the requests."""
     BYTES_OUT = 3
@@ -552,7 +552,7 @@ class AdapterCounter(IntEnum):
     RECONNECTS = 6
     """Connections that replaced a lost one."""
     LAG = 7
-    """Gauge: offsets between what was read last and the newest end that is known, of all queues."""
+    """Gauge: offsets from the last record read to the newest known end, over all queues."""
     LEFT_OUT = 8
     """Records that were passed because they are too large, or otherwise not to be held."""
 

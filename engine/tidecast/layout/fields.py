@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: offset and width in bytes, and what it means."""
+    """One field: offset and width in bytes, and its meaning."""
 
     name: str
     at: int

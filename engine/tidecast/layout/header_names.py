@@ -1,4 +1,4 @@
-"""Names of headers that only an engine may write: what they say moves records."""
+"""Names of headers that only an engine may write, because their values decide on deliveries."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Levels: the formats that builds of Tidecast share, and the levels that this build reads.
 
-A level is one number for all formats below. A build reads every level from `LOWEST` to `NEWEST`,
-the present one and the one before. What outlives a connection (packets, logs, rings) it writes at
-the level of its cluster, which an operator raises once all engines read it. A connection speaks the
-highest level that both of its ends read.
+A level is one number for all formats below. A build reads every level from `LOWEST` to `NEWEST`:
+the present level and the level before. It writes packets, logs and rings, which outlive a
+connection, at the level of its cluster, which an operator raises once all engines read it. A
+connection speaks the highest level that both of its ends read.
 
 To change a format: add a level here with the format's next number, keep reading the level before,
 and write the new format only where the cluster's level has it. Golden bytes of both levels stay.

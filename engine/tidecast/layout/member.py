@@ -1,9 +1,9 @@
 """A member's shared-memory file: deliveries from the engine, acks from the client. Version 1.
 
 Each direction is a byte ring with one writer. Positions are bytes since the beginning and only
-grow; position p lies at ``p & (bytes - 1)``. A frame never wraps: a PAD frame fills the end of the
-ring. What lies behind the writer's position does not exist, so a writer that dies leaves nothing
-half written.
+grow; position p is at offset ``p & (bytes - 1)``. A frame never wraps: a PAD frame fills the end of
+the ring. Readers ignore bytes behind the writer's position, so a writer that dies leaves no partial
+frame.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ DELIVERY_FRAME = Layout(
         Field("offset", FRAME_OFFSET_AT, 4, "fragment: where in the record these bytes belong"),
     ),
 )
-"""Behind it: records as in the log (`layout/segment.py`), one behind the other."""
+"""Behind it: records as in the log (`layout/segment.py`), end to end."""
 
 # --- acks ---------------------------------------------------------------------------------------
 ACK_FRAME_BYTES = 40

@@ -44,7 +44,8 @@ FLAG_WANT_TABLE = 2
 """STATUS: the receiver lacks the table of a packet; define all of it again."""
 
 FLAG_REPORT = 32
-"""HEARTBEAT: not all is confirmed as consumed; answer with STATUS (an earlier one may be lost)."""
+"""HEARTBEAT: some packets are not confirmed as consumed; answer with STATUS (the last STATUS may be
+lost)."""
 
 FLAG_AREA = 1
 """SETUP: an area of further fields follows, before the platform's id. From level 2 on."""
@@ -53,7 +54,7 @@ FLAG_PRODUCER = 64
 """SETUP: the topic is durable and kept by another node; the producer's block follows the names."""
 
 FLAG_LEFT = 128
-"""SETUP: the publisher is gone, or its engine was: what its ring holds is repeated."""
+"""SETUP: the publisher is gone, or its engine was gone: the messages of its ring are sent again."""
 
 CHANNEL_ORDINARY, CHANNEL_LARGE = 1, 2
 CHANNELS = 3
@@ -162,7 +163,7 @@ SETUP_BODY = Layout(
     ),
 )
 """Names follow: node, then topic, UTF-8; with PRODUCER the producer's block behind them; with AREA
-the area of further fields; at the end the id of the sender's platform, if it has one.
+the area of further fields; at the end the id of the sender's platform, if it has an id.
 
 Older nodes send zeros as `round_trip`, `sampling` and `platform_len`, and do not read them."""
 
@@ -284,7 +285,7 @@ COMPACT_BODY = Layout(
         Field("length", COMPACT_LENGTH_AT, 2, "of the DATA packet, header included"),
     ),
 )
-"""Operations follow, which give what lies behind the header of the DATA packet."""
+"""Operations follow, which produce the bytes behind the header of the DATA packet."""
 
 TABLE_NUMBER_AT, TABLE_FIRST_AT, TABLE_COUNT_AT, TABLE_DEFINITIONS_AT = 32, 36, 38, 40
 TABLE_PACKET_BYTES_MAX = 1400

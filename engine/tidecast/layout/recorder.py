@@ -19,7 +19,7 @@ SECTIONS, WRITERS = 3, 3
 WRITER_SENDER, WRITER_RECEIVER, WRITER_CONDUCTOR = 0, 1, 2
 WRITER_NAMES = ("sender", "receiver", "conductor")
 AGENT_NAMES = ("conductor", "sender", "receiver", "archiver", "puller", "subscriptions", "leases")
-"""Argument `agent` of `ENGINE_FAULT`; any other one is the number behind these."""
+"""Argument `agent` of `ENGINE_FAULT`; any other agent has the number behind these."""
 RING_BYTES = 64 + RECORDS_MAX * RECORD_BYTES
 FILE_BYTES = HEADER_BYTES + WRITERS * SECTIONS * RING_BYTES
 PID_AT, REALTIME_OFFSET_AT = 8, 16
@@ -49,7 +49,7 @@ def ring_at(writer: int, section: int) -> int:
 
 @unique
 class Code(IntEnum):
-    """Recorded events: name, section and what a, b, c, d mean stand in `MEANING`."""
+    """Recorded events: `MEANING` has their names, sections, and the meaning of a, b, c, d."""
 
     STARTED = 1
     STOPPED = 2

@@ -35,7 +35,7 @@ NODE_NAME_AT, TOPIC_NAME_AT = 512, 768
 ACK_OK, ACK_FENCED, ACK_ENDED, ACK_OPENING, ACK_REFUSED = 0, -1, -2, -3, -4
 """States of ACK_STATE_AT below 1; above it is the errno of a disk that refuses to take more.
 
-OPENING: the topic's owner has not answered yet. REFUSED: `first_seq` left out the one in its place.
+OPENING: the topic's owner has not answered yet. REFUSED: `first_seq` would leave out a sequence.
 """
 
 RING_HEADER = Layout(
@@ -127,7 +127,7 @@ SENDER_ARMED_BIT = 62
 DOORBELL_BYTES, DOORBELLS_MAX = 64, 1024
 DOORBELL_ARCHIVER, DOORBELL_PULLER = 32, 34
 DOORBELL_FIRST_CLIENT = 64
-"""Lines before are the agents': transport i has sender 2 i and receiver 2 i + 1."""
+"""Lower lines belong to agents: transport i has sender 2 i and receiver 2 i + 1."""
 
 
 def ring_bytes(slots: int, slot_bytes: int) -> int:

@@ -16,12 +16,12 @@ BODY_AT = 56
 SEAL_HEADER_BYTES = BODY_AT - PACKET_HEADER_BYTES
 TAG_BYTES = 16
 SEAL_BYTES = SEAL_HEADER_BYTES + TAG_BYTES
-"""A sealed packet is longer by this."""
+"""Bytes by which a sealed packet is longer."""
 
 FLAG_PAIR = 1
-"""The key is that of two nodes (NAK, STATUS, ACK), not the sender's for all."""
+"""The key belongs to a pair of nodes (NAK, STATUS, ACK); else it is the sender's key for all."""
 MODE_OFF, MODE_OPTIONAL, MODE_REQUIRED = 0, 1, 2
-"""The packets that a transport takes: plain ones, both, sealed ones alone."""
+"""The packets that a transport accepts: plain, both, sealed only."""
 LANES_MAX = 8
 GENERATION_BITS = 24
 """A sender takes a new key after 2^24 packets, the next generation: AES-GCM's limits are far."""

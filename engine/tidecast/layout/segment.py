@@ -2,7 +2,7 @@
 
 A queue is a directory; each segment is named by the token of its first record, 20 digits, ``.log``,
 with its sparse index beside it (``.index``). A batch holds records of one producer, has contiguous
-tokens, and is written with one call. Whatever follows the last sound batch was torn.
+tokens, and is written with one call. Bytes behind the last sound batch are a torn write.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SEGMENT_HEADER = Layout(
 # --- batch --------------------------------------------------------------------------------------
 BATCH_HEADER_BYTES = 72
 BATCH_BYTES_MAX = (1 << 28) + (1 << 20)
-"""Longest batch: one record of the longest message, its key and headers, and the frames around."""
+"""Longest batch: one record of the longest message, with key, headers and the headers of both."""
 BATCH_RECORDS_MAX = 1 << 14
 BATCH_VERSION = 1
 (
@@ -124,7 +124,7 @@ INDEX_ENTRY = Layout(
         Field("crc", IDX_CRC_AT, 4, "CRC32C of the 24 bytes before"),
     ),
 )
-"""One entry about every INDEX_INTERVAL_BYTES of log. It can always be made again from the log."""
+"""One entry about every INDEX_INTERVAL_BYTES of log. The index can be rebuilt from the log."""
 
 # --- producers ----------------------------------------------------------------------------------
 PRODUCERS_MAGIC = 0x31444F5250434454  # "TDCPROD1", little endian

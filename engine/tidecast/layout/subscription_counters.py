@@ -15,21 +15,21 @@ class SubscriptionCounter(IntEnum):
     DELIVERED = 0
     """Records delivered, redelivered ones too."""
     DELIVERED_BYTES = 1
-    """Bytes of those."""
+    """Bytes of delivered records."""
     SETTLED = 2
-    """Records settled: acked, or stored as dead."""
+    """Records completed: acked, stored or dropped as dead letters, or cancelled."""
     REDELIVERED = 3
     """Records delivered again."""
     NAKS = 4
     """Records that members refused for the time being."""
     TIMEOUTS = 5
-    """Records not settled within `ack_wait`."""
+    """Records not completed within `ack_wait`."""
     DEAD = 6
-    """Records given up on: dead letters, or dropped and told."""
+    """Records given up: dead letters, or dropped with an event."""
     FILTERED = 7
-    """Records that the filter passed over."""
+    """Records that the filter skipped."""
     FILTER_ERRORS = 8
-    """Records about which a compiled filter raised; they were delivered."""
+    """Records for which a compiled filter raised; they were delivered."""
     LAG = 9
     """Gauge: records that are not acked, outstanding and arriving ones too."""
     OUTSTANDING = 10

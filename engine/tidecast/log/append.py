@@ -1,4 +1,4 @@
-"""Appending to a queue's log: sealed batches in one write, an index entry now and then."""
+"""Appending to a queue's log: sealed batches in one write, an index entry at intervals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def words_of(L):
 
 @inlined
 def readable_token(L):
-    """Readers may have all tokens below this one."""
+    """The token behind the newest record that consumers may read."""
     if L.w[L_SYNCED_READS] == 0:
         return load_acquire(words_of(L), L_NEXT_TOKEN * 8)
     token = load_acquire(words_of(L), L_DURABLE_TOKEN * 8)
@@ -131,7 +131,7 @@ def append_run(L, buffer, at, end):
 
 @kernel
 def note_stored(words, token):
-    """A storage beside the log has all below ``token``. One caller at a time."""
+    """A storage beside the log has all records below ``token``. One caller at a time."""
     store_release(words_of(_log_of(words)), L_STORED_TOKEN * 8, token)
 
 
@@ -143,13 +143,13 @@ def append_sealed(words, buffer, n):
 
 @kernel
 def sync_file(words, fd):
-    """Sync a file that is to be a log's active segment: 0 or ``-errno``."""
+    """Sync a file that is to become a log's active segment: 0 or ``-errno``."""
     return fdatasync(fd, _log_of(words).disk)
 
 
 @kernel
 def sync_active(words):
-    """Sync the active segment; what was appended before is durable. 0 or ``-errno``.
+    """Sync the active segment: records appended before are durable then. 0 or ``-errno``.
 
     One caller at a time; never while the log rolls.
     """

@@ -1,7 +1,7 @@
-"""Batches of records: build one, check one, list its records. Layout: `tidecast.layout.segment`.
+"""Batches of records: build, check, list their records. Layout: `tidecast.layout.segment`.
 
-Nothing here trusts what it reads: `check_batch` verifies header and checksum, `list_records` every
-length, so that any bytes may be handed in.
+Nothing here trusts its input: `check_batch` verifies header and checksum, `list_records` every
+length, so that callers may pass any bytes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ CAUSES = {
     O_SEQ,
 ) = range(10)
 RECORD_FIELDS = 10
-"""Columns of what `list_records` fills: offsets into the bytes it was given (-1: no key, no
-headers), lengths, time-stamp, hash of the key, token, sequence of the producer."""
+"""Columns of the rows of `list_records`: offsets into its input (-1: no key, no headers), lengths,
+time-stamp, hash of the key, token, sequence of the producer."""
 
 _HEADER, _RECORD = lay.BATCH_HEADER_BYTES, lay.RECORD_HEADER_BYTES
 _TOKEN_MAX = 1 << 62

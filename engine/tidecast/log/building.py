@@ -21,7 +21,7 @@ def _begin(out, at, producer, epoch, owner, base_seq, acked_seq):
 
 @held_kernel
 def _add(out, at, end, seq, time_ns, key_hash, fields, key_n, headers_n, payload):
-    """``fields``: key and headers. It and the payload have one byte more: an array has some."""
+    """``fields``: key and headers. Both arrays have an extra byte, so that neither is empty."""
     headers = Span(fields, max(key_n, 0), headers_n)
     body = Span(payload, 0, payload.size - 1)
     key = Span(fields, 0, key_n)
@@ -63,7 +63,7 @@ class BatchBuilder:
         base_seq: int = 1,
         acked_seq: int = 0,
     ) -> BatchBuilder:
-        """Start a batch behind what is sealed."""
+        """Start a batch behind the sealed batches."""
         self._grow(self.used + lay.BATCH_HEADER_BYTES)
         self._at = self.used
         self._end = int(_begin(self.buffer, self._at, producer, epoch, owner, base_seq, acked_seq))
@@ -128,5 +128,5 @@ class BatchBuilder:
 
 
 def record_table(rows: int = lay.BATCH_RECORDS_MAX) -> np.ndarray:
-    """Room for what `records` lists: int64[rows, RECORD_FIELDS]."""
+    """Room for the rows of `records`: int64[rows, RECORD_FIELDS]."""
     return np.zeros((rows, batch.RECORD_FIELDS), dtype=np.int64)

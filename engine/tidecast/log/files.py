@@ -31,7 +31,7 @@ def checksum(raw: bytes) -> int:
 
 
 def queue_directory(data_dir: Path, topic: str, queue: int) -> Path:
-    """Where a queue's log lies."""
+    """The directory of a queue's log."""
     return data_dir / "queues" / topic / queue_name(queue)
 
 
@@ -51,12 +51,12 @@ def index_name(base_token: int) -> str:
 
 
 def unsynced_name(base_token: int) -> str:
-    """File that is there while a segment holds bytes of which a sync failed."""
+    """File that exists while a segment holds bytes that a failed sync should have stored."""
     return f"{base_token:020d}.unsynced"
 
 
 def snapshot_name(base_token: int) -> str:
-    """File name of what is known of its producers when the segment begins."""
+    """File name of the table of producers at the begin of a segment."""
     return f"{base_token:020d}.producers"
 
 
@@ -72,9 +72,9 @@ def seal_json(content: bytes) -> bytes:
 
 
 def open_json(raw: bytes) -> bytes:
-    """The object that was sealed; one of before objects were sealed as it is.
+    """The content of a sealed object; an object of an old build, without a seal, unchanged.
 
-    Raises ValueError when it is not what was sealed.
+    Raises ValueError when the checksum, or its name, is wrong.
     """
     sealed = _SEAL.fullmatch(raw)
     if sealed is None:
@@ -132,7 +132,7 @@ def index_entry(token: int, position: int, time_ns: int) -> bytes:
 
 
 def read_index(path: Path, tail: int = 0) -> np.ndarray:
-    """Sound entries, int64[n, 3]: token, position, time; ``tail``: only the last ones."""
+    """Sound entries, int64[n, 3]: token, position, time; ``tail``: only the last so many."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,10 +1,10 @@
-"""The file of grants beside a topic's queues: epochs that were told and may not be in the log yet.
+"""The file of grants of a topic's queues: producer epochs that the log may not contain yet.
 
-A grant is appended and synced before it is reported, so it costs the same however many producers
-are known. Now and then, and whenever the topic is opened, the file is written again without the
-grants that newer ones have replaced: then it is as long as the table of producers, which has a
-limit. That also gives each owner of shared queues a file of its own: it inherits a link to the file
-of the owner before.
+A grant is appended and synced before the producer gets it, so its cost does not depend on the
+number of producers. From time to time, and whenever the topic is opened, the file is written again
+without replaced grants: then it is as long as the table of producers, which has a limit. That also
+gives each owner of shared queues a separate file: at first it has a link to the file of the
+previous owner.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class GrantLog:
         self._kept = 0
         self._suspect = False
         self.torn_bytes = 0
-        """Bytes at the end of which `load` made nothing: a write that a crash cut short, or rot."""
+        """Bytes at the end that `load` ignored: a write that a crash cut short, or damage."""
 
     def load(self) -> bytes:
-        """All grants, the newest last. A torn one at the end was never told. Raises CorruptLog."""
+        """All grants, the newest last; without a torn grant at the end. Raises CorruptLog."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -55,7 +55,7 @@ class GrantLog:
         return b"".join(record[: lay.PRODUCER_BYTES] for record in records[:good])
 
     def append(self, grant: bytes) -> None:
-        """One more; on disk when this returns. Raises OSError, and then it is not there."""
+        """Append a grant; it is on disk when this returns. Raises OSError: it is not stored."""
         record = grant + _CRC.pack(checksum(grant))
         if self._suspect:  # a sync failed: bytes in the same blocks may never be stored
             write_atomically(self.path, self.path.read_bytes()[: self._bytes] + record)
@@ -68,7 +68,7 @@ class GrantLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
         try:
-            os.ftruncate(fd, self._bytes)  # what a failed write left
+            os.ftruncate(fd, self._bytes)  # remove the bytes of a failed write
             if os.pwrite(fd, record, self._bytes) != len(record):
                 raise OSError(28, os.strerror(28))
             self._suspect = True

@@ -18,7 +18,7 @@ from tidecast.log.takeover import owner_of
 
 
 def list_batches(directory: Path, count: int, token: int | None) -> list[dict[str, int]]:
-    """``count`` batches: the newest, or from the one on that holds ``token``."""
+    """``count`` batches: the newest, or from the batch on that holds ``token``."""
     bases = segments_in(directory)
     if not bases:
         return []

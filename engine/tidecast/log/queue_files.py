@@ -1,6 +1,6 @@
 """Topics of a data directory as files: queues, segments, ends, positions. Read only.
 
-The engine may append to the same files meanwhile: what is complete and sound is seen, a batch that
+The engine may append to the same files meanwhile: complete and sound batches are read, a batch that
 is being written is not there yet.
 """
 
@@ -56,7 +56,7 @@ def segments_of(directory: Path) -> list[int]:
 
 
 def position_before(directory: Path, base: int, token: int) -> tuple[int, int]:
-    """(position, token) of a batch at or before the one that holds ``token``, from the index."""
+    """(position, token) of a batch at or before the batch with ``token``, from the index."""
     path = directory / index_name(base)
     hints = _raw_index(path)
     at = int(np.searchsorted(hints[:, 0], token, side="right")) - 1
@@ -95,7 +95,7 @@ def _to_the_end(scanner: Scanner) -> None:
 
 
 class QueueFiles:
-    """One queue of a topic. Keeps how far it has looked, so `end_token` is cheap when repeated."""
+    """One queue of a topic. Remembers how far it has read: repeated `end_token` is cheap."""
 
     def __init__(self, data_dir: Path, topic: str, queue: int) -> None:
         self.topic, self.queue = topic, queue
@@ -123,7 +123,7 @@ class QueueFiles:
             self._token, self._position = int(entries[0, 0]), int(entries[0, 1])
         try:
             fd = os.open(self.directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # just deleted: a newer one is there
+        except FileNotFoundError:  # just deleted: a newer segment is there
             return self.end_token()
         try:
             scanner = Scanner(fd, os.fstat(fd).st_size)

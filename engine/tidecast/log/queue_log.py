@@ -1,7 +1,7 @@
 """`QueueLog`: one queue's log. Open and recover, append, sync, roll, retain; `LogReader` reads it.
 
-One writer a log: append, roll and retain come from one thread. `sync` may come from another one.
-Readers are independent: each has a `LogReader` of its own, in any thread of the process.
+A log has one writer: one thread calls append, roll and retain. Another thread may call `sync`.
+Readers are independent: each has its own `LogReader`, in any thread of the process.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SEGMENT_BYTES = 128 << 20
 
 
 def _no_rows(rows: np.ndarray) -> None:
-    """Nobody wants to know the batches that recovery sees."""
+    """Ignore the batches that recovery reads."""
 
 
 def bytes_of(words: np.ndarray) -> np.ndarray:
@@ -87,7 +87,7 @@ class QueueLog:
             entry=np.zeros(lay.INDEX_ENTRY_BYTES, dtype=np.uint8),
         )
         self._unsynced = bytearray()
-        """While suspect: the active segment's bytes behind what is durable."""
+        """While suspect: the active segment's bytes behind the durable position."""
         self.unreadable = False
         """Bytes that no sync has stored are lost: only opening the log again finds its end."""
         self._lock = threading.Lock()
@@ -116,11 +116,11 @@ class QueueLog:
         on_rows: Rows = _no_rows,
         words: np.ndarray | None = None,
     ) -> QueueLog:
-        """Open the log of a directory, recover it, make it if it is not there.
+        """Open and recover the log of a directory, create it if it is not there.
 
         ``on_rows``: gets the batches of the last segment, int64[n, `scan.SCAN_FIELDS`], in order.
-        ``words``: int64[`state.LOG_WORDS`] of zeros, where the log's words are to stand.
-        What recovery did stands in ``recovered``. Raises CorruptLog, StorageError.
+        ``words``: int64[`state.LOG_WORDS`] of zeros, the memory for the log's words.
+        ``recovered`` has the result of the recovery. Raises CorruptLog, StorageError.
         """
         log = cls(directory, topic, queue, segment_bytes, fsync, owner, words)
         try:
@@ -156,7 +156,7 @@ class QueueLog:
         w[log_state.L_POSITION], w[log_state.L_TIME_MAX] = active.bytes, active.time_max
         w[log_state.L_INDEX_DUE] = found.index_due
         w[log_state.L_NEXT_TOKEN] = max(found.next_token, active.base_token)
-        try:  # what was found there may not have reached the device
+        try:  # the batches found there may not have reached the device
             os.fdatasync(int(w[log_state.L_FD]))
         except OSError:
             self._doubt()
@@ -182,7 +182,7 @@ class QueueLog:
             sync_directory(self.directory)
 
     def _open_active(self, base_token: int) -> None:
-        """Open a segment and its index to append to them; the ones before are closed then."""
+        """Open a segment and its index to append to them, and close the files before."""
         w, flags = self._w, os.O_RDWR | os.O_CLOEXEC
         segment = os.open(self.directory / segment_name(base_token), flags)
         try:
@@ -203,7 +203,7 @@ class QueueLog:
     def roll(self, now_ns: int, snapshot: bytes = b"") -> None:
         """Seal the active segment and begin the next one. Raises StorageError; nothing is lost.
 
-        ``snapshot``: what must be known of the segments before, kept in ``<segment>.producers``.
+        ``snapshot``: the table of producers, for the segments before: ``<segment>.producers``.
         """
         w = self._w
         token, position = self.next_token, int(w[log_state.L_POSITION])
@@ -215,7 +215,7 @@ class QueueLog:
                 "retention_bytes or retention_s, or larger segment_bytes"
             )
         try:
-            with self._lock:  # a sync that runs may fail, and then this one would succeed
+            with self._lock:  # a running sync may fail, and then the sync below would succeed
                 if self.suspect:
                     raise self._is_suspect()
                 os.truncate(int(w[log_state.L_FD]), position)  # no leftovers of a failed write
@@ -300,10 +300,10 @@ class QueueLog:
         )
 
     def sync(self) -> int:
-        """Make what was appended before durable; the durable token. Raises StorageError.
+        """Make records appended before durable. Returns the durable token. Raises StorageError.
 
-        After it raised, nothing is appended until it returns: it stores the active segment in
-        another file then.
+        After it raised, nothing is appended until a call returns: that call stores the active
+        segment in another file.
         """
         if self.fsync == "none":
             self._w[log_state.L_DURABLE_TOKEN] = self._w[log_state.L_NEXT_TOKEN]
@@ -332,7 +332,7 @@ class QueueLog:
             raise
 
     def _doubt(self) -> None:
-        """A sync failed: note it where the next engine sees it, if this one ends before."""
+        """A sync failed: note it on disk, so that the next engine sees it if this engine ends."""
         self._w[log_state.L_SUSPECT] = 1
         self._mark()
         with contextlib.suppress(OSError):
@@ -343,7 +343,7 @@ class QueueLog:
             (self.directory / unsynced_name(int(self._w[log_state.L_BASE_TOKEN]))).touch()
 
     def _keep_unsynced(self) -> None:
-        """Read what is not durable as long as the kernel has it: its pages count as clean."""
+        """Read the bytes that are not durable before the kernel drops their pages."""
         w, fd = self._w, int(self._w[log_state.L_FD])
         start, end = int(w[log_state.L_DURABLE_POSITION]), int(w[log_state.L_POSITION])
         while start and (left := end - start - len(self._unsynced)) > 0:
@@ -406,7 +406,7 @@ class QueueLog:
     def expect_storage(self, *, alone: bool = False) -> None:
         """From now on records are durable when a storage beside the log has them, too.
 
-        ``alone``: the next owner has nothing but the storage, so consumers read no more than that.
+        ``alone``: the next owner has only the storage, so consumers read no further than it.
         """
         if alone:
             self._w[log_state.L_SYNCED_READS] = 1
@@ -414,7 +414,7 @@ class QueueLog:
         self._w[log_state.L_STORED] = 1
 
     def note_stored(self, token: int) -> None:
-        """That storage has all tokens below this one. From one thread."""
+        """The storage beside the log has all tokens below ``token``. Called by one thread."""
         note_stored(self.state.words, token)
 
     @property
@@ -424,7 +424,7 @@ class QueueLog:
 
     @property
     def synced_token(self) -> int:
-        """All tokens below are on the device, wherever else they are."""
+        """All tokens below are on the device; a storage beside the log may lack them."""
         return int(self._w[log_state.L_DURABLE_TOKEN])
 
     @property
@@ -442,12 +442,12 @@ class QueueLog:
         return int(self._w[log_state.L_SEGMENT_BYTES])
 
     def roll_at(self, n: int) -> None:
-        """Set at how many bytes a segment is full, from the next batch on."""
+        """Set the size at which a segment is full, from the next batch on."""
         self._w[log_state.L_SEGMENT_BYTES] = n
 
     @property
     def segments(self) -> list[Segment]:
-        """All segments, oldest first; the last is the active one."""
+        """All segments, oldest first; the last segment is active."""
         found = []
         for number in range(self._first, int(self._w[log_state.L_END_SEGMENT])):
             base, n, latest, created = self.state.segments[number % log_state.SEGMENTS_MAX].tolist()
@@ -471,10 +471,10 @@ class QueueLog:
         now_ns: int = 0,
         hold_token: int | None = None,
     ) -> list[Segment]:
-        """Delete old segments that ``bytes_max`` or ``age_max_ns`` (0: no limit) has no room for.
+        """Delete old segments above ``bytes_max`` or ``age_max_ns`` (0: no limit). Returns them.
 
-        Never the active one, and none with a record at or behind ``hold_token``, or that a storage
-        beside the log has not yet. What was deleted.
+        Never the active segment, and no segment with a record at or behind ``hold_token``, or with
+        a record that the storage beside the log lacks.
         """
         if self._w[log_state.L_STORED]:
             stored = self.stored_token
@@ -483,7 +483,7 @@ class QueueLog:
         total, gone = sum(one.bytes for one in segments), []
         for one, following in itertools.pairwise(segments):
             too_many = bytes_max and total > bytes_max
-            # what is younger than the next segment's creation was appended before it
+            # all records of a segment were appended before the next segment was created
             too_old = age_max_ns and following.created_ns < now_ns - age_max_ns
             if not (too_many or too_old):
                 break
@@ -495,7 +495,7 @@ class QueueLog:
             (self.directory / segment_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / index_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / snapshot_name(one.base_token)).unlink(missing_ok=True)
-            if self.fsync != "none":  # before the next: a loss of power leaves no hole between two
+            if self.fsync != "none":  # before the next deletion: a loss of power leaves no hole
                 sync_directory(self.directory)
             total -= one.bytes
             gone.append(one)
@@ -504,9 +504,9 @@ class QueueLog:
     # --- reading ----------------------------------------------------------------------------------
 
     def reader(self, *, synced: bool = False) -> LogReader:
-        """A reader of its own position and descriptor.
+        """A reader with its own position and descriptor.
 
-        ``synced``: it reads to what is on the device; else to what consumers may have.
+        ``synced``: it reads all records on the device; else only records that consumers may read.
         """
         return LogReader(self, synced=synced)
 
@@ -566,7 +566,7 @@ def _storage_error(directory: Path, number: int) -> StorageError:
 
 
 class LogReader:
-    """Reads one log from any token on. Not for several threads at once."""
+    """Reads a log from any token on. Only one thread at a time may use it."""
 
     def __init__(self, log: QueueLog, *, synced: bool = False) -> None:
         self.log = log
@@ -581,7 +581,7 @@ class LogReader:
         w[log_state.R_SYNCED] = int(synced)
 
     def read_block(self, token: int, buffer: np.ndarray) -> int:
-        """Fill ``buffer`` with whole batches from the one on that holds ``token``; bytes, 0: none.
+        """Fill ``buffer`` with whole batches, from the batch with ``token``; bytes, 0: none.
 
         `next_token` is then the token to continue with. Raises NotFound (deleted by retention),
         CorruptLog, StorageError; ValueError when ``buffer`` is smaller than the batch (`need`).
@@ -607,7 +607,7 @@ class LogReader:
         raise _storage_error(self.log.directory, -n)
 
     def _find_behind_damage(self, token: int) -> bool:
-        """A search ran into damage: whether the batch with ``token`` lies behind it, sound."""
+        """After damage: search the batch with ``token`` behind it. True: it is there, and sound."""
         w = self.state.w
         fd, position = int(w[log_state.R_FD]), int(w[log_state.R_BAD_POSITION])
         scanner = Scanner(fd, os.fstat(fd).st_size)
@@ -629,9 +629,9 @@ class LogReader:
         return self.log.directory / segment_name(int(self.state.w[log_state.R_BAD_BASE]))
 
     def give_back(self, n: int, token: int) -> None:
-        """The last ``n`` bytes of the last read, from ``token`` on, are read again next.
+        """Read the last ``n`` bytes of the last read again next, from ``token`` on.
 
-        Without a search: they must be whole batches of what `read_block` has just filled.
+        Without a search: they must be whole batches that `read_block` has just returned.
         """
         w = self.state.w
         w[log_state.R_TOKEN] = token
@@ -644,7 +644,7 @@ class LogReader:
 
     @property
     def searches(self) -> int:
-        """How often a read did not begin where the one before ended."""
+        """How often a read did not begin where the previous read ended."""
         return int(self.state.w[log_state.R_SEARCHES])
 
     @property

@@ -1,4 +1,4 @@
-"""The log of a queue, made again from what a storage beside it has."""
+"""Rebuilds the log of a queue from the records in the storage beside it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ROW_FIELDS = 5
 
 
 class Rebuilding(NamedTuple):
-    """The logs to make, of the records that one log has in the storage.
+    """The logs to rebuild from one log in the storage.
 
-    ``log``: its id; ``owner``: who has it from now on; ``stop``: whether to give up.
+    ``log``: its id; ``owner``: epoch of the new owner; ``stop``: returns whether to give up.
     """
 
     topic: str
@@ -35,7 +35,7 @@ class Rebuilding(NamedTuple):
 
 
 class LogBuilder:
-    """Makes the log of a queue in a directory that is not there. For one thread."""
+    """Creates the log of a queue in a new directory. Only one thread may use it."""
 
     def __init__(
         self, directory: Path, queue: int, about: Rebuilding, producers: ProducerTable
@@ -46,11 +46,11 @@ class LogBuilder:
 
     @property
     def due(self) -> int | None:
-        """The token of the next record; None: of the first one, which may have any."""
+        """The token that the next record must have; None: the first record may have any."""
         return None if self._log is None else self._log.next_token
 
     def begin(self, token: int) -> QueueLog:
-        """Have an empty log whose first token is this one. Raises StorageError."""
+        """Create an empty log that begins with ``token``. Raises StorageError."""
         directory, about = self._directory, self._about
         make_directory(directory)
         if token:

@@ -1,4 +1,4 @@
-"""Copies of dead letters in a log: for one subscription, and for nobody else."""
+"""Redriven copies of dead letters in a log: each copy is for one subscription alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOR_4 = int.from_bytes(b"-for", "little")
 
 @inlined
 def is_redriven(data, p):
-    """Is the record at ``p`` a copy of a dead letter? Only if an engine wrote it."""
+    """Whether the record at ``p`` is a redriven copy of a dead letter, written by an engine."""
     word = load_u32(data, p + lay.REC_LENGTH_AT)
     if word & lay.REC_ENGINE == 0 or word & lay.REC_HEADERS == 0:
         return False

@@ -1,8 +1,8 @@
 """The state of a queue's log as kernels see it: a writer holds a `LOG`, a reader a `READER`.
 
-A log has one writer, who keeps the descriptors in `LOG`. Any number of readers look at its words
-and its table of segments, and open segments themselves, by name, so that a segment may be deleted
-under a reader: what it has open it reads to the end.
+A log has one writer, which keeps the descriptors in `LOG`. Any number of readers read its words and
+its table of segments, and open segments by name, so that a segment may be deleted during a read:
+the reader reads its open segment to the end.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from tidecast.native.handles import Kind
 
 (L_FD, L_INDEX_FD, L_DIRECTORY_FD, L_SEGMENT_BYTES, L_SYNCED_READS, L_OWNER, L_QUEUE) = range(7)
-"""Descriptors; bytes at which a segment is full; 1: readers see only what is synced; epoch of the
-owner; index of the queue."""
+"""Descriptors; bytes at which a segment is full; 1: consumers read only synced records; epoch of
+the owner; index of the queue."""
 L_NEXT_TOKEN, L_POSITION, L_TIME_MAX, L_INDEX_DUE, L_ERROR, L_BASE_TOKEN = 8, 9, 10, 11, 12, 13
 """Written by the appender: token behind the newest record, end of the active segment, its latest
 time-stamp, position from which on the next batch gets an index entry, errno of the last failure,
@@ -21,14 +21,15 @@ first token of the active segment."""
 L_DURABLE_TOKEN, L_SYNCS, L_DURABLE_POSITION, L_GENERATION, L_SUSPECT = 16, 17, 18, 19, 20
 L_STORED, L_STORED_TOKEN = 21, 22
 """Written by the thread that syncs: all tokens below are on the device; the number of syncs; the
-same as a position in the active segment; how often that was replaced by another file; 1: a sync of
-it failed, and nothing may be appended until another file took its place. L_STORED, 1: records are
-durable only when a storage beside the log has them, too; it has all below L_STORED_TOKEN."""
+durable position in the active segment; how often another file has replaced that segment; 1: a sync
+of it failed, and nothing may be appended until another file has replaced it. L_STORED, 1: records
+are durable only when a storage beside the log has them, too; it has all below L_STORED_TOKEN."""
 L_FIRST_SEGMENT, L_END_SEGMENT = 24, 25
-"""The segments there are: rows of `segments` by number modulo SEGMENTS_MAX; the last is active."""
+"""The present segments: rows of `segments` by number modulo SEGMENTS_MAX; the last is active."""
 L_SEALED_BYTES, L_DELETED_BYTES, L_EARLIEST_TOKEN = 26, 27, 28
-"""Sums of that table, so that a node reads all its queues at once: bytes of what was sealed and of
-what retention deleted since (two words, each with one writer); first token of the first segment."""
+"""Sums of that table, so that a node reads all its queues at once: bytes of all sealed segments,
+bytes that retention has deleted (two words, each with one writer); first token of the first
+segment."""
 L_APPENDED_BYTES, L_BATCHES, L_WRITES, L_FAILURES = 32, 33, 34, 35
 """Counts since it was opened."""
 LOG_WORDS = 40
@@ -64,8 +65,8 @@ starts; bytes that a read lacked room for."""
     R_GENERATION,
     R_SYNCED,
 ) = range(5, 14)
-"""Where the last corrupt batch was, and what was wrong with it; counts; the log's L_GENERATION when
-the segment was opened; 1: it reads up to what is synced, whatever others may read."""
+"""Place of the last corrupt batch, and its problem; counts; the log's L_GENERATION when the segment
+was opened; 1: it reads all synced records, also records that consumers may not read yet."""
 READER_WORDS = 16
 NAME_BYTES = 32
 
@@ -78,4 +79,4 @@ READER = Kind(
         ("entry", np.uint8, ()),  # an index entry, or a batch's header
     ],
 )
-"""All that one reader of a log owns."""
+"""All that a reader of a log owns."""

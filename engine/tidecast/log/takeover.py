@@ -1,18 +1,18 @@
 """Taking a topic's queues over from another engine that may still believe it owns them.
 
-Each owner has a directory of its own, named by its epoch. Making it is the claim: from then on
-every owner with a lower epoch is fenced: before an owner reports a record as durable, and after its
-sync, it looks whether a higher epoch is there. That needs no clock and no lock. One that was
-asleep anywhere amid it can do no harm: it writes into a directory that nobody reads any more.
+Each owner has its own directory, named by its epoch. Creating the directory claims the queues: from
+then on every owner with a lower epoch is fenced, because each owner looks for a higher epoch after
+its sync, before it reports a record as durable. That needs no clock and no lock. An owner that was
+asleep anywhere in between does no harm: no engine reads its directory any more.
 
-The next owner's directory begins as what the one before had: sealed files by hard link, the newest
-segment and its index as a copy, since its owner may have it open: to append, or to cut off what a
-failed write left. One that hands over begins new segments before, so there is next to nothing to
-copy. Positions of subscriptions come first and the logs behind them, so no position is ahead of the
-records that it counts.
+The next owner's directory begins with the files of the previous owner: sealed files by hard link,
+the newest segment and its index as a copy, since the previous owner may have them open: to append,
+or to cut off the bytes of a failed write. An owner that hands over begins new segments before, so
+there is almost nothing to copy. Positions of subscriptions are copied first and the logs after
+them, so no position is ahead of the records that it counts.
 
     queues/.owners/<topic>/<epoch>/   map.json, 00000/ ..., subscriptions/, owner.json (made last)
-    queues/<topic>                    link to the newest, for those who only read
+    queues/<topic>                    link to the newest directory, for processes that only read
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Owners:
         self.link = queues / topic
 
     def directory_of(self, epoch: int) -> Path:
-        """Where an owner has its queues."""
+        """The directory of an owner's queues."""
         return self.directory / f"{epoch:0{_DIGITS}d}"
 
     def newest(self) -> int:
-        """The highest epoch that somebody has claimed; 0 when nobody has."""
+        """The highest claimed epoch; 0 when no owner has claimed the queues."""
         epochs = self._epochs()
         first = self.directory_of(0) / OWNER_NAME if 0 in epochs else self.link / OWNER_NAME
-        return max(epochs, default=0) or _read(first).epoch  # of before epochs had directories
+        return max(epochs, default=0) or _read(first).epoch  # of builds without such directories
 
     def current(self) -> Owner:
         """The owner whose queues are complete; epoch 0 without one. Raises CorruptLog."""
@@ -68,15 +68,15 @@ class Owners:
 
     @property
     def exist(self) -> bool:
-        """Somebody has claimed these queues at some time."""
+        """Whether an owner has ever claimed these queues."""
         return self.directory.exists()
 
     def owned(self, epoch: int) -> bool:
-        """Nobody has claimed the queues since this epoch."""
+        """Whether no owner has claimed the queues after ``epoch``."""
         return max(self._epochs(), default=-1) == epoch
 
     def claim(self, epoch: int, name: str, now_ns: int) -> Path:
-        """Take the queues over; the directory that is this owner's alone from now on.
+        """Take the queues over. Returns the directory that only this owner writes from now on.
 
         Raises Fenced when there is an owner with this epoch or a higher one, OSError.
         """
@@ -99,7 +99,7 @@ class Owners:
             sync_directory(mine)
             sync_directory(self.directory)
             raw = seal_json(msgspec.json.encode(Owner(epoch, name, now_ns)))
-            write_atomically(mine / OWNER_NAME, raw)  # says that all of it is there: last
+            write_atomically(mine / OWNER_NAME, raw)  # last: it marks the directory as complete
             self.show(epoch)
         except BaseException:
             self.discard(epoch)
@@ -107,7 +107,7 @@ class Owners:
         return mine
 
     def show(self, epoch: int) -> None:
-        """Let those who only read find the queues of this owner. Raises OSError."""
+        """Point the link for reading processes to the queues of this owner. Raises OSError."""
         target = Path(OWNERS_NAME) / self.link.name / self.directory_of(epoch).name
         if self.link.is_symlink() and self.link.readlink() == target:
             return
@@ -118,13 +118,13 @@ class Owners:
         sync_directory(self.link.parent)
 
     def sweep(self, epoch: int) -> None:
-        """Remove what owners before this one had; it is all in this one's directory."""
+        """Remove the directories of owners before ``epoch``, which has all their records."""
         for older in self._epochs():
             if older < epoch:
                 self.discard(older)
 
     def discard(self, epoch: int) -> None:
-        """Remove what one owner has, as if it had never been. Nobody sees half of it."""
+        """Remove an owner's directory, by one rename: no process sees half of it."""
         gone = self.directory / f".{epoch}"
         with contextlib.suppress(OSError):
             self.directory_of(epoch).rename(gone)
@@ -135,7 +135,7 @@ class Owners:
                 self.show(left)
 
     def remove(self) -> None:
-        """The topic was deleted: remove all that any owner had."""
+        """The topic was deleted: remove the directories of all owners."""
         with contextlib.suppress(FileNotFoundError):
             self.link.unlink()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -165,7 +165,7 @@ class Owners:
             return []
 
     def _complete(self, below: int | None = None) -> int | None:
-        """The newest epoch whose directory is complete. What was without owner is as it is."""
+        """The newest epoch whose directory is complete. Epoch 0 (no owner) always is."""
         for epoch in reversed(self._epochs()):
             complete = epoch == 0 or (self.directory_of(epoch) / OWNER_NAME).exists()
             if complete and (below is None or epoch < below):
@@ -174,7 +174,7 @@ class Owners:
 
 
 def owner_of(queue: Path) -> Owner:
-    """The owner of a queue that lies in this directory; epoch 0: none by a lease."""
+    """The owner of the queue in this directory; epoch 0: none by a lease."""
     return _read(queue.parent / OWNER_NAME)
 
 
@@ -212,12 +212,12 @@ def _inherit_queue(before: Path, mine: Path) -> None:
             _link(path, mine)
         elif head == newest:
             _copy(path, mine)
-        # what is behind it belongs to a segment that the owner before is about to make
+        # later names belong to a segment that the previous owner is about to create
     sync_directory(mine)
 
 
 def _files(directory: Path) -> list[Path]:
-    """Files of a directory that are whole: those in the making have a dot in front, or "-new"."""
+    """The complete files of a directory: incomplete files begin with a dot, or end with "-new"."""
     try:
         found = sorted(directory.iterdir())
     except FileNotFoundError:

@@ -146,17 +146,17 @@ store_release = guarded_store("store_release", _make_store(_I64, "release"), 8)
 store_relaxed = guarded_store("store_relaxed", _make_store(_I64, "monotonic"), 8)
 """64-bit store, indivisible, no order."""
 fetch_add = guarded_store("fetch_add", _make_rmw(_I64, "add"), 8)
-"""Add to a word and return what it was. Sequentially consistent, as all that follow."""
+"""Add to a word and return its former value. Sequentially consistent, as all below."""
 fetch_or = guarded_store("fetch_or", _make_rmw(_I64, "or"), 8)
-"""Or into a word and return what it was."""
+"""Or into a word and return its former value."""
 fetch_and = guarded_store("fetch_and", _make_rmw(_I64, "and"), 8)
-"""And into a word and return what it was."""
+"""And into a word and return its former value."""
 exchange = guarded_store("exchange", _make_rmw(_I64, "xchg"), 8)
-"""Set a word and return what it was."""
+"""Set a word and return its former value."""
 load_acquire_i32 = guarded_load("load_acquire_i32", _make_load(_I32, "acquire"), 4)
 """32-bit load (futex words); later accesses do not move before it."""
 fetch_add_i32 = guarded_store("fetch_add_i32", _make_rmw(_I32, "add"), 4)
-"""Add to a 32-bit word and return what it was."""
+"""Add to a 32-bit word and return its former value."""
 compare_and_swap = _compare_and_swap_checked if BOUNDSCHECK else _compare_and_swap
 """``compare_and_swap(array, offset, old, new)``: set the word to new if it is old; True if done."""
 fence_seq_cst = _fence
@@ -166,6 +166,6 @@ fence_acquire = _fence_acquire
 fence_release = _fence_release
 """All accesses before it stay before stores behind it."""
 pause = _pause
-"""Tell the core that this is a spin loop."""
+"""Hint to the core that this is a spin loop."""
 prefetch = _prefetch
-"""``prefetch(array, offset)``: begin to load the cache line of this byte. It may lie anywhere."""
+"""``prefetch(array, offset)``: begin to load the cache line of this byte. Any offset is allowed."""

@@ -1,13 +1,13 @@
-"""How a kernel is made of its functions: each compiled once, machine code only where Python enters.
+"""Compiles a kernel from its functions: each function once, machine code only for the kernel.
 
-Numba makes machine code of every function it compiles: it links all that the function calls into
-it, optimizes the whole, and does so again at every level up to the kernel. That was two thirds of
+Numba produces machine code for every function that it compiles: it links all called functions into
+it, optimizes the result, and does so again at every level up to the kernel. That was two thirds of
 the time to compile. Here a function that only kernels call stays a piece of IR, a `Part`. A kernel,
-a `Whole`, takes in its parts and is optimized and turned into machine code once.
+a `Whole`, links its parts, and is optimized and turned into machine code once.
 
-The pipeline is Numba's without the passes that have nothing to do in a kernel (closures, array
-expressions, parallel loops, annotations), and what a call or an operator returns is worked out once
-for the same types: Numba tries a dozen templates at each.
+The pipeline is Numba's without the passes that kernels do not need (closures, array expressions,
+parallel loops, annotations). The result type of a call or an operator is determined once for the
+same types: Numba tries a dozen templates at each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KNOWN: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
 
 class _Typing(Context):  # type: ignore[misc]
-    """Numba's typing context, the same state, which remembers what calls return."""
+    """Numba's typing context, with shared state, which remembers the result types of calls."""
 
     def __init__(self, shared: Any) -> None:
         self.__dict__ = shared.__dict__
@@ -38,7 +38,7 @@ class _Typing(Context):  # type: ignore[misc]
         """Numba's entry: the signature of a call, or None."""
         if kws:
             return super().resolve_function_type(func, args, kws)
-        inline = ConfigStack.top_or_none().forceinline  # passed on to what is called
+        inline = ConfigStack.top_or_none().forceinline  # called functions inherit it
         literally = (id(func), inline, *map(id, args))
         keys = [literally]
         if type(func) is Function and not any(each.prefer_literal for each in func.templates):
@@ -50,7 +50,7 @@ class _Typing(Context):  # type: ignore[misc]
         found = super().resolve_function_type(func, args, kws)
         if found is not None:
             plainly = len(keys) > 1 and tuple(found.args) == plain
-            # What the ids stand for is kept with them.
+            # The objects are kept, so that no other object gets their ids.
             kept = (found, func, args, plain) if plainly else (found, func, args)
             _KNOWN[keys[0] if plainly else literally] = kept
         return found
@@ -58,7 +58,7 @@ class _Typing(Context):  # type: ignore[misc]
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]
     def _optimize_functions(self, module: Any) -> None:
-        """Numba's, without the functions that are only declared: six of seven."""
+        """Like Numba's method, but skips functions that are only declared: six of seven."""
         module.data_layout = self._codegen._data_layout
         for each in module.functions:
             if not each.is_declaration:
@@ -67,12 +67,12 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
 
 class Part(_Library):
-    """The IR of one function, without what it calls."""
+    """The IR of one function, without the functions that it calls."""
 
     _complete: Any = None
 
     def finalize(self) -> None:
-        """Nothing is linked, nothing optimized: the kernel does."""
+        """Link and optimize nothing: the kernel does both."""
         self._finalized = True
 
     def own_module(self) -> Any:
@@ -104,7 +104,7 @@ class Whole(_Library):
 
 
 def _called_by(library: Any, seen: set[Any]) -> Iterator[Any]:
-    """The functions that a library calls, and those that its parts call."""
+    """The functions that a library and its parts call."""
     for each in library._linking_libraries:
         if each not in seen:
             seen.add(each)

@@ -2,9 +2,9 @@
 
 A tuple of twenty arrays is taken apart into some 170 words at every call that is not inlined, and
 costs Python about 1 us an array on the way in (measured: 3.8 us a packet in calls alone, 23 us a
-kernel entered from Python). A *handle* is the address of a block of int64 words in which each array
-has two: its address and its first dimension. In kernels ``S.name`` loads the two and makes the
-array on the spot; no references are counted. Whoever holds a `State` keeps the arrays alive.
+kernel entered from Python). A *handle* is the address of a block of int64 words with two words for
+each array: its address and its first dimension. In kernels ``S.name`` loads both words and creates
+the array on the spot; no references are counted. A `State` keeps its arrays alive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _I64 = ir.IntType(64)
 
 
 class HandleType(types.Type):  # type: ignore[misc]
-    """The Numba type of one kind of handle; ``fields``: (name, type, further dimensions)."""
+    """The Numba type of a kind of handle; ``fields``: (name, type, further dimensions)."""
 
     def __init__(self, name: str, fields: tuple[tuple[str, Any, tuple[int, ...]], ...]) -> None:
         self.fields = {field: (k, kind, tail) for k, (field, kind, tail) in enumerate(fields)}
@@ -105,7 +105,7 @@ class Kind:
 
 
 class State:
-    """Arrays by name, and ``words``, what kernels take: ``kind.of(words)`` in a kernel."""
+    """Arrays by name, and ``words``, the argument of kernels: ``kind.of(words)`` in a kernel."""
 
     def __init__(self, kind: Kind, parts: dict[str, Any]) -> None:
         self.kind = kind

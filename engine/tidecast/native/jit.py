@@ -1,14 +1,14 @@
-"""How kernels are compiled: one decorator, a disk cache keyed by the sources a kernel is made of.
+"""How kernels are compiled: decorators, and a disk cache keyed by all sources of a kernel.
 
-Numba's own cache notices an edit of the file that holds a function, not of the files that function
-calls into, and module globals are frozen as constants. Here a kernel is cached in a directory named
-by its module and a digest of that module's source and of every Tidecast module it imports, directly
-or not: an edit compiles again what depends on it and nothing else, and two checkouts of the same
-sources share what either compiled.
+Numba's own cache notices an edit of the file that holds a function, but not of files with functions
+that it calls, and module globals are frozen as constants. Here a kernel is cached in a directory
+named by its module and a digest of the source of that module and of every Tidecast module that it
+imports, directly or not: an edit compiles only the modules that depend on it, and two checkouts of
+the same sources share compiled kernels.
 
-Kernels allocate nothing and count no references: its caller holds the arrays until it
+Kernels allocate nothing and count no references: the caller holds the arrays until a kernel
 returns. Numba would count at every use of an array, by a call and, for arrays of Python, a locked
-instruction: two thirds of the time that a message took (142 ns to append and take one, 25 without).
+instruction: two thirds of the time of a message (142 ns to append and take a message, 25 without).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from numba.core.runtime import rtsys  # noqa: E402
 from tidecast.native.compiling import Compiler  # noqa: E402
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-# Not `ast`: parsing took 0.3 s of every start. What looks like an import and is none adds a source.
+# Not `ast`: parsing took 0.3 s of every start. Text that only looks like an import adds a source.
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(tidecast[\w.]*)[ \t]+import\b|import[ \t]+(tidecast[\w.]*))"
     r"[ \t]*(\([^)]*\)|[^\n]*)",
@@ -70,7 +70,7 @@ def source_digest(source: Path) -> str:
 
 
 def build_directory(source: Path) -> Path:
-    """Where what is compiled from a module is kept. Older builds of it are removed."""
+    """The directory of the compiled kernels of a module. Removes old builds of that module."""
     source = source.resolve()
     inside = source.is_relative_to(_PACKAGE)
     name = source.relative_to(_PACKAGE) if inside else Path("outside", source.name)
@@ -171,10 +171,10 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
     _impl_class = _KernelCacheImpl
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Numba's, without `target_context.refresh()`.
+        """Like Numba's method, without `target_context.refresh()`.
 
-        It gathers what a compiler needs to know, 0.35 s of CPU in each process, and a kernel that
-        is loaded needs none of it; each compilation calls it first.
+        `refresh` collects data for the compiler, 0.35 s of CPU in each process. A kernel that is
+        loaded does not need it; each compilation calls it first.
         """
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
@@ -185,11 +185,11 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "boundscheck": BOUNDSCHECK}
 
 
 def _cached(fn: Callable[..., Any], nogil: bool) -> Any:
-    # What is called through its address, `objects.builtin`, holds the lock.
+    # Functions that are called by address (`objects.builtin`) hold the lock.
     dispatcher = numba.njit(
         nogil=nogil, no_cfunc_wrapper=nogil, pipeline_class=Compiler, **_OPTIONS
     )(fn)
-    if Path(inspect.getfile(fn)).exists():  # not one typed into a shell
+    if Path(inspect.getfile(fn)).exists():  # not for a function typed into a shell
         dispatcher._cache = _KernelCache(fn)
     return dispatcher
 
@@ -219,7 +219,7 @@ def inlined(fn: Callable[..., Any]) -> Any:
 
 
 def hot(fn: Callable[..., Any]) -> Any:
-    """Like `inlined`, and copied to where it is called: for what is small or runs a message.
+    """Like `inlined`, and copied into its callers: for small functions, and those of each message.
 
     A call takes arrays apart into some thirty words on the stack.
     """
@@ -227,13 +227,13 @@ def hot(fn: Callable[..., Any]) -> Any:
 
 
 def users(fn: Callable[..., Any]) -> Any:
-    """Compile a user's function, which may allocate, or what calls one, for `closure_kernel`."""
+    """Compile a user's function, which may allocate, or its caller, for `closure_kernel`."""
     return numba.extending.register_jitable(**_INSIDE)(fn)
 
 
 def closure_kernel(fn: Callable[..., Any]) -> Any:
     """Compile a closure over a user's function; releases the interpreter lock, never on disk.
 
-    The disk cache would notice an edit of our file, not of the user's, and run his old code.
+    The disk cache would not notice an edit of the user's file, and would run the user's old code.
     """
     return numba.njit(nogil=True, **_OPTIONS)(fn)

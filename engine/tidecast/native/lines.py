@@ -39,7 +39,7 @@ def lined_table(rows: int, dtype: Any) -> np.ndarray[Any, Any]:
 
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the line at a raw address. Any address will do: a bad one has no effect."""
+    """Prefetch the cache line at a raw address. An invalid address has no effect."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)

@@ -113,5 +113,5 @@ class MappedFile:
             self.path.unlink()
 
     def close(self) -> None:
-        """Unmap now if nobody holds a view, else when the last view dies."""
+        """Unmap now if no view exists, else when the last view is gone."""
         self.array = np.empty(0, dtype=np.uint8)

@@ -21,7 +21,7 @@ BYTES = types.Array(types.uint8, 1, "C")
 
 
 class Span(NamedTuple):
-    """``n`` bytes of ``data`` from ``at`` on: three arguments of a kernel as one, at no cost.
+    """``n`` bytes of ``data`` from ``at`` on: one argument of a kernel, not three, at no cost.
 
     The compiler takes it apart into its fields. ``n`` may be -1: none. For calls between kernels:
     Python would pay a microsecond for each array in it.
@@ -129,7 +129,7 @@ def _address(typingctx: Any, array: Any) -> Any:
 
 @inlined
 def check(array, offset, n):
-    """Raise IndexError unless ``[offset, offset + n)`` lies inside ``array``."""
+    """Raise IndexError unless ``[offset, offset + n)`` is inside ``array``."""
     if offset < 0 or n < 0 or offset + n > array.size:
         raise IndexError("tidecast kernel: access outside a byte array")
 
@@ -159,14 +159,14 @@ def guarded_store(name: str, raw: Any, n: int) -> Any:
 
 
 def _named(name: str, fn: Any) -> Any:
-    # Symbols in cached kernels are made of names and a number that counts from 0 in every process:
-    # two closures of one name were taken for each other when both came from the cache.
+    # Symbols in cached kernels consist of a name and a number that counts from 0 in every process:
+    # two closures with the same name were confused when both came from the cache.
     fn.__name__ = fn.__qualname__ = f"checked_{name}"
     return fn
 
 
 # Plain intrinsics in normal builds: a wrapper would be compiled into every kernel that uses it,
-# and most of the time to compile the engine went there (48 s of 66 s).
+# which took most of the time to compile the engine (48 s of 66 s).
 load_u8 = guarded_load("load_u8", _make_load(8, False), 1)
 load_u16 = guarded_load("load_u16", _make_load(16, False), 2)
 load_u32 = guarded_load("load_u32", _make_load(32, False), 4)

@@ -4,9 +4,10 @@ A Numba dispatcher looks at the type of each argument and unpacks arrays and `by
 structures that count references: some 200 ns a call. `direct` gives the compiled function itself,
 for one signature; a `bytes` argument declared as `BYTES_OBJECT` arrives as the object's address.
 
-`builtin` makes of a kernel what the interpreter calls as it calls its own functions (20 ns): the
-kernel gets addresses of objects and returns one. What it does with them goes through the functions
-of Python's C interface below; what lies where in an object is asked of the interpreter, here alone.
+`builtin` turns a kernel into a builtin function of the interpreter (20 ns a call): the kernel gets
+addresses of objects and returns an address. It uses objects through the functions of Python's C
+interface below. Only this module knows offsets within objects; it derives them from the
+interpreter.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from tidecast.native.memory import bytes_at, load_i64, store_i64
 
 _I64 = ir.IntType(64)
 TYPE_AT = object.__basicsize__ - 8
-"""Where an object names its type: the last word of what every object has."""
+"""Where an object names its type: the last word of the part that every object has."""
 LENGTH_AT = object.__basicsize__
-"""Where a `bytes` object keeps its length: behind what every object has."""
+"""Where a `bytes` object keeps its length: behind the part that every object has."""
 DATA_AT = bytes.__basicsize__ - 1
 """Where its bytes begin: at the end of the structure, whose last byte is the closing zero."""
 TUPLE_ITEMS_AT = tuple.__basicsize__
@@ -52,18 +53,18 @@ new_list = ExternalFunction("PyList_New", types.int64(types.int64))
 new_int = ExternalFunction("PyLong_FromLongLong", types.int64(types.int64))
 int_of = ExternalFunction("PyLong_AsLongLong", types.int64(types.int64))
 new_object = ExternalFunction("_PyObject_New", types.int64(types.int64))
-"""(type): a new object without fields set, of a type the collector does not look at; or 0."""
+"""(type): a new object without fields set, of a type that the collector does not track; or 0."""
 call_object = ExternalFunction(
     "PyObject_Vectorcall", types.int64(types.int64, types.int64, types.int64, types.int64)
 )
-"""(function, arguments, count, names): what the function returns, or 0 with its exception set."""
+"""(function, arguments, count, names): the function's result, or 0 with its exception set."""
 hold = ExternalFunction("Py_IncRef", types.void(types.int64))
 drop = ExternalFunction("Py_DecRef", types.void(types.int64))
 
 
 @hot
 def word_at(at, offset):
-    """One word of an object, or of its items."""
+    """A word of an object, or of its items."""
     return load_i64(bytes_at(at + offset, 8), 0)
 
 
@@ -109,7 +110,7 @@ def object_address(typingctx: Any, obj: Any) -> Any:
 def direct(kernel: Any, *signature: Any) -> Callable[..., Any]:
     """The compiled function of a kernel for one signature; arguments by position only.
 
-    Types are not checked: the caller passes what the signature says, and nothing else.
+    Types are not checked: the caller must pass arguments of the signature's types.
     """
     kernel.compile(signature)
     made: Callable[..., Any] = kernel.overloads[signature].entry_point
@@ -154,14 +155,14 @@ def builtin(kernel: Any, own: tuple[Any, ...], name: str, doc: str = "") -> Call
         (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p),
     )
     method = _method(kernel, name, doc)
-    # The function has the address alone. Threads that come here together may each have made one,
-    # and the cache keeps but one of them.
+    # The function has only the address. Threads that come here together may each create a method,
+    # and the cache keeps only one of them.
     function: Callable[..., Any] = make(ctypes.addressof(method), (*own, method), None)
     return function
 
 
 def field_offsets(kind: type[Any]) -> list[int] | None:
-    """Where objects of a class with slots keep each field given to it; None: it cannot be told."""
+    """Offsets of the fields in objects of a class with slots; None: they cannot be determined."""
     names = kind.__struct_fields__
     marks = [object() for _ in names]
     one = kind(*marks)
@@ -172,4 +173,4 @@ def field_offsets(kind: type[Any]) -> list[int] | None:
 
 
 _COLLECTED = 1 << 14
-"""Flag of types whose objects the collector looks at: they have a header, made elsewhere."""
+"""Flag of types whose objects the collector tracks: `new_object` does not create their header."""

@@ -1,8 +1,8 @@
 """A user's function, compiled, called from kernels on every record: the filter of a consumer.
 
-Compiled by Numba to a C function; kernels get its address, so it works in one process only, that of
-an embedded engine. Its arrays have their true lengths and every index is checked; what it raises
-does not reach the engine.
+Compiled by Numba to a C function; kernels get its address, so it works only in the process of an
+embedded engine. Its arrays have their true lengths and every index is checked; its exceptions do
+not reach the engine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def call_predicate(
 class Predicate:
     """``fn(key: uint8[:], value: uint8[:], timestamp: int64) -> bool``, compiled.
 
-    ``digest`` tells functions apart by their code and constants. Keep it alive while its
+    ``digest`` identifies functions by their code and constants. Keep it alive while its
     ``address`` is in use. Raises ConfigError when it does not compile.
     """
 
@@ -62,7 +62,7 @@ class Predicate:
 
 
 def digest_of(fn: Callable[..., Any]) -> str:
-    """16 hex digits of a function's code, of what it closes over and of the globals it names."""
+    """16 hex digits of a function's code, its closed-over values and the globals that it names."""
     digest = hashlib.sha256()
     _add(digest, fn, set())
     return digest.hexdigest()[:16]

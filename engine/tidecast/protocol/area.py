@@ -16,7 +16,7 @@ _INVALID = int(Counter.INVALID_AREA)
 
 @inlined
 def check_area(buffer, at, end):
-    """0 when entries fill the bytes ``at`` to ``end`` and known ones are sound, else the cause."""
+    """0 when entries fill ``at`` to ``end`` and known entries are sound, else the cause."""
     if end - at > wire.AREA_BYTES_MAX:
         return _INVALID
     published = False
@@ -42,7 +42,7 @@ def check_area(buffer, at, end):
 
 @inlined
 def area_begin(buffer, at):
-    """Where the area of the SETUP at ``at`` begins, if it has one."""
+    """Where the area of the SETUP at ``at`` begins, if it has an area."""
     names = load_u8(buffer, at + wire.SETUP_NODE_LEN_AT)
     names += load_u8(buffer, at + wire.SETUP_TOPIC_LEN_AT)
     begin = at + wire.SETUP_NAMES_AT + names
@@ -53,7 +53,7 @@ def area_begin(buffer, at):
 
 @inlined
 def area_end(buffer, at):
-    """Where it ends."""
+    """Where the area of the SETUP at ``at`` ends."""
     length = load_u16(buffer, at + wire.LENGTH_AT)
     return at + length - load_u8(buffer, at + wire.SETUP_PLATFORM_LEN_AT)
 

@@ -1,4 +1,4 @@
-"""Is this packet one of ours, and sound? Everything behind this check may trust the lengths."""
+"""Checks that a packet belongs to Tidecast and is sound. Code behind it may trust the lengths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SEQ_MAX = 1 << 60
 
 @inlined
 def check_packet(buffer, at, n):
-    """0 when the packet of ``n`` bytes at ``at`` is sound, else the counter of what is wrong."""
+    """0 when the packet of ``n`` bytes at ``at`` is sound, else the counter of the problem."""
     if n < wire.PACKET_HEADER_BYTES:
         return _SHORT
     if load_u8(buffer, at + wire.VERSION_AT) != wire.VERSION:

@@ -1,9 +1,9 @@
 """Producers of a durable topic: epochs, fencing, and the last sequence of each in each queue.
 
-A sequence at or below a producer's last one in a queue is a duplicate there: records of one
-producer reach a queue in order, and a re-sent record is routed to the queue it went to before.
-The table is rebuilt from the logs (a snapshot a segment, then the batches behind it), so it is
-persisted with the records themselves. See docs/DURABLE.md.
+A sequence at or below a producer's last sequence in a queue is a duplicate there: records of a
+producer reach a queue in order, and a record that is sent again goes to the same queue as before.
+The table is rebuilt from the logs (the snapshot at a segment's begin, then the batches behind it),
+so it is persisted with the records themselves. See docs/DURABLE.md.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _ANONYMOUS_TTL_NS = 3_600_000_000_000
 _ENTRY = struct.Struct("<QQqqq")
 _GRANT = struct.Struct("<QQIIqq")
 _AGE_NS, _AGE_MAX = 1_000_000, (1 << 32) - 1
-"""A grant has the age of its ring in milliseconds; 0 in files of versions that noted none."""
+"""A grant has the age of its ring in milliseconds; 0 in files of builds that did not note it."""
 Checksum = Callable[[bytes], int]
 NOTHING: Mapping[int, int] = {}
 
 
 def producer_id(name: str) -> int:
-    """The id of a named producer: bit 62 is set, so it is none of those that are random."""
+    """The id of a named producer: bit 62 is set, so it differs from all random ids."""
     digest = hashlib.blake2b(name.encode(), digest_size=8, person=b"tidecast-produce").digest()
     return (int.from_bytes(digest, "little") & (_NAMED - 1)) | _NAMED
 
@@ -68,19 +68,19 @@ class Producer:
     acked_seq: int = 0
     seen_ns: int = 0
     sessions: int = 0
-    """Sessions that are open; a producer with one is never forgotten."""
+    """Open sessions; a producer with an open session is never forgotten."""
     torn_seq: int = 0
-    """A crash left some up to this one in the log and others not: they are still to come."""
+    """After a crash some sequences up to here are not in the log, and are expected to come."""
     hole_seq: int = 0
-    """The same, but nothing that could bring them is known."""
+    """Sequences up to here may be missing in the log, and no known ring has them."""
     met: bool = False
-    """A session of it was opened since the topic was."""
+    """A session of it was opened since the topic was opened."""
     line: int = 0
     """The publisher of its newest epoch, by its first session; 0: unknown."""
     opened_ns: int = 0
-    """When that was granted; 0: unknown."""
+    """When its newest epoch was granted; 0: unknown."""
     born_ns: int = 0
-    """When its ring was made, which may wait for long: it orders sessions; 0: unknown."""
+    """When its ring was created, which may be long before: it orders sessions; 0: unknown."""
 
     @property
     def last_seq(self) -> int:
@@ -88,16 +88,16 @@ class Producer:
         return max(int(self.marks.max()), self.acked_seq)
 
     def learn_epoch(self, epoch: int) -> None:
-        """The log has batches of an epoch; of whom a newer one is, it does not say."""
+        """The log has batches of an epoch; it does not name the publisher of a newer epoch."""
         if epoch > self.epoch:
             self.epoch, self.line, self.opened_ns, self.born_ns = epoch, 0, 0, 0
 
     def ack(self, seq: int) -> None:
-        """All up to here is durable in all queues."""
+        """All sequences up to ``seq`` are durable in all queues."""
         self.acked_seq = max(self.acked_seq, seq)
 
     def note_placed(self, epoch: int, now_ns: int) -> None:
-        """It has appended by itself, in an epoch of its own."""
+        """A placed producer has appended, with an epoch that it chose."""
         self.epoch, self.seen_ns = max(self.epoch, epoch), now_ns
 
     def note_torn(self) -> None:
@@ -105,23 +105,24 @@ class Producer:
         self.torn_seq = self.last_seq
 
     def note_whole(self) -> None:
-        """Nothing is missing any more."""
+        """The missing sequences have come."""
         self.torn_seq = 0
 
     def note_hole(self) -> None:
-        """The missing sequences are awaited no more."""
+        """The missing sequences are no longer expected."""
         self.torn_seq, self.hole_seq = 0, self.torn_seq
 
     def note_repeated(self, first_seq: int) -> None:
-        """A session begins: if it repeats what is missing, that is awaited again."""
+        """A session begins: if it repeats missing sequences, they are expected again."""
         if first_seq <= self.hole_seq:
             self.torn_seq, self.hole_seq = self.hole_seq, 0
 
     @property
     def whole_seq(self) -> int:
-        """All up to here is in the log.
+        """All sequences up to here are in the log.
 
-        With a hole: up to the lowest of the marks, as a queue has all that went to it up to there.
+        With missing sequences: up to the lowest mark, because each queue has all its records up to
+        its mark.
         """
         if max(self.torn_seq, self.hole_seq) <= self.acked_seq:
             return self.last_seq
@@ -149,7 +150,7 @@ class Session:
     last_seq: int
     known: bool
     line: int = 0
-    """Of one without an epoch: what `Claim` says of its ring."""
+    """For a session without an epoch: the field of its ring's `Claim`."""
     after: int = 0
 
 
@@ -163,9 +164,9 @@ class ProducerTable:
     known: dict[int, Producer] = field(default_factory=dict)
     expired: int = 0
     granted: dict[int, int] = field(default_factory=dict)
-    """Epochs by producer that were granted and may not be in the log yet; see `Grants`."""
+    """Granted epochs by producer, which may not be in the log yet; see `Grants`."""
     pushed_out: list[Producer] = field(default_factory=list)
-    """Forgotten for want of room, since `expire` was asked last."""
+    """Producers forgotten to make room since the last `expire`."""
     before: dict[tuple[int, int], int] = field(default_factory=dict)
     """By queue and producer: its last sequence before the segment that the queue's log begins."""
 
@@ -232,22 +233,22 @@ class ProducerTable:
         return entries is not None
 
     def grant(self, session: Session) -> bytes:
-        """The bytes that must be on disk before a session's epoch is reported."""
+        """The bytes that must be on disk before the producer gets a session's epoch."""
         self.granted[session.producer.id] = session.epoch
         return self._grant(session.producer, session.epoch)
 
     def grants(self) -> bytes:
-        """The newest grant of each producer: what `load_grants` takes."""
+        """The newest grant of each producer, for `load_grants`."""
         return b"".join(self._grant(self.known[each], n) for each, n in self.granted.items())
 
     def _grant(self, producer: Producer, epoch: int) -> bytes:
         opened_ns = producer.opened_ns
-        age = -((producer.born_ns - opened_ns) // _AGE_NS)  # rather older: none is dropped for it
+        age = -((producer.born_ns - opened_ns) // _AGE_NS)  # rounded up: never too young
         age = min(max(age, 0), _AGE_MAX)
         return _GRANT.pack(producer.id, epoch, producer.line, age, producer.acked_seq, opened_ns)
 
     def load_grants(self, raw: bytes) -> None:
-        """Take in what `grant` gave, one behind the other."""
+        """Load the bytes of `grant`, end to end."""
         for each, epoch, line, age, acked, opened_ns in _GRANT.iter_unpack(raw):
             found = self._get(each)
             self.granted[each] = max(self.granted.get(each, 0), epoch)
@@ -260,9 +261,10 @@ class ProducerTable:
     # --- sessions ---------------------------------------------------------------------------------
 
     def overtaken(self, producer: int, line: int, after: int) -> bool:
-        """Has another publisher begun since, of whom one that continues a session knows nothing?
+        """Whether another publisher has begun that the publisher which resumes does not know.
 
-        ``line``: its first session, 0: it continues none; ``after``: the newest epoch it had.
+        ``line``: the first session of the publisher that resumes, 0: it does not resume; ``after``:
+        the newest epoch that it had.
         """
         found = self.known.get(producer)
         return bool(line) and found is not None and found.epoch > after and found.line != line
@@ -270,12 +272,12 @@ class ProducerTable:
     def open(
         self, producer: int, first_seq: int | None, now_ns: int, line: int = 0, born_ns: int = 0
     ) -> Session:
-        """Begin a session: a new epoch, which fences the ones before. All they sent is in the log.
+        """Begin a session: a new epoch, which fences earlier sessions. The log has their records.
 
-        ``first_seq``: the sequence it begins with; None: behind the last one that is known. What
-        it repeats is dropped. ``line``: see `Producer`; ``born_ns``: when its ring was made, 0:
-        now. Raises SequenceGap when it would leave one out, ConfigError, Conflict when there are
-        too many producers.
+        ``first_seq``: the sequence it begins with; None: behind the last known sequence. Repeated
+        records are dropped. ``line``: see `Producer`; ``born_ns``: when its ring was created, 0:
+        now. Raises SequenceGap when it would leave out a sequence, ConfigError, Conflict when there
+        are too many producers.
         """
         if first_seq is not None and not 1 <= first_seq <= SEQ_MAX:
             raise ConfigError(f"first_seq: {first_seq}: allowed 1..{SEQ_MAX}")
@@ -304,7 +306,7 @@ class ProducerTable:
     def resume(
         self, producer: int, epoch: int, first_seq: int, now_ns: int, line: int, born_ns: int
     ) -> Session:
-        """Go on with a session that has its epoch, after a restart of either side."""
+        """Continue a session that has its epoch, after a restart of either side."""
         found, opened_ns = self.known.get(producer), 0
         if found is not None and found.epoch == epoch:
             opened_ns, born_ns = found.opened_ns, found.born_ns or born_ns
@@ -342,9 +344,9 @@ class ProducerTable:
         self.expired += 1
 
     def expire(self, now_ns: int) -> list[Producer]:
-        """Forget producers that were silent for too long. Never a mirror, or one with a session.
+        """Forget producers that were silent for too long, but no mirror, and none with a session.
 
-        Those that had to make room are among them.
+        The result has producers that were forgotten to make room, too.
         """
         anonymous_ns = min(self.ttl_ns, _ANONYMOUS_TTL_NS)
         gone = [
@@ -360,15 +362,15 @@ class ProducerTable:
         return pushed_out + gone
 
     def configure(self, queues: int, ttl_ns: int) -> None:
-        """How many queues there are, and how long a silent producer is remembered."""
+        """Set the number of queues, and how long a silent producer is remembered."""
         self.queues, self.ttl_ns = queues, ttl_ns
 
     def grow(self, queues: int) -> None:
-        """There are more queues now. In the new ones, all that was sent so far is a duplicate.
+        """Add queues. In new queues all sequences sent so far are duplicates.
 
-        Not of placed producers, who have sent nothing there. To be called while everything that
-        was sent is in the log. Behind a hole that was given up a repeated record is stored, though
-        an older queue may have it: a record twice is better than one that was acked and is lost.
+        Except for placed producers, which have sent nothing there. Call it while all sent records
+        are in the log. Sequences behind a given-up hole are stored again when they are repeated,
+        though an older queue may have them: a record twice is better than an acked record lost.
         """
         for each in self.known.values():
             sent = 0 if each.placed else each.whole_seq
@@ -377,7 +379,7 @@ class ProducerTable:
         self.queues = queues
 
     def shrink(self, queues: int, marks: dict[int, np.ndarray]) -> None:
-        """Undo a growth that failed: ``marks`` by producer are the arrays of before, themselves."""
+        """Undo a growth that failed. ``marks``: the former arrays by producer, not copies."""
         for each in self.known.values():
             each.marks = marks[each.id]
         self.queues = queues

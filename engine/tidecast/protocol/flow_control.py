@@ -1,4 +1,4 @@
-"""Flow control of one publication: who receives it, how far each is, how far we may send.
+"""Flow control of one publication: its receivers, their positions, and how far we may send.
 
 `rate`: receivers never hold back. `min`: the slowest does; `max`: only the fastest does. A receiver
 that is silent, or stuck while it holds us back, is dropped after a time-out, with an event.
@@ -65,7 +65,7 @@ def limits(receivers, flow):
 
 @inlined
 def place_for(receivers, identity):
-    """Index of a receiver's entry, or of a free one for it (its id is then 0), or -1: full."""
+    """Index of a receiver's entry, or of a free entry for it (with id 0); -1: the table is full."""
     free = -1
     for i in range(RECEIVERS_MAX):
         if receivers[i].id == identity:
@@ -79,8 +79,8 @@ def place_for(receivers, identity):
 def may_join(receivers, joins, joins_ns, address_a, address_b, now_ns):
     """Whether one more receiver may join from this address; joins left, and since when.
 
-    A node has one or two receivers. All that come at once find a place; afterwards they are rated,
-    since each one that is new may hold `min` flow back until its time-out.
+    A node has one or two receivers. All receivers may join at the begin; afterwards their rate is
+    limited, since each new receiver may hold `min` flow back until its time-out.
     """
     earned = (now_ns - joins_ns) * JOINS_A_SECOND // 1_000_000_000
     if earned > 0:
@@ -119,10 +119,10 @@ def halve_sample(receivers, sampling):
 
 @inlined
 def earn_credit(entry, slots, sent, now_ns):
-    """Increase what a receiver may ask for: by what was sent, and one history a second.
+    """Increase the repairs that a receiver may request: by packets sent, and one history a second.
 
-    A NAK costs its sender nothing, and what it asks for goes to all: a receiver can have lost what
-    was sent, and of that some repairs, but no more.
+    A NAK costs its sender nothing, and its repairs go to all receivers: a receiver can have lost
+    packets that were sent, and some of their repairs, but no more.
     """
     timely = min(now_ns - entry.credit_ns, 1_000_000_000) * slots // 1_000_000_000
     earned = min(sent - entry.credit_sent, slots) * REPAIRS_A_PACKET + timely
@@ -134,7 +134,7 @@ def earn_credit(entry, slots, sent, now_ns):
 
 @inlined
 def note_pause(receivers, pause_ns):
-    """The sender did not run for so long: nothing was heard of any receiver in that time."""
+    """The sender did not run for ``pause_ns``: it could hear of no receiver in that time."""
     for i in range(RECEIVERS_MAX):
         if receivers[i].id != 0:
             receivers[i].heard_ns += pause_ns
@@ -146,7 +146,7 @@ def note_status(receivers, i, consumed, contiguous, window, lost, now_ns):
     """Take a receiver's STATUS. Positions never go back."""
     receivers[i].heard_ns = now_ns
     receivers[i].lost = lost
-    if contiguous >= receivers[i].contiguous:  # a belated one knows an older window
+    if contiguous >= receivers[i].contiguous:  # a late STATUS has an older window
         receivers[i].contiguous = contiguous
         receivers[i].window = window
     if consumed > receivers[i].consumed:

@@ -1,9 +1,9 @@
-"""Which packets of one image are missing, and when to ask for them: all gaps at once.
+"""Loss detection of one image: its missing packets, and when to ask for them, all gaps at once.
 
-Gaps are kept sorted in a table of records; new ones come at the end, because packets beyond the
-highest are the only ones that open a gap. Each gap carries its own timer: first a grace for
-reordering, then a NAK, then repeats that back off. Source of the idea: Aeron's loss detector and
-aioquic's range set; unlike Aeron's, every gap is active at once.
+Gaps are kept sorted in a table of records. A new gap is always the last, because only a packet
+beyond the highest opens a gap. Each gap has its own timer: first a grace for reordering, then a
+NAK, then repeats that back off. Source of the idea: Aeron's loss detector and aioquic's range set;
+unlike in Aeron, every gap is active at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BACKOFF_DOUBLINGS_MAX = 6
 RETRY_NS_MAX = 100_000_000
 JITTER_STEPS = 1024
 FEW_RECEIVERS = 8
-"""So few may all ask for one packet: to wait for others would cost more than their NAKs."""
+"""So few receivers may all ask for a packet: waiting for each other would cost more than NAKs."""
 BACKOFF_STEPS = 1 << 20
 BACKOFF_ROUND_TRIPS = 8
 BACKOFF_GRACES_MIN, BACKOFF_NS_MAX = 16, 100_000_000
@@ -97,7 +97,7 @@ def fill_gap(gaps, n, i, seq):
 
 @inlined
 def drop_before(gaps, n, seq):
-    """Forget what is missing before ``seq``. Returns the new count."""
+    """Forget missing packets before ``seq``. Returns the new count of gaps."""
     gone = 0
     while gone < n and gaps[gone].end <= seq:
         gone += 1
@@ -111,7 +111,7 @@ def drop_before(gaps, n, seq):
 
 @inlined
 def drop_from(gaps, n, seq):
-    """Forget what is missing from ``seq`` on. Returns the new count."""
+    """Forget missing packets from ``seq`` on. Returns the new count of gaps."""
     while n > 0 and gaps[n - 1].first >= seq:
         n -= 1
     if n > 0 and gaps[n - 1].end > seq:
@@ -134,7 +134,7 @@ def first_delay_ns(grace_ns, group, round_trip_ns, draw):
 
     The repair goes to all, so one NAK is enough, but receivers hear no NAK of others: they wait at
     random for its repair. Few draw evenly. Many draw from the truncated exponential distribution of
-    RFC 5401 (3.2.2): most wait long, about one of all asks early, whatever their number.
+    RFC 5401 (3.2.2): most wait long, and about one receiver asks early, whatever their number.
 
     ``draw``: 0 to BACKOFF_STEPS - 1, uniform. ``round_trip_ns``: the sender's, 0: not known.
     """
@@ -164,7 +164,7 @@ def retry_delay_ns(base_ns, tries, jitter):
 def take_due(gaps, n, now_ns, retry_ns, overtaken_ns, seed, ranges, ranges_max):
     """Choose the gaps whose NAK is due, at most ``ranges_max``; restart their timers.
 
-    A gap asked for before ``overtaken_ns`` is due as well: repairs of what was asked for later have
+    A gap asked for before ``overtaken_ns`` is due as well: repairs that were requested later have
     come already, so its own repair was lost (the idea of RACK, RFC 8985, for NAKs).
 
     Writes {first, packets} rows to ``ranges``; returns their count.

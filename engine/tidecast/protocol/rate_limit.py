@@ -1,4 +1,4 @@
-"""Token buckets: packets/s and bytes/s with a capped burst; idle time earns no more than that.
+"""Token buckets: packets/s and bytes/s; idle time earns at most one capped burst.
 
 fast-cast banks idle credit without bound (50,000 packets at once after ten seconds); here a bucket
 never holds more than `BURST_NS` worth of tokens or one packet burst, whichever is more.
@@ -14,7 +14,7 @@ BURST_PACKETS_MIN = 64
 
 @inlined
 def refill(tokens, rate_per_s, elapsed_ns, burst_min):
-    """Tokens after ``elapsed_ns``, capped; what was spent while there was no limit is forgiven."""
+    """Tokens after ``elapsed_ns``, capped; a debt, from a time without a limit, is forgiven."""
     cap = max(rate_per_s * (BURST_NS / 1e9), burst_min)
     return min(max(tokens, 0.0) + rate_per_s * (elapsed_ns / 1e9), cap)
 

@@ -42,7 +42,7 @@ def put_session(table, session, value):
 
 
 def insert(table: np.ndarray, session: int, value: int) -> None:
-    """`put_session` from Python, for one more session."""
+    """`put_session` from Python, for a new session."""
     i = (session * _MIX) & (SESSIONS_MAX - 1)
     while table[i, 0] not in (0, session):
         i = (i + 1) & (SESSIONS_MAX - 1)
@@ -50,7 +50,7 @@ def insert(table: np.ndarray, session: int, value: int) -> None:
 
 
 def remove(table: np.ndarray, session: int) -> None:
-    """Forget a session, if it is there. What was pushed behind it by a collision moves up."""
+    """Forget a session, if it is there. Later sessions move up after a collision."""
     mask = SESSIONS_MAX - 1
     i = (session * _MIX) & mask
     while table[i, 0] != session:

@@ -1,15 +1,15 @@
-"""The adapter protocol: where a topic's queues lie, and how they are read and written.
+"""The adapter protocol: how a topic's queues are read and written, in whatever system they are.
 
-Everything that moves is a *run*: whole record batches end to end in one buffer, as
-`tidecast.layout.segment` lays them out. The engine's cache takes a run as it is, from its own log
-or from any adapter; `pack` makes one of records, `unpack` takes one apart, `fit` cuts one to a
-buffer. docs/ADAPTERS.md has a complete adapter of one page, and `tidecast.queues.conformance` the
-checks that each must pass.
+Adapters read and write *runs*: whole record batches end to end in one buffer, in the layout of
+`tidecast.layout.segment`. The engine's cache takes a run unchanged, from its own log or from any
+adapter. `pack` makes a run from records, `unpack` returns its records, `fit` cuts it to a buffer.
+docs/ADAPTERS.md has a complete adapter of one page, and `tidecast.queues.conformance` the checks
+that each adapter must pass.
 
 A *token* is a record's place in its queue: below 2^62, ascending by one within a batch. Between two
 batches there may be *holes*: tokens that no record has, nor ever gets (markers of transactions,
-compaction, deleted messages). A cursor passes a hole as if its records were acknowledged. Receivers
-and senders belong to one thread each; `close` may come from another one.
+compaction, deleted messages). A cursor passes a hole as if its records were acknowledged. Only one
+thread may use a receiver or a sender; `close` may come from another thread.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
 ]  # fmt: skip
 
 PACK_RECORDS, PACK_BYTES = 1000, 1 << 20
-"""A batch that `pack` makes ends with so many records, or when it has so many bytes."""
+"""Records, and bytes, at which `pack` ends a batch."""
 POLL_S = 0.005
-"""How soon a waiting receiver notices what another thread's kernel appended to a log."""
+"""How often a waiting receiver checks for records that another thread's kernel appended."""
 Run = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -57,8 +57,8 @@ class Direction(Enum):
 class LeftOut(NamedTuple):
     """Records [first, end) of a queue that Tidecast cannot hold: they are passed, and reported.
 
-    ``records``: how many; ``bytes``: what they have in their system; ``reason``: what is wrong with
-    them, with the size and the limit.
+    ``records``: how many; ``bytes``: their size in their system; ``reason``: why Tidecast cannot
+    hold them, with the size and the limit.
     """
 
     first: int
@@ -71,10 +71,10 @@ class LeftOut(NamedTuple):
 class Received(NamedTuple):
     """The result of a receive. ``bytes`` 0: nothing came in time, which is not an error.
 
-    ``next_token``: behind the last record; without bytes the token that was asked for, or a later
-    one when no record lies before that. ``need``: the next batch needs a buffer of so many bytes.
-    ``end``: what `Receiver.latest` would answer, if that is known already. ``left_out``: these
-    records are the next, and end before ``next_token``; there are no bytes then.
+    ``next_token``: behind the last record. Without bytes: the requested token, or a later token
+    when no record is before it. ``need``: the next batch needs a buffer of so many bytes. ``end``:
+    the result of `Receiver.latest`, if it is known already. ``left_out``: these records are the
+    next, and end before ``next_token``; there are no bytes then.
     """
 
     bytes: int
@@ -94,21 +94,21 @@ class Record(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Reads one queue, from any token it is asked for; several may read one queue."""
+    """Reads a queue from any token; several receivers may read the same queue."""
 
     def receive(self, token: int, buffer: Run, timeout_s: float) -> Received:
-        """Whole batches into ``buffer``, the first the one that holds ``token``, or the next one.
+        """Read whole batches into ``buffer``, from the batch with ``token`` on, or the next batch.
 
         Waits up to ``timeout_s`` for the first record, and not for more. A record that a run cannot
-        hold is an answer of its own: `Received.left_out`. Raises NotFound when
-        ``token`` is no longer kept, a retryable error when trying again can help, Closed.
+        hold is reported by itself: `Received.left_out`. Raises NotFound when ``token`` is no longer
+        kept, a retryable error when trying again can help, Closed.
         """
 
     def ack(self, token: int) -> None:
-        """All below ``token`` is settled and may be deleted. An older ack does nothing.
+        """All records below ``token`` are completed and may be deleted. An older ack does nothing.
 
-        Tidecast keeps its own positions and asks by token after a restart: this is a service to
-        sources that delete or bill what is kept.
+        Tidecast keeps its own positions and reads by token after a restart: acks are only for
+        sources that delete acked records, or bill the records that they keep.
         """
 
     def earliest(self) -> int:
@@ -125,7 +125,7 @@ class Receiver(Protocol):
 
 
 class Sender(Protocol):
-    """Writes one queue, with the owner epoch it was made with."""
+    """Writes one queue, with the owner epoch that `Adapter.sender` got."""
 
     def append(self, run: Run) -> int:
         """Append a run, all or nothing; the token of its first record.
@@ -136,23 +136,23 @@ class Sender(Protocol):
         """
 
     def sync(self) -> int:
-        """Make what was appended durable; all tokens below the answer are."""
+        """Make appended records durable. Returns a token: all records below it are durable."""
 
     def close(self) -> None:
         """Free all. Idempotent."""
 
 
 class Adapter(Protocol):
-    """Queues of one topic, wherever they lie."""
+    """The queues of one topic, in whatever system they are."""
 
     name: str
     direction: Direction
     rewindable: bool
-    """May a receiver ask for tokens below one that was acked?"""
+    """Whether a receiver may read tokens below an acked token."""
 
     @property
     def queues(self) -> int:
-        """How many there are. The number of a `Growing` adapter may rise."""
+        """Number of queues. The number of a `Growing` adapter may rise."""
 
     def receiver(self, queue: int) -> Receiver:
         """A receiver of a queue. Raises NotFound without such a queue."""
@@ -166,18 +166,18 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class Growing(Protocol):
-    """An adapter whose system may add queues while it is open, behind those that there are."""
+    """An adapter whose system may add queues while it is open, behind the present queues."""
 
     refresh_s: float
-    """How often to ask for them."""
+    """Seconds between two calls of `refresh`."""
 
     def refresh(self) -> None:
-        """Ask how many `queues` there are. May wait; from any thread. Raises TidecastError."""
+        """Ask the system for the number of `queues`. May wait; any thread. Raises TidecastError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The figures of an adapter since it was made; ``lag`` is a gauge. See `AdapterCounter`."""
+    """The figures of an adapter since it was created; ``lag`` is a gauge. See `AdapterCounter`."""
 
     fetches: int = 0
     records: int = 0
@@ -277,9 +277,9 @@ def fit_run(run, token, room, out):
 
 
 def fit(run: Run, token: int, buffer: Run) -> Received:
-    """Copy whole batches of ``run`` to ``buffer``, from the one that holds ``token``, or the next.
+    """Copy whole batches of ``run`` to ``buffer``, from the batch with ``token``, or the next.
 
-    The answer of a `Receiver.receive`. Raises CorruptLog when the run is not sound.
+    Returns the result of a `Receiver.receive`. Raises CorruptLog when the run is damaged.
     """
     out = np.zeros(4, dtype=np.int64)
     status = int(fit_run(run, token, buffer.size, out))
@@ -320,8 +320,8 @@ def restamp(run: Run, token: int, owner: int, append_time_ns: int) -> int:
 class EmbeddedAdapter:
     """The engine's own logs, one directory a queue, as an adapter.
 
-    The engine's archiver and puller go to the same logs with kernels of their own; this is their
-    way for Python: tools, tests, and programs without an engine.
+    The engine's archiver and puller use the same logs with their own kernels; this adapter is for
+    Python: tools, tests, and programs without an engine.
     """
 
     name, direction, rewindable = "embedded", Direction.BOTH, True
@@ -390,7 +390,7 @@ class EmbeddedReceiver:
         self._reader = log.reader()
         self._closed = False
         self.acked = 0
-        """All below is settled: what retention may delete."""
+        """All records below are completed: retention may delete them."""
 
     def receive(self, token: int, buffer: Run, timeout_s: float) -> Received:
         """See `Receiver.receive`."""
@@ -436,7 +436,7 @@ class EmbeddedReceiver:
 
 
 class EmbeddedSender:
-    """Appends to one log. The log's one writer: not beside an archiver on the same queue."""
+    """Appends to one log, as its only writer: never beside an archiver on the same queue."""
 
     def __init__(self, log: QueueLog, shared: _Shared, owner: int) -> None:
         self._log, self._shared, self.owner = log, shared, owner

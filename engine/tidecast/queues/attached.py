@@ -27,15 +27,15 @@ FETCH_S, WATCH_S, RETRY_S, NEXT_S = 0.1, 0.05, 1.0, 0.02
 long nothing is asked after an error; how long a reader that has more to read may take to ask."""
 TOKEN_MAX = 1 << 62
 LEFT_OUT_KEPT_MAX = 4096
-"""Of a queue so many records that were left out last are known, and not reported again."""
+"""Number of left-out records that are remembered for each queue, and not reported again."""
 _JOIN_S = 5.0
 
 
 class AttachedQueue:
-    """Queries about one queue besides its records; by any thread, one after the other.
+    """Queries about one queue besides its records; from any thread, one after the other.
 
-    Raises what the adapter raises when it cannot say where its queue begins and ends: positions
-    are compared with that.
+    The constructor raises the adapter's error when the adapter does not know where the queue begins
+    and ends: positions are compared with these bounds.
     """
 
     fsync, bytes, segments = "none", 0, ()
@@ -65,12 +65,12 @@ class AttachedQueue:
 
     @property
     def earliest_token(self) -> int:
-        """The oldest token that is kept; what was known last while the adapter cannot say."""
+        """The oldest token that is kept; the last known token while the adapter fails."""
         return self._bound(0, self._receiver.earliest)
 
     @property
     def next_token(self) -> int:
-        """The token that the next record will get; as above."""
+        """The token that the next record will get; the last known token while the adapter fails."""
         return self._bound(1, self._receiver.latest)
 
     durable_token = next_token
@@ -86,19 +86,19 @@ class AttachedQueue:
             return int(_asked(self._receiver.at_time, time_ns))
 
     def acked(self, token: int) -> None:
-        """No subscription needs what lies before ``token``."""
+        """No subscription needs records before ``token``: ack them at the adapter."""
         if token > self._acked:
             with self._lock, contextlib.suppress(TidecastError):
                 _asked(self._receiver.ack, token)
                 self._acked = token
 
     def read_now(self, token: int, buffer: Bytes) -> Fetched:
-        """A block, waited for. Raises TidecastError."""
+        """Read a block, and wait for it. Raises TidecastError."""
         with self._lock:
             return fetched(self._receiver, token, buffer, self.note_left_out)
 
     def note_left_out(self, about: LeftOut) -> None:
-        """Count and report records that the adapter left out, if they are not known."""
+        """Count and report records that the adapter left out, unless they were reported before."""
         with self._left_out:
             if about.first in self._known:
                 return
@@ -200,10 +200,10 @@ def _check_run(buffer: Bytes, got: Received, token: int) -> None:
 
 
 def _watched(answer: Fetched, end: int) -> tuple[int, float]:
-    """The end to watch for growth behind an answer, -1: none; seconds to wait for a job before.
+    """(end of the queue to watch for growth, -1: none; seconds to wait for a job before).
 
-    ``end``: the end watched so far. A watch holds the next job up, so a reader that is not at the
-    end begins none, and delays one of another reader.
+    ``end``: the end watched so far. A watch delays the next job, so a reader that is not at the end
+    begins no watch, and delays the watch of another reader.
     """
     if answer.need_bytes:
         return -1, 0.0
@@ -228,7 +228,7 @@ class AdapterSource:
         self._thread: threading.Thread | None = None
 
     def here(self) -> None:
-        """Nobody else may read."""
+        """None: no kernel can read an adapter."""
 
     def read(self, token: int, buffer: Bytes) -> None:
         """See `Source`: the answer comes by `poll`."""
@@ -244,14 +244,14 @@ class AdapterSource:
         return self._of.read_now(token, buffer)
 
     def damage(self) -> None:
-        """A wrong answer of an adapter may be right the next time."""
+        """None: the next answer of the adapter may be sound."""
 
     def poll(self, now_ns: int) -> Fetched | None:
-        """See `Source`. Raises what the adapter raised."""
+        """See `Source`. Raises the adapter's error."""
         del now_ns
         answer = self._answer
         if answer is None:
-            return None  # the thread may answer at this moment: nothing is taken back
+            return None  # the thread may answer at this moment: leave `_answer` as it is
         self._answer = None
         if isinstance(answer, TidecastError):
             raise answer

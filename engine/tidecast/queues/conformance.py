@@ -87,7 +87,7 @@ def _writes(adapter: Adapter) -> bool:
 
 
 def _receive(receiver: Receiver, token: int, room: int = ROOM) -> tuple[Run, int]:
-    """One run and where to continue, with a larger buffer when one is asked for."""
+    """A run, and the token to continue with; reads again when it needs a larger buffer."""
     buffer = np.zeros(room, dtype=np.uint8)
     got = receiver.receive(token, buffer, TIMEOUT_S)
     if got.bytes == 0 and got.need:
@@ -164,7 +164,7 @@ def any_token(subject: Subject, adapter: Adapter) -> None:
 
 
 def holes(subject: Subject, adapter: Adapter) -> None:
-    """A receive in a hole gives what follows it; behind the last record too, without a record."""
+    """A receive in a hole returns the next record; behind the last record it returns none."""
     if not _reads(adapter):
         return
     subject.fill(adapter, 0, 200)
@@ -191,7 +191,7 @@ def queues_are_apart(subject: Subject, adapter: Adapter) -> None:
 
 
 def by_time(subject: Subject, adapter: Adapter) -> None:
-    """A time leads to the batch of the first record not older."""
+    """`at_time` finds the batch of the first record that is not older."""
     if not _reads(adapter):
         return
     subject.fill(adapter, 0, 200)
@@ -262,7 +262,7 @@ def closes(subject: Subject, adapter: Adapter) -> None:
 
 
 def acks(subject: Subject, adapter: Adapter) -> None:
-    """An ack never takes back an earlier one nor anything behind it; rewindable is kept."""
+    """A lower ack changes nothing, records behind an ack stay, and `rewindable` holds."""
     if not _reads(adapter):
         return
     subject.fill(adapter, 0, 100)
@@ -364,7 +364,7 @@ def refuses_what_is_broken(_: Subject, adapter: Adapter) -> None:
 
 
 def large_and_small(_: Subject, adapter: Adapter) -> None:
-    """Empty payloads, and one far larger than the buffer that was offered."""
+    """Empty payloads, and a payload far larger than the first buffer."""
     if adapter.direction is not Direction.BOTH:
         return
     given = [Record(b""), Record(bytes(range(256)) * 12_000, b"big"), Record(b"", b"")]

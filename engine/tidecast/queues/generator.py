@@ -76,18 +76,18 @@ class Recipe:
         )
 
     def token_of(self, record: int) -> int:
-        """The token of a record; of the number of records: where the next one comes."""
+        """The token of a record; for the number of records: the token of the next record."""
         return record + record // self.batch_records * self.hole
 
     def record_at(self, token: int) -> int:
-        """The number of the record with this token, or of the next one behind it."""
+        """The number of the record with this token, or of the next record behind it."""
         batch, within = divmod(token, self.batch_records + self.hole)
         return batch * self.batch_records + min(within, self.batch_records)
 
 
 @inlined
 def _mixed(x):
-    """Splitmix64 (Steele, Lea, Flood 2014): the i-th of a sequence without those before it."""
+    """Splitmix64 (Steele, Lea, Flood 2014): number ``x`` of a sequence, in any order."""
     x = x * -7046029254386353131
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
@@ -101,7 +101,7 @@ def _payload_bytes(noise, smallest, largest):
 
 @kernel
 def generate_run(out, record, count, recipe, found):
-    """Fill ``out`` with whole batches from the one with ``record`` on, of ``count`` records.
+    """Fill ``out`` with whole batches, from the batch with ``record`` on, of ``count`` records.
 
     ``recipe``: int64[9], see G_*. ``found``: bytes, the token behind the last record, and bytes
     that the first batch needs.
@@ -212,7 +212,7 @@ class GeneratorAdapter:
 
 
 class GeneratorReceiver:
-    """Reads one made-up queue. ``calls`` and ``bytes`` count what was asked and fetched."""
+    """Reads one generated queue. ``calls`` counts receives, ``bytes`` the bytes they returned."""
 
     def __init__(self, adapter: GeneratorAdapter, queue: int) -> None:
         self._adapter, self._queue = adapter, queue
@@ -272,7 +272,7 @@ class GeneratorReceiver:
 
 
 def payload_of(recipe: Recipe, queue: int, record: int) -> bytes:
-    """The payload that record ``record`` of a queue has, to compare with what arrived."""
+    """The payload that record ``record`` of a queue has, to compare with a received payload."""
     from tidecast.queues.adapter import unpack
 
     adapter = GeneratorAdapter(queue + 1, record + 1, recipe)

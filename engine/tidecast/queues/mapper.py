@@ -1,24 +1,23 @@
 """Queue mapper: key -> queue, on a ring of 65,536 slots.
 
 A key's slot is the upper half of its hash; each slot belongs to one queue. The table for n queues
-is a function of n alone, so all nodes have the same without asking. It is built one queue after the
-other: the next queue takes its equal share from all that are there, slot by slot, and nothing else
-moves. So the counts of any two queues differ by at most one slot, growth from n to n+1 moves
-S // (n+1) of S slots (no placement moves fewer and stays even), and each of them moves into the
-new queue. Points on a ring, as Orleans has them, move about half of all keys at each growth; jump
-hashing (Lamping, Veach 2014) moves as few as this, but over slots its counts are uneven.
+is a function of n alone, so all nodes have the same table without asking. It is built one queue
+after the other: the next queue takes its equal share of slots from all present queues, and no other
+slot moves. So the counts of any two queues differ by at most one slot. Growth from n to n+1 moves
+S // (n+1) of S slots (no even placement moves fewer), and each of them moves into the new queue.
+Points on a ring, as in Orleans, move about half of all keys at each growth; jump hashing (Lamping,
+Veach 2014) moves equally few slots, but its counts are uneven over slots.
 
 **Order by key across growth.** Records stay where they are: a key that moves has its older records
 in the old queue and its newer ones in the new. A topic's `QueueMap` keeps each `Growth` with its
 *cuts*, the end of each older queue at that moment, and a subscription may read a queue that a
-growth made only when it has settled all older queues up to their cuts (`QueueMap.blocked_by`). That
-holds from any start, after a rewind too, as it compares positions alone. What is given up: a
-subscription that lags reads new queues only after it has caught up to the growth. Members that
-read several queues keep order because the gate is on what is *settled*, not on what was delivered.
+growth made only when it has completed all older queues up to their cuts (`QueueMap.blocked_by`).
+This holds from any start, after a rewind too, as only positions are compared. The price: a
+subscription that lags reads new queues only after it has caught up to the growth. Members that read
+several queues keep the order because *completed* records count, not delivered records.
 
-Whoever grows a topic must take the cuts while no session has records that were appended but are not
-yet acked: a session that re-sends them would find them routed to a queue that cannot know them as
-duplicates.
+Take the cuts only while no session has records that are appended but not yet acked: when a session
+sends such records again, they may go to a new queue, which cannot recognize the duplicates.
 """
 
 from __future__ import annotations
@@ -167,12 +166,12 @@ class QueueMap(msgspec.Struct, frozen=True):
 
     @property
     def queues(self) -> int:
-        """How many queues there are now."""
+        """Number of queues now."""
         return self.growths[-1].after if self.growths else self.first
 
     @property
     def epoch(self) -> int:
-        """How often it has grown: a map of a higher epoch replaces one of a lower."""
+        """Number of growths: a map of a higher epoch replaces a map of a lower epoch."""
         return len(self.growths)
 
     def table(self) -> Table:
@@ -193,10 +192,10 @@ class QueueMap(msgspec.Struct, frozen=True):
         return QueueMap(self.first, (*self.growths, Growth(self.queues, queues, tuple(cuts))))
 
     def blocked_by(self, queue: int, acked: Sequence[int]) -> list[int]:
-        """The older queues that a subscription must settle before it may read ``queue``.
+        """The older queues that a subscription must complete before it may read ``queue``.
 
-        ``acked``: for each queue, the token below which all is settled (for a queue it has not
-        begun, its start position). Empty: it may read. Queues of the first map never wait.
+        ``acked``: for each queue, the token below which all is completed (for a queue that it has
+        not begun, its start position). Empty: it may read. Queues of the first map never wait.
         """
         for growth in self.growths:
             if growth.before <= queue < growth.after:

@@ -60,7 +60,7 @@ def record_in(raw: np.ndarray, used: int, token: int) -> tuple[int, bytes]:
 
 
 def is_of_engine(record: bytes) -> bool:
-    """Did an engine write the record? Then what its reserved headers say is true."""
+    """Whether an engine wrote the record: only then its reserved headers are true."""
     return bool(unpack_from("<I", record, 0)[0] & seg.REC_ENGINE)
 
 
@@ -79,7 +79,7 @@ def parts_at(raw: bytes, at: int) -> tuple[bytes | None, int, dict[str, Any], by
 
 
 def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
-    """A record's parts; a long payload is cut, unless told not to."""
+    """A record's parts; ``cut``: with the beginning of a long payload only."""
     key, stamp, headers, payload = parts_at(record, 0)
     return {
         "key": key,
@@ -91,7 +91,7 @@ def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
 
 
 def records_from(log: QueueLog, token: int) -> Iterator[tuple[int, bytes]]:
-    """(token, record) from ``token`` on (the oldest one kept, if that is later)."""
+    """(token, record) from ``token`` on (from the oldest record kept, if that is later)."""
     reader, buffer = log.reader(), np.empty(_READ_BYTES, dtype=np.uint8)
     try:
         while token < log.next_token:

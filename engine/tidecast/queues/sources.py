@@ -20,8 +20,8 @@ class Fetched:
     """The result of a source's read: bytes of whole batches; ``end``: token behind the newest.
 
     ``need_bytes`` > 0: nothing was read, the first batch alone needs a buffer that large.
-    ``oldest`` > 0: the token that was asked for is no longer kept, that is the oldest one, and the
-    batches are those from there on. ``next_token`` > 0 without bytes: no record lies before it.
+    ``oldest`` > 0: the requested token is no longer kept; this is the oldest token, and the batches
+    begin there. ``next_token`` > 0 without bytes: no record is before it.
     """
 
     used: int
@@ -32,7 +32,7 @@ class Fetched:
 
 
 class Damage:
-    """A file with a batch that is not sound: it is until the file is another one."""
+    """A file with a damaged batch: worth reading again only after the file has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,16 +54,16 @@ class Source(Protocol):
     """Where a queue's batches come from."""
 
     holes: bool
-    """Tokens may have no record, which is no loss. Of a log each such token is one."""
+    """Tokens may lack a record without loss. In a log each token without a record is a loss."""
 
     def read(self, token: int, buffer: Bytes) -> Fetched | None:
-        """Read whole batches from the one that holds ``token`` (or the next) on; None: later.
+        """Read whole batches, from the batch with ``token`` on (or the next batch); None: later.
 
-        After None, `poll` is asked until it answers. Raises TidecastError.
+        After None, call `poll` until it returns the answer. Raises TidecastError.
         """
 
     def read_now(self, token: int, buffer: Bytes) -> Fetched | None:
-        """`read` beside what is being read, for one record; it may wait. Raises TidecastError."""
+        """`read` for one record, also while a `read` runs; it may wait. Raises TidecastError."""
 
     def here(self) -> Rows | None:
         """Words of a READER that the puller may read with by itself; None: it asks `read`."""
@@ -93,7 +93,7 @@ class LogSource:
         return self.reader.state.words
 
     def read(self, token: int, buffer: Bytes) -> Fetched:
-        """See `Source`. What retention has deleted is passed over: the block starts behind it."""
+        """See `Source`. A block starts behind records that retention has deleted."""
         end = self.log.durable_token if self.log.fsync == "batch" else self.log.next_token
         if token >= end:
             return Fetched(0, end)

@@ -1,7 +1,7 @@
-"""A subscription on disk: its definition, and its positions. One small file each.
+"""A subscription on disk: its definition, and its positions, in one small file.
 
-The file: 8 bytes of magic, u32 length, u32 CRC32C of what follows, MessagePack. It is replaced as
-a whole, so a crash leaves the old or the new one. A damaged file is set aside (``.bad``), and not
+The file: 8 bytes of magic, u32 length, u32 CRC32C of the rest, MessagePack. It is replaced as a
+whole, so a crash leaves the old or the new file. A damaged file is renamed (``.bad``), and not
 read; until it is restored or removed its subscription is neither served nor created again.
 """
 
@@ -25,9 +25,9 @@ _HEAD = struct.Struct("<8sII")
 
 
 class SavedCursor(msgspec.Struct, array_like=True):
-    """How far a subscription is in one queue: all before ``position`` is settled.
+    """Position of a subscription in one queue: all records before ``position`` are completed.
 
-    ``acked``: ranges beyond it that are, too; ``attempts``: (token, deliveries so far).
+    ``acked``: completed ranges beyond it; ``attempts``: (token, deliveries so far).
     """
 
     topic: str
@@ -37,12 +37,12 @@ class SavedCursor(msgspec.Struct, array_like=True):
     attempts: list[tuple[int, int]] = []
 
     def settles(self, token: int) -> bool:
-        """Is a record settled?"""
+        """Whether a record is completed."""
         return token < self.position or any(first <= token < end for first, end in self.acked)
 
 
 class SentLetter(msgspec.Struct, array_like=True):
-    """A dead letter with its number, which may be stored or not."""
+    """A dead letter that has a number, and may be stored or not."""
 
     queue: int
     token: int
@@ -59,8 +59,8 @@ class SentLetter(msgspec.Struct, array_like=True):
 class LetterNumbers(msgspec.Struct, kw_only=True):
     """Dead letters of the records of one topic, which another engine may keep: their numbers.
 
-    A number is the letter's sequence, of a producer. All ``sent`` have numbers behind
-    ``durable_seq``, without a gap up to ``next_seq``.
+    A number is the letter's sequence in a producer's session. The numbers of ``sent`` begin behind
+    ``durable_seq``, and have no gap up to ``next_seq``.
     """
 
     dead_letter: str
@@ -77,30 +77,30 @@ class LetterNumbers(msgspec.Struct, kw_only=True):
         self.next_seq += 1
 
     def give_back(self, next_seq: int) -> None:
-        """Numbers from this one on were not saved."""
+        """The numbers from ``next_seq`` on were not saved: forget them."""
         self.sent = [each for each in self.sent if each.seq < next_seq]
         self.next_seq = next_seq
 
     def note_durable(self, seq: int) -> None:
-        """Letters up to this one are durable."""
+        """Letters up to number ``seq`` are durable."""
         self.stored += [each.place for each in self.sent if each.seq <= seq]
         self.sent = [each for each in self.sent if each.seq > seq]
         self.durable_seq = max(self.durable_seq, seq)
 
     def resume_behind(self, seq: int) -> None:
-        """Letters up to this one are durable, and none of the others."""
+        """Letters up to number ``seq`` are durable, and no other letters."""
         self.note_durable(seq)
         self.sent, self.next_seq = [], self.durable_seq + 1
 
     def renumber(self, producer: str) -> None:
-        """Another producer sends what is not durable."""
+        """Another producer sends the letters that are not durable."""
         self.producer, self.durable_seq, self.next_seq = producer, 0, 1
         for each in self.sent:
             each.seq = self.next_seq
             self.next_seq += 1
 
     def drop_settled(self, cursors: dict[int, SavedCursor]) -> None:
-        """Forget stored letters whose records the cursors of the topic count as settled."""
+        """Forget stored letters whose records the cursors of the topic count as completed."""
         self.stored = [
             (queue, token)
             for queue, token in self.stored
@@ -121,7 +121,7 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     headers: dict[str, str] = {}
     where: str = ""
     filter_digest: str = ""
-    """Of the compiled filter that each consumer must bring along; the code is not kept."""
+    """Digest of the compiled filter that each consumer must provide; the code is not kept."""
     paused: bool = False
     cursors: list[SavedCursor] = msgspec.field(name="lanes", default_factory=list)
     """Written by the old name until the next level, so that a build before this one reads it."""
@@ -132,7 +132,7 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     redriven: list[tuple[int, int]] = []
     """(queue, token) of dead letters that were sent again."""
     redrive_start: dict[int, int] = {}
-    """By queue of the dead-letter topic: before it, nothing is left to be sent again."""
+    """By queue of the dead-letter topic: no letter before this token is to be sent again."""
     letters_from: dict[str, dict[int, int]] = {}
     """Topic of its dead letters, by queue: records of letters before it count in the cursors."""
     letters_of: dict[str, LetterNumbers] = {}
@@ -147,18 +147,18 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
             self.cursors, self.renamed = self.renamed, msgspec.UNSET
 
     def set_paused(self, paused: bool) -> bool:
-        """Pause or resume it; what it was before."""
+        """Pause or resume it. Returns whether it was paused before."""
         before, self.paused = self.paused, paused
         return before
 
     def set_cursors(self, cursors: list[SavedCursor]) -> None:
-        """How far it is in each queue."""
+        """Set its position in each queue."""
         self.cursors = cursors
         for topic, numbers in self.letters_of.items():
             numbers.drop_settled({each.queue: each for each in cursors if each.topic == topic})
 
     def set_letters_from(self, starts: dict[str, dict[int, int]]) -> None:
-        """The records of all letters before these are acked, and the cursors say so."""
+        """Set ``letters_from``: the cursors count the records of all letters before."""
         self.letters_from = starts
 
     def set_dead_open(self, count: int) -> None:
@@ -191,11 +191,11 @@ class SubscriptionStore:
         self.directory, self._make = directory, make
 
     def path(self, pattern: str, name: str) -> Path:
-        """Where a subscription is kept."""
+        """The file of a subscription."""
         return self.directory / f"{quote(pattern, safe='')}@{quote(name, safe='')}.sub"
 
     def save(self, saved: SavedSubscription) -> None:
-        """Write one. Raises StorageError."""
+        """Write a subscription. Raises StorageError."""
         content = msgspec.msgpack.encode(saved)
         raw = _HEAD.pack(MAGIC, len(content), checksum(content)) + content
         path = self.path(saved.pattern, saved.name)
@@ -207,13 +207,13 @@ class SubscriptionStore:
             raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
 
     def remove(self, pattern: str, name: str) -> None:
-        """Forget one, also one whose file is damaged."""
+        """Remove a subscription's file, also a damaged file."""
         path = self.path(pattern, name)
         path.unlink(missing_ok=True)
         path.with_suffix(".bad").unlink(missing_ok=True)
 
     def load(self) -> tuple[list[SavedSubscription], list[Path]]:
-        """All that are sound, and the files that were not, now or earlier: they are ``.bad``."""
+        """All sound subscriptions, and all damaged files, found now or earlier (``.bad``)."""
         found, bad = [], set(self.directory.glob("*.bad"))
         for path in sorted(self.directory.glob("*.sub")):
             saved = read_subscription(path)
@@ -227,7 +227,7 @@ class SubscriptionStore:
         return found, sorted(bad)
 
     def damaged(self, pattern: str, name: str) -> Path | None:
-        """The file of one that is there and cannot be read."""
+        """The file of a subscription, if it is there and cannot be read."""
         path = self.path(pattern, name)
         if path.exists():
             return path if read_subscription(path) is None else None
@@ -236,11 +236,12 @@ class SubscriptionStore:
 
 
 class Deleted:
-    """How often subscriptions were deleted: for engines that share queues, and own some in turn.
+    """Counts deletions of subscriptions, for engines that share queues and own some in turn.
 
-    One of them deletes a subscription. The others, and the files that lie with the queues of
-    others, have one of an older generation: it is over. A new one of that name has the newer
-    generation. An empty file for each pattern and name: its suffix is the generation.
+    When an engine deletes a subscription, other engines, and files beside other engines' queues,
+    still have it with an older generation: those copies are invalid. A new subscription of that
+    name gets the newer generation. Each pattern and name has an empty file, whose suffix is the
+    generation.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -249,7 +250,7 @@ class Deleted:
         self._changed = False
 
     def look(self) -> None:
-        """Read what other engines have deleted since."""
+        """Read the deletions of other engines."""
         with contextlib.suppress(OSError):
             for path in self.directory.iterdir():
                 suffix = path.suffix[1:]

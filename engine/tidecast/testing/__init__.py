@@ -1,4 +1,4 @@
-"""For tests, yours and ours: whole nodes on a network in memory, in virtual or in real time.
+"""For tests: whole nodes on a network in memory, in virtual or in real time.
 
 In real time, for the tests of a program that publishes and subscribes:
 
@@ -8,8 +8,8 @@ In real time, for the tests of a program that publishes and subscribes:
         client.publish("prices", b"1.25")
         assert bytes(prices.next(timeout=1.0).data) == b"1.25"
 
-In virtual time, for what networks do to a program; the same seed gives the same run, packet by
-packet, and ten seconds of silence take milliseconds:
+In virtual time, to test faults of a network; the same seed gives the same run, packet by packet,
+and ten seconds of silence take milliseconds:
 
     with tidecast.testing.Network(seed=7, drop=0.05, reorder=0.05) as network:
         a, b = network.node("a", topics=["t"]), network.node("b", topics=["t"])
@@ -18,9 +18,9 @@ packet, and ten seconds of silence take milliseconds:
         network.settle()
         assert messages.poll().payloads() == [b"hello"]
 
-Agents, protocol and client are the real ones. Only the sockets are replaced, by inboxes in memory
-with a switch between them: it drops, doubles, delays and cuts, and shows every packet to whoever
-asks (`Network.intercept`). Faults hit data and control packets alike.
+Agents, protocol and client are the real code. Only the sockets are replaced, by inboxes in memory
+with a switch between them: it drops, doubles, delays and cuts, and shows every packet to the
+functions of `Network.intercept`. Faults hit data and control packets alike.
 
 Loaded when first used: importing this package, as pytest does for its plugin, is quick.
 """

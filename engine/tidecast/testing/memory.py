@@ -1,4 +1,4 @@
-"""Connections to networks in memory by name: what ``memory://`` opens."""
+"""Connections to networks in memory by name: URLs with ``memory://``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def memory_link(
     durable: Iterable[str] = (),
     **settings: Any,
 ) -> SimulatedLink:
-    """A session with a node of a network in memory: what ``memory://NETWORK/NODE`` opens.
+    """A session with a node of a network in memory, for the URL ``memory://NETWORK/NODE``.
 
     See `connect`. Values of ``settings`` may be texts, as in a URL. Raises ConfigError.
     """

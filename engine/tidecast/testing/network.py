@@ -200,7 +200,7 @@ class SimulatedNode:
         return f"memory://{self.network.name}/{self.name}"
 
     def count(self, counter: Counter | str) -> int:
-        """A counter summed over all that this node counts, what is gone included.
+        """A counter summed over all rows of this node, also rows of closed entities.
 
         Raises NotFound: `tidecast.layout.counters.Counter` lists them.
         """
@@ -226,11 +226,11 @@ class Network:
 
     ``drop``, ``duplicate``, ``reorder``: probabilities a packet and receiver. ``delay_us``: one
     way, besides the step in which a packet is sent. All may be changed while it runs (they are
-    attributes of ``switch``). ``real_time``: the clock is the machine's own, plus what `advance`
-    added; `run` and `settle` are for virtual time only. ``name``: for URLs (`SimulatedNode.url`).
+    attributes of ``switch``). ``real_time``: the clock is the machine's own, plus the time
+    that `advance` added; `run` and `settle` are for virtual time only. ``name``: for URLs (`SimulatedNode.url`).
 
-    In virtual time no real time passes: when a client waits and nothing is to be done, the clock
-    jumps to the next timer. Timeouts of its clients are virtual, too.
+    In virtual time no real time passes: when a client waits and no work is left, the clock jumps to
+    the next timer. Timeouts of its clients are virtual, too.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class Network:
         )
         self.nodes: list[SimulatedNode] = []
         self.connections: list[Connection | aio.Connection] = []
-        """To its nodes, also those that were killed; `close` closes what is open of them."""
+        """Connections to its nodes, also to killed nodes; `close` closes the open ones."""
         self._ids = itertools.count(1)
         self._seeds = itertools.count(seed * 1009 + 1)
         self._lock = threading.RLock()
@@ -403,8 +403,8 @@ class Network:
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass at once: timers of nodes and timeouts of clients become due.
 
-        In steps of 20 ms at most, in which the nodes run: what is due happens in its order. Your
-        own timers (`asyncio.sleep`, `time.sleep`) are not affected.
+        In steps of 20 ms at most, in which the nodes run: timers fire in their order. Your own
+        timers (`asyncio.sleep`, `time.sleep`) are not affected.
         """
         if not self.real_time:
             self.run(seconds * 1e6)
@@ -526,7 +526,7 @@ class Network:
                 if due <= now:
                     return now
         held = sum(unsent(p) for node in self.nodes for p in node.engine.pubs.values())
-        if held != self._held:  # somebody has published
+        if held != self._held:  # a client has published
             self._held, self._busy_ns = held, now
         if held:
             due = min(due, now + min((now - self._busy_ns) // HELD_SHARE, HELD_STEP_NS_MAX))

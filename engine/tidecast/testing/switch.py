@@ -1,8 +1,8 @@
-"""The switch of a network in memory: takes what nodes send, treats it badly, and delivers it.
+"""The switch of a network in memory: takes packets of nodes, injects faults, and delivers them.
 
 A node sends into one inbox of the switch, once for all, as on a multicast network; NAK and STATUS
-go to another, that of the node they are for. `Switch.move` takes everything out, asks the seeded
-generator and each onlooker, and puts each packet into the inboxes of its receivers when it is due.
+go to another inbox, of the node that they are for. `Switch.move` takes all packets out, asks the
+seeded generator and each onlooker, and puts each packet into its receivers' inboxes when it is due.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Inbox:
 
 
 class Port:
-    """A lane of a node at the switch: what it sends, what is sent to it, and its two inboxes."""
+    """A lane of a node at the switch: its sent and received packets, and its two inboxes."""
 
     def __init__(self, place: tuple[int, int], slots: int, packet_bytes: int) -> None:
         """``place``: node id and lane. The sum of both decides which lane of others hears it."""
@@ -153,7 +153,7 @@ class Switch(Memory):
         """(time, source, target, bytes) of every packet delivered, in order."""
         self._random = random.Random(seed)
         self._ports: dict[tuple[int, int], Port] = {}
-        self._kept: list[Port] = []  # others may still send to what is gone
+        self._kept: list[Port] = []  # other nodes may still send to a node that is gone
         self._flying: list[tuple[int, int, Port, bool, tuple[int, int], bytes]] = []
         self._serial = 0
 
@@ -175,7 +175,7 @@ class Switch(Memory):
         return [[struct.pack("<qq", port.outgoing.address, 0)] * wire.CHANNELS]
 
     def forget(self, node_id: int) -> None:
-        """A node is gone: nothing is delivered to it any more, nor what it sent last."""
+        """A node is gone: drop packets to it, and its last packets."""
         for place in [place for place in self._ports if place[0] == node_id]:
             del self._ports[place]
 
@@ -213,7 +213,7 @@ class Switch(Memory):
         return self._flying[0][0] if self._flying else NEVER_NS
 
     def move(self, now_ns: int) -> int:
-        """Take what was sent, deliver what is due. How many packets that were."""
+        """Take sent packets, deliver due packets. Returns how many were taken or delivered."""
         moved = 0
         ports = list(self._ports.values())
         by_control = {p.control.address: p for p in ports}

@@ -1,8 +1,8 @@
 """Fault injection under the real receive path: seeded, per transport, switchable at run time.
 
 Each packet that arrives may be dropped, doubled, delayed, reordered or spoiled before the protocol
-sees it; whole nodes may be cut off. A spoiled packet is one whose checksum fails: the network card
-or the kernel would drop it, so it is counted apart and dropped here.
+sees it; whole nodes may be cut off. A spoiled packet has a wrong checksum: the network card or the
+kernel would drop it, so it is counted separately and dropped here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def apply_faults(
     cut_nodes: list[int],
     seed: int,
 ) -> None:
-    """Change what is injected; the receiving agent must be at its door."""
+    """Change the injected faults; the receiving agent must be between two duty cycles."""
     s = faults.settings
     s[F_DROP], s[F_DUPLICATE] = round(drop * _MILLION), round(duplicate * _MILLION)
     s[F_REORDER], s[F_CORRUPT] = round(reorder * _MILLION), round(corrupt * _MILLION)
@@ -81,7 +81,7 @@ def apply_faults(
 
 @inlined
 def fault_verdict(faults, counters, row, buffer, at, n, name, now_ns):
-    """DELIVER, DELIVER_TWICE or SWALLOWED (dropped, or held for later). Counts what it does."""
+    """DELIVER, DELIVER_TWICE or SWALLOWED (dropped, or held for later). Counts injected faults."""
     s, seed = faults.settings, faults.seed
     source = load_u16(buffer, at + wire.SOURCE_AT) if n >= wire.PACKET_HEADER_BYTES else 0
     data_bytes = 0
@@ -121,7 +121,7 @@ def fault_verdict(faults, counters, row, buffer, at, n, name, now_ns):
 
 @inlined
 def packet_passed(faults):
-    """A packet went by: those held for reordering have one less to wait for."""
+    """A packet has passed: packets held for reordering wait for one packet less."""
     for i in range(faults.settings[F_HELD]):
         faults.held[i, 1] -= 1
 

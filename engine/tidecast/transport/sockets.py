@@ -25,7 +25,7 @@ _PORT_STEP, _PORT_TRIES = 840, 64
 
 @dataclass(frozen=True, slots=True)
 class TransportSockets:
-    """One sending socket (control packets come back to it), and one receiving socket a channel."""
+    """A sending socket (control packets come back to it), and a receiving socket a channel."""
 
     send: socket.socket
     receive: tuple[socket.socket, ...]
@@ -102,10 +102,10 @@ def _bind(one: socket.socket, host: str, port: int, what: str) -> None:
 
 
 def _bind_sender(one: socket.socket, host: str, what: str, lane: int, beside: int) -> None:
-    """Bind a sending socket; of a further lane to a port that differs from ``beside`` by ``lane``.
+    """Bind a sending socket. A further lane gets a port that differs from ``beside`` by ``lane``.
 
-    Receivers take the lane of a packet from its source port: so each lane here is another lane
-    there. Without such a port any one will do: two lanes may meet in one of a receiver.
+    Receivers take the lane of a packet from its source port: so different lanes here are different
+    lanes there. When no such port is free, any port serves: two lanes may share a receiver's lane.
     """
     first = beside + lane
     for port in range(first, 65_536, _PORT_STEP)[:_PORT_TRIES] if lane else ():
@@ -131,9 +131,9 @@ def open_multicast(
     lane: int = 0,
     beside: int = 0,
 ) -> TransportSockets:
-    """Sockets of a multicast transport. Raises ConfigError, Conflict with the mend.
+    """Sockets of a multicast transport. Raises ConfigError, Conflict, with the remedy.
 
-    ``lane``, ``beside``: of a further lane its number, and the port of the first one's ``send``.
+    ``lane``, ``beside``: the number of a further lane, and the port of the first lane's ``send``.
     """
     local = interface_address(interface, f"transport {name}: ")
     opened: list[socket.socket] = []
@@ -182,7 +182,7 @@ def path_mtu(send: socket.socket, address: bytes) -> int:
     """Bytes of the largest IP packet that reaches an address in one piece; 0: not known.
 
     ``address``: 16 bytes, of the socket that sends there. The kernel knows the MTU of the route,
-    and what routers on the way have reported.
+    and smaller MTUs that routers on the way have reported.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
         try:
@@ -244,8 +244,8 @@ def open_unicast(
 ) -> TransportSockets:
     """Sockets of a unicast transport; ``peers`` are ``host:port`` of the other nodes.
 
-    Its lanes share their ports; `share_ports` lets the kernel deal the packets. ``beside``: of a
-    further lane the port of the first one's ``send``.
+    Its lanes share their ports; `share_ports` lets the kernel distribute packets. ``beside``: for a
+    further lane, the port of the first lane's ``send``.
     """
     opened: list[socket.socket] = []
     ports = [port + CHANNEL_PORT_OFFSET[channel] for channel in range(CHANNELS)]
@@ -277,14 +277,14 @@ def open_unicast(
 
 
 def _check_free(host: str, ports: Sequence[int], what: str) -> None:
-    """Raise Conflict when another program has a port, also one that would share it."""
+    """Raise Conflict when another program uses a port, also a program that would share it."""
     for port in ports:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             _bind(probe, host, port, what)
 
 
 def share_ports(name: str, lanes: Sequence[TransportSockets]) -> None:
-    """Deal what comes to a unicast transport's ports to its lanes. Raises ConfigError."""
+    """Distribute packets of a unicast transport's ports to its lanes. Raises ConfigError."""
     try:
         for one in lanes[0].receive:
             share_port(one, len(lanes))
@@ -293,7 +293,7 @@ def share_ports(name: str, lanes: Sequence[TransportSockets]) -> None:
 
 
 def no_filters(name: str, lanes: int, problem: OSError) -> str:
-    """The kernel refuses filters, without which lanes cannot share what comes."""
+    """Text of an error: the kernel refuses filters, so lanes cannot share packets."""
     return (
         f"transport {name}: lanes: {lanes}: allowed 1 here: the kernel refuses socket filters "
         f"({problem.strerror})"

@@ -2,7 +2,7 @@
 
 A *run* is consecutive packets at equal strides in memory: it leaves in as few system calls as
 possible, by segmentation offload (`UDP_SEGMENT`) where the kernel takes it, else by `sendmmsg`.
-A *bundle* is what one receive brings: a buffer and the size of the packets that GRO put into it.
+A *bundle* is the result of one receive: a buffer and the size of the packets that GRO joined in it.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def make_inbox(slots: int, packet_bytes: int) -> np.ndarray:
     In front of each its length, the address of its source, and the number of the source's host.
     """
     stride = INBOX_SLOT_HEADER_BYTES + (packet_bytes + SEAL_BYTES + 7) // 8 * 8
-    # Pages of its own: the heap would touch all of them at once, and keep them when it is gone.
+    # Separate pages: the heap would touch all of them at once, and keep them afterwards.
     pages = mmap.mmap(-1, INBOX_HEADER_BYTES + slots * stride)
     inbox = np.frombuffer(pages, dtype=np.uint8)
     fields = inbox[:INBOX_HEADER_BYTES].view(np.int64)
@@ -220,10 +220,7 @@ def _deliver_to_inbox(name, source, memory, at, n):
 
 @inlined
 def _packet_bytes(memory, at, stride, extra):
-    """A packet's length, ``extra`` included: never what lies behind its slot.
-
-    The ring's client could have changed it since.
-    """
+    """A packet's length with ``extra``, at most ``stride``: a client may change its header."""
     return min(load_u16(memory, at + wire.LENGTH_AT) + extra, stride)
 
 
@@ -262,9 +259,9 @@ def _send_run_udp(tx, target, channel, memory, at, stride, packets, padded, extr
 
 @inlined
 def _segments_refused(tx, target):
-    """The kernel refuses segments to a target: its packets leave one by one from now on.
+    """The kernel refuses segments to a target: its packets are sent one by one from now on.
 
-    The path there is narrower than a packet, or its device does not do it.
+    The path there is narrower than a packet, or its device lacks segmentation offload.
     """
     tx.segments[target] = 1
     tx.io[IO_GSO_REFUSED] += 1
@@ -276,11 +273,11 @@ def _segments_refused(tx, target):
 
 @inlined
 def send_run(tx, target, channel, memory, at, stride, packets, padded, extra):
-    """Send ``packets`` packets that lie ``stride`` apart in ``memory`` from ``at`` on to a target.
+    """Send ``packets`` packets to a target: ``stride`` apart in ``memory``, from ``at`` on.
 
-    Each packet's header holds its length; ``extra``: bytes that it is longer, since it is sealed.
-    ``padded``: all but the last may go out with ``stride`` bytes, which is what segmentation
-    offload needs; else each goes with just its length.
+    Each packet's header holds its length; ``extra``: bytes that a sealed packet is longer.
+    ``padded``: all but the last packet may be sent with ``stride`` bytes, as segmentation offload
+    needs it; else each packet is sent with just its length.
     Returns packets sent; 0 when the socket is full; ``-errno`` on other errors.
     """
     io = tx.io
@@ -332,14 +329,14 @@ def _seal_run(tx, memory, at, stride, packets):
 
 @inlined
 def send_run_to_all(tx, channel, memory, at, stride, packets, padded):
-    """`send_run` to every target; the first that takes some decides how many count as sent.
+    """`send_run` to every target; the first target that takes packets sets how many count as sent.
 
-    What another target refuses is lost for it and repaired by its NAK; a target that is not
-    routable holds up no other. A sealed transport seals the run once for all; without a key nothing
-    is sent, and the result is ``-ENOKEY``.
+    Packets that another target refuses are lost for it, and repaired by its NAK; a target that is
+    not routable delays no other target. A sealed transport seals the run once for all targets;
+    without a key nothing is sent, and the result is ``-ENOKEY``.
     """
     if tx.io[IO_TARGETS] == 0:
-        return packets  # nobody to send to: peers may be added later
+        return packets  # no target yet: peers may be added later
     extra = 0
     if tx.io[IO_SEALS] != 0:
         packets = _seal_run(tx, memory, at, stride, packets)
@@ -362,7 +359,7 @@ def send_run_to_all(tx, channel, memory, at, stride, packets, padded):
 def send_to_address(tx, name, memory, n, node):
     """Send one packet of ``n`` bytes to a 16-byte address (a NAK or STATUS to its publisher).
 
-    ``node``: the id of the node there: a sealed packet is for it alone.
+    ``node``: the id of the node there: only this node can open a sealed packet.
     """
     io = tx.io
     if io[IO_SEALS] != 0:

@@ -151,7 +151,7 @@ MUTATIONS = (
     Mutation(
         "storage-start-unsynced",
         "engine/tidecast/log/queue_log.py",
-        "        try:  # what was found there may not have reached the device\n"
+        "        try:  # the batches found there may not have reached the device\n"
         "            os.fdatasync(int(w[log_state.L_FD]))\n",
         "        try:\n            pass\n",
         (

@@ -1,1 +1,1 @@
-"""The archiver: one duty cycle that appends what publishers wrote to the queues' logs."""
+"""The archiver: one duty cycle that appends published messages to the logs of the queues."""

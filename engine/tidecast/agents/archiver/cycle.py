@@ -1,13 +1,14 @@
-"""The archiver: reads the rings of durable topics, appends to their queues, tells what is durable.
+"""The archiver: reads rings of durable topics, appends to their queues, reports durable messages.
 
-One duty cycle a topic: read all its rings into buffers, one write a queue, and if all writes
-succeeded the topic has moved on. If one did not, nothing more is read from the topic's rings until
-it does: the rings keep what is not in the log, and fill up. Group commit: while one sync runs, the
-cycles continue; what they append is part of the next one. A sync runs in a thread of its own
-(`SYNC_ASKED` until it says `SYNC_DONE`), or in between when the agents are inline. Where a topic
-has a storage beside its logs (`STORING`), what was synced is durable when that storage has it, too.
-After a sync that failed nothing is appended to the topic until one succeeds: it stores the segment
-in another file, and the archiver must not write to the old one meanwhile.
+In one duty cycle it reads all rings of a topic into buffers, and writes the buffer of each queue.
+When all writes succeed, the topic's positions advance. When a write fails, the archiver reads no
+more from the topic's rings until the write succeeds: the rings keep the messages that are not in
+the log, and fill up. Group commit: cycles continue while a sync runs; the next sync covers the
+messages that they append. A sync runs in its own thread (from `SYNC_ASKED` to `SYNC_DONE`), or
+between cycles when the agents are inline. Where a topic has a storage beside its logs (`STORING`),
+synced messages are durable once that storage has them, too. After a failed sync the archiver
+appends nothing to the topic until a sync succeeds: that sync stores the segment in another file,
+and the archiver must not write to the old file meanwhile.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ from tidecast.native.memory import address_of, bytes_at, load_i64, store_i64
 from tidecast.native.system import syscalls as sys
 
 RETRY_NS = 50_000_000
-"""A disk that refuses is asked again after this long."""
+"""A failed write is tried again after this time."""
 SYNC_DOUBLINGS_MAX = 5
-"""After each further sync that fails the next one is asked for twice as late, so often: each of
-them stores what was not synced in a new file."""
+"""How often the delay of the next sync doubles while syncs fail: each failed sync stores the
+messages that are not synced in a new file."""
 
 archiver_of, _log_of = ARCHIVER.of, LOG.of
 _MISC_WORD = 8
@@ -81,7 +82,7 @@ def _misc(A):
     return bytes_at(address_of(A.misc), A.misc.size * _MISC_WORD)
 
 
-# --- telling rings --------------------------------------------------------------------------------
+# --- positions of rings ---------------------------------------------------------------------------
 
 
 @inlined
@@ -125,7 +126,7 @@ def _report_state(A, topic, state):
 
 @inlined
 def _see_drained(A, source):
-    """Tell once when a closed ring is durable to its end."""
+    """Report once that a closed ring is durable to its end."""
     ring = ring_of_source(source)
     if source.drained_reported != 0 or load_acquire(ring, lay.CLOSED_AT) == 0:
         return
@@ -138,7 +139,7 @@ def _see_drained(A, source):
 
 @inlined
 def _write_queue(A, topic, queue):
-    """Append a queue's buffer: 0, or why it stays."""
+    """Append the buffer of a queue. Returns HELD_NOT, or why the buffer waits (HELD_*)."""
     L = _log_of(bytes_at(queue.log_address, 8))
     buffer = bytes_at(queue.buffer_address, queue.buffer_bytes)
     batches = L.w[L_BATCHES]
@@ -171,7 +172,7 @@ def _write_queue(A, topic, queue):
 
 @inlined
 def _write_queues(A, topic, now_ns):
-    """Write what the topic's queues hold. All written: the topic moves on."""
+    """Write the buffers of the topic's queues; when all are written, its positions advance."""
     held, wrote = HELD_NOT, 0
     for number in range(topic.queues):
         row = load_i64(bytes_at(topic.map_address, topic.queues * 8), number * 8)
@@ -302,7 +303,7 @@ def _report_synced(A, topic):
 
 @inlined
 def _is_stored(A, topic):
-    """The storage beside a topic's logs has what is synced."""
+    """Whether the storage beside a topic's logs has all synced messages."""
     rows = bytes_at(topic.map_address, topic.queues * 8)
     for number in range(topic.queues):
         L = _log_of(bytes_at(A.queues[load_i64(rows, number * 8)].log_address, 8))
@@ -313,7 +314,7 @@ def _is_stored(A, topic):
 
 @inlined
 def _store_step(A):
-    """Report what the storages beside the logs have by now. Of how many topics."""
+    """Report topics whose storage has all synced messages now. Returns how many topics."""
     work = 0
     for k in range(A.misc[M_TOPICS]):
         topic = A.topics[A.index[k]]
@@ -354,7 +355,7 @@ def _sync_step(A, now_ns):
 
 @inlined
 def archive_cycle(A, fields, now_ns, wall_ns):
-    """One duty cycle; how much was done. ``fields``: int64[8] scratch."""
+    """One duty cycle. Returns the amount of work done. ``fields``: int64[8] scratch."""
     work = 0
     for k in range(A.misc[M_TOPICS]):
         work += _topic_cycle(A, A.topics[A.index[k]], fields, now_ns, wall_ns)
@@ -365,7 +366,7 @@ def archive_cycle(A, fields, now_ns, wall_ns):
 
 @held_kernel
 def notify_ring(ring, bells, state):
-    """Say in a ring that its session is over (ACK_*), and wake its publisher."""
+    """Write to a ring that its session is over (ACK_*), and wake its publisher."""
     store_release(ring, lay.ACK_STATE_AT, state)
     ring_bell(bells, load_i64(ring, lay.ACK_BELL_AT))
 
@@ -438,7 +439,7 @@ def _wait_ns(A, now_ns):
 def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
     """Run until asked to stop (0) or there are events (1).
 
-    With ``idle`` ONCE: one duty cycle at the times given. Returns how much was done.
+    With ``idle`` ONCE: one duty cycle at the times given. Returns the amount of work done.
     """
     A = archiver_of(words)
     quiet = 0
@@ -461,7 +462,7 @@ def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
 
 @kernel
 def wait_for_sync(words, timeout_ns, scratch):
-    """Sleep until a sync is asked for. True: one is."""
+    """Sleep until a sync is requested or the time is over. True: a sync is requested."""
     A = archiver_of(words)
     line = lay.DOORBELL_ARCHIVER + 1
     seen = bell_of(A.bells, line)
@@ -473,7 +474,7 @@ def wait_for_sync(words, timeout_ns, scratch):
 
 @held_kernel
 def sync_done(words):
-    """The sync that was asked for is over; each topic's `sync_status` says how."""
+    """The requested sync is over; `sync_status` of each topic has its result."""
     A = archiver_of(words)
     store_release(_misc(A), M_SYNC * _MISC_WORD, SYNC_DONE)
     ring_bell(A.bells, lay.DOORBELL_ARCHIVER)

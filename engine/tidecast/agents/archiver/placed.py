@@ -1,8 +1,8 @@
 """A placed append: batches that a caller has built for one queue, written between two cycles.
 
 The archiver reads rings, and the mapper chooses the queue of each message. A protocol whose clients
-choose the queue themselves, and have no ring, hands over whole batches instead. They get their
-tokens, the owner's epoch and their checksums here; then they are part of the next sync as any.
+choose the queue themselves, and have no ring, passes whole batches instead. Batches get their
+tokens, the owner's epoch and their checksums here; the next sync covers them like all others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _archiver_of, _log_of = ARCHIVER.of, LOG.of
 
 @inlined
 def _stamp(buffer, n, token, owner, producer, epoch, base_seq, wall_ns):
-    """Give all batches of ``buffer[:n]`` tokens, sequences and checksums; the token behind.
+    """Write tokens, sequences and checksums into all batches of ``buffer[:n]``; the next token.
 
-    ``base_seq`` below 0: they keep the sequences that they have.
+    ``base_seq`` below 0: batches keep the sequences that they have.
     """
     at, first = 0, token
     while at < n:

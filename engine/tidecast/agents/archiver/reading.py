@@ -1,7 +1,8 @@
-"""The archiver reads: messages of a ring into batches, one open batch a queue.
+"""The archiver reads messages of a ring into batches; each queue has one open batch.
 
-Every message of the ring counts, so that its sequence is the ring's first and how many came before.
-A message of several packets is taken once all of them are there, straight into its batch.
+Every message of the ring counts: its sequence is the ring's first sequence plus the number of
+messages before it. A message of several packets is copied into its batch once all packets are
+there.
 
 A client can write to its ring while it is read here. So each length is loaded once, checked, and
 passed on; a check of a value that is loaded again afterwards would be worth nothing.
@@ -44,7 +45,10 @@ def ring_of_source(source):
 
 @inlined
 def _hash_of_seq(seq):
-    """Where a message without a key goes: runs of 256 stay together, a re-sent one goes again."""
+    """Hash that chooses the queue of a message without a key: 256 in a row go to one queue.
+
+    It depends on the sequence alone, so a message that is sent again goes to the same queue.
+    """
     x = (seq >> _KEYLESS_RUN_BITS) * 0x9E3779B1
     return (x ^ (x >> 15)) & 0xFFFFFFFF
 
@@ -248,7 +252,7 @@ def _note_malformed(A, topic, source):
 
 @inlined
 def read_source(A, topic, source, wall_ns, fields):
-    """Read what there is, up to the room in the queues' buffers. True: it moved."""
+    """Read the ring, up to the room in the queues' buffers. True: the position advanced."""
     ring = ring_of_source(source)
     seq, start = source.seq, source.at
     touched = 0

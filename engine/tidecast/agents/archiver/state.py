@@ -1,8 +1,8 @@
-"""The archiver's state: durable topics, the rings they are read from, the queues they go to.
+"""The archiver's state: durable topics, their rings, and the queues that store their messages.
 
-A *source* is one ring of one producer's session. Its positions are triples (packet, offset in it,
-messages before): what was read, what is in the log, what the sync under way covers, what is
-durable. A topic goes from one to the next as a whole, so a triple never splits a cycle.
+A *source* is one ring of one producer's session. It has four positions, each a triple (packet,
+offset in it, messages before): read, in the log, covered by the running sync, durable. All sources
+of a topic advance together, so a position always is the end of a duty cycle.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ SOURCE = np.dtype(
         ("p_seq", np.int64),  # covered by the sync under way
         ("p_at", np.int64),
         ("p_count", np.int64),
-        ("d_seq", np.int64),  # durable, as told to the ring
+        ("d_seq", np.int64),  # durable, as written to the ring
         ("d_at", np.int64),
         ("d_count", np.int64),
         ("first_seq", np.int64),  # producer's sequence of the ring's first message
         ("producer", np.int64),
         ("epoch", np.int64),
         ("marks_address", np.int64),  # int64[queues]: last sequence in each queue
-        ("marks", np.int64),  # queues there is room for
+        ("marks", np.int64),  # number of queues that have room there
         ("drained_reported", np.int64),
         ("of_engine", np.int64),  # 1: the engine publishes: its records are REC_ENGINE
         ("gap_reported", np.int64),  # 1: its next packet cannot be read; the shell decides
@@ -68,13 +68,13 @@ TOPIC = np.dtype(
         ("retry_ns", np.int64),
         ("dirty_ns", np.int64),  # when the oldest append not yet synced was made; 0: none
         ("urgent", np.int64),  # 1: a ring fills up, sync now
-        ("syncing", np.int64),  # part of the sync under way, or what follows on it: see SYNCING
+        ("syncing", np.int64),  # 0, SYNCING or STORING
         ("sync_status", np.int64),  # of that sync: 0 or -errno
         ("sync_retry_ns", np.int64),
         ("sync_failures", np.int64),  # in a row
         ("suspect", np.int64),  # 1: a sync failed; nothing is appended until one succeeds
         ("owner", np.int64),  # epoch of the lease on its queues, written into every batch
-        ("stored", np.int64),  # 1: a storage beside its logs has to have what is acked
+        ("stored", np.int64),  # 1: acks wait for the storage beside its logs, too
         ("awaited", np.int64),  # 1: report the next write (policy none), then 0
     ]
 )
@@ -94,15 +94,15 @@ QUEUE = np.dtype(
         ("dirty", np.int64),  # 1: appended to since its last sync began
         ("roll_asked", np.int64),
         ("grow_bytes", np.int64),  # buffer asked for, 0: none
-        ("puller", np.int64),  # 1 + its number at the puller, 0: nobody reads it here
+        ("puller", np.int64),  # 1 + its number at the puller, 0: no subscription reads it here
     ]
 )
 
 SYNC_NONE, SYNC_INTERVAL, SYNC_BATCH = 0, 1, 2
 SYNC_NAMES = {"none": SYNC_NONE, "interval": SYNC_INTERVAL, "batch": SYNC_BATCH}
 SYNCING, STORING = 1, 2
-"""A topic is part of the sync under way; its sync is over, and the storage beside its logs has not
-all of it yet. Meanwhile no other sync of it begins: what is appended is part of the next."""
+"""SYNCING: the running sync covers the topic. STORING: its sync is over, and the storage beside its
+logs lacks some of the synced messages. In both states no other sync of the topic begins."""
 HELD_NOT, HELD_ROLL, HELD_DISK = 0, 1, 2
 """Why a topic's buffers wait: not at all, for a new segment, for the disk."""
 

@@ -1,1 +1,1 @@
-"""Sender and receiver: one duty cycle each, and the tables that they work on."""
+"""Sender and receiver: their duty cycles, and the tables that they work on."""

@@ -1,4 +1,4 @@
-"""The receiver's state of one image: a record an image, fixed types, no objects."""
+"""The receiver's state of its images: each image is a record of fixed types, without objects."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ RECEIVER = Kind(
         ("gaps", GAP, (GAPS_MAX,)),  # by image
         ("index", np.int64, ()),  # images in use
         ("sessions", np.int64, (2,)),  # session -> image, or SESSION_*
-        ("wanted", np.int64, ()),  # a bit a topic somebody here reads
-        ("heard", np.int64, ()),  # by node id: when a packet of it came last; 0: never
-        ("quarantine", np.int64, ()),  # a bit a node that is refused
+        ("wanted", np.int64, ()),  # bitmap of topics that have a subscription here
+        ("heard", np.int64, ()),  # by node id: when its last packet came; 0: never
+        ("quarantine", np.int64, ()),  # bitmap of nodes whose packets are refused
         ("setups", np.uint8, (CONTROL_BYTES_MAX,)),  # SETUP packets for the conductor
         ("rx0", RECEIVE_IO, ()),
         ("rx1", RECEIVE_IO, ()),
@@ -109,8 +109,8 @@ RECEIVER = Kind(
         ("counters", np.int64, (COLUMNS,)),
         ("recorder", np.uint8, ()),
         ("bells", np.uint8, ()),
-        ("packet", np.uint8, ()),  # one under construction
-        ("expanded", np.uint8, ()),  # the DATA packet of a COMPACT one
+        ("packet", np.uint8, ()),  # the packet under construction
+        ("expanded", np.uint8, ()),  # the DATA packet made from a COMPACT packet
         ("name", np.uint8, ()),  # of our node, UTF-8
         ("ranges", np.int64, (2,)),  # of a NAK under construction
         ("misc", np.int64, ()),  # M_*

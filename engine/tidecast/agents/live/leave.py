@@ -1,4 +1,4 @@
-"""Leaving a session: one STATUS with LEAVE, sent when nobody here reads it any more."""
+"""Leaving a session: one STATUS with LEAVE, sent when no subscription here reads it any more."""
 
 from __future__ import annotations
 

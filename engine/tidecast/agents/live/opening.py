@@ -1,7 +1,8 @@
-"""Sealed packets on their way in: opened first, then handled as any packet is.
+"""Sealed packets that arrive: each is opened first, then handled as a plain packet.
 
-Called once a packet by an agent of a sealed transport. What is refused is counted; a packet of an
-unknown sender is kept for the agent's thread, which derives keys outside of kernels, one at a time.
+An agent of a sealed transport calls this once for each packet. Refused packets are counted. A
+packet of an unknown sender is kept: the agent's thread derives its keys outside of kernels, one
+sender at a time.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from tidecast.protocol.sealing.receiver import (
 REPORT_INTERVAL_NS = 1_000_000_000
 WANT_INTERVAL_NS = 200_000
 FORGED_TAG, FORGED_PLAIN = 0, 1
-"""Why a packet counts as forged: its tag does not fit; it is plain where it has to be sealed."""
+"""Why a packet counts as forged: its tag is wrong; it is plain where packets must be sealed."""
 REFUSED, AS_IT_CAME = 0, -1
 """Results of `open_datagram` beside the length of an opened packet."""
 
 
 @inlined
 def _report_forged(S, writer, row, buffer, at, name, cause, now_ns):
-    """Report a packet that is not authentic, at most one a second; all are counted."""
+    """Report a packet that is not authentic: one report a second at most; all are counted."""
     control = S.opener.control
     if now_ns < control[O_REPORT_NS]:
         return
@@ -49,7 +50,7 @@ def _report_forged(S, writer, row, buffer, at, name, cause, now_ns):
 
 @inlined
 def _keep_unknown(S, buffer, at, n, name, now_ns):
-    """Keep the packet for `ReceiverKeys.learn`, if none is kept."""
+    """Keep the packet for `ReceiverKeys.learn`, unless another packet is kept."""
     opener = S.opener
     waits = opener.control[O_KEPT] != 0 or opener.control[O_READY] != 0
     if waits or now_ns < opener.control[O_WANT_NS]:

@@ -1,4 +1,4 @@
-"""The sender's state of one publication: a record a publication, fixed types, no objects."""
+"""The sender's state of its publications: each is a record of fixed types, without objects."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PUBLICATION = np.dtype(
         ("owner_b", np.int64),
         ("owner_ns", np.int64),  # and when
         ("owner_left", np.int64),  # it left the session with its last STATUS: another may follow
-        ("former_a", np.int64),  # 16 bytes: where the owner before was
+        ("former_a", np.int64),  # 16 bytes: address of the previous owner
         ("former_b", np.int64),
         ("claim_ns", np.int64),  # since when another address claims to be the next owner, 0: none
         ("joins", np.int64),  # receivers that may still join
@@ -77,20 +77,20 @@ PUBLICATION = np.dtype(
         ("credit", np.int64),  # packets that receivers without an entry may ask for again
         ("credit_sent", np.int64),
         ("credit_ns", np.int64),
-        ("block_at", np.int64),  # where the producer's block lies in its SETUP
-        ("published_at", np.int64),  # where the number of its messages lies there, 0: nowhere
+        ("block_at", np.int64),  # offset of the producer's block in its SETUP
+        ("published_at", np.int64),  # offset of the number of its messages there, 0: absent
         ("held_ns", np.int64),  # since when a receiver holds back half the ring, 0 = none does
         ("waits_ns", np.int64),  # the last cycle, if a limit held packets back in it, else 0
         ("waits_rate", np.int64),  # 1: it was the rate limit, 0: flow control
-        ("rate_held_ns", np.int64),  # for how long in all each of them has held packets back
-        ("flow_held_ns", np.int64),
+        ("rate_held_ns", np.int64),  # total time that the rate limit has held packets back
+        ("flow_held_ns", np.int64),  # total time that flow control has held packets back
         ("wire_bytes", np.int64),  # of new packets, padding of segments and tables included
         ("tables", np.int64),  # 1: its topic and the cluster's level allow tables
-        ("compacts", np.int64),  # 1: and it has receivers, all of which read them
+        ("compacts", np.int64),  # 1: and it has receivers, and all of them read tables
         ("table_address", np.int64),  # the table's block, 0: none
         ("table_ns", np.int64),  # when all of the table was last to be defined again
-        ("table_debt", np.int64),  # bytes of definitions that nothing was saved for yet
-        ("table_skip", np.int64),  # packets that go in full, since tables saved little
+        ("table_debt", np.int64),  # bytes of definitions that COMPACT packets have not saved yet
+        ("table_skip", np.int64),  # packets to send in full, since tables saved little
         ("table_seen", np.int64),  # bytes that were looked at since that was last judged
         ("table_saved", np.int64),  # and saved of them
     ]
@@ -109,17 +109,17 @@ SENDER = Kind(
         ("rx", RECEIVE_IO, ()),  # where control packets come back
         ("opener", OPENER, ()),  # of control packets that are sealed
         ("bounce", np.uint8, ()),  # repairs, gathered; COMPACT packets, as they are made
-        ("compact", np.uint8, ()),  # those, side by side
+        ("compact", np.uint8, ()),  # finished COMPACT packets, side by side
         ("events", np.int64, (EVENT_FIELDS,)),
         ("attention", np.int64, ()),
         ("counters", np.int64, (COLUMNS,)),
         ("recorder", np.uint8, ()),
         ("bells", np.uint8, ()),
-        ("packet", np.uint8, ()),  # one under construction
+        ("packet", np.uint8, ()),  # the packet under construction
         ("misc", np.int64, ()),  # M_*
         ("bucket", np.float64, ()),  # of the lane: packets, bytes, refilled_ns
         ("at_work", np.int64, (8,)),  # when each lane wanted to send at a limit; a line a lane
-        ("refused", np.int64, ()),  # a bit a node that is quarantined or cut off
+        ("refused", np.int64, ()),  # bitmap of nodes that are quarantined or cut off
         ("former", np.int64, ()),  # addresses that peers had before they moved, their first 8 bytes
         ("names", np.uint8, (NAME_BYTES_MAX,)),  # of receivers' nodes, for the conductor
     ],
@@ -127,7 +127,7 @@ SENDER = Kind(
 """All that a sender owns."""
 
 HEARD_NEVER_NS = -(1 << 62)
-"""``heard_ns`` of a receiver that is to be dropped: its node is no peer any more, or has moved."""
+"""``heard_ns`` of a receiver that is to be dropped: its node is no longer a peer, or has moved."""
 FORMER_MAX = 192
 """Addresses of peers that moved, three each: a STATUS from there was still on its way."""
 REMOVED = 2

@@ -1,8 +1,8 @@
-"""The receiver: takes packets off the sockets, places them into images, asks for what is missing.
+"""The receiver: takes packets off the sockets, places them into images, asks for missing packets.
 
-One duty cycle: for each channel's socket (control first) receive bundles, check every packet,
-pass it through fault injection when that is on, hand it to its image; then timers of some images:
-NAKs, STATUS, silence. Sessions without an image are made known to the conductor by their SETUP.
+One duty cycle: for the socket of each channel (control first) receive bundles, check every packet,
+pass it through fault injection when that is on, and place it into its image; then timers of some
+images: NAKs, STATUS, silence. The SETUP of a session without an image goes to the conductor.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _wanted(S, topic):
 
 @inlined
 def _ask_for_setup(S, buffer, at, name, now_ns):
-    """A packet of a session we do not know, on a topic somebody here wants."""
+    """A packet of an unknown session, on a topic that has a subscription here."""
     S.counters[S.misc[M_ROW], C.UNKNOWN_SESSION] += 1
     if now_ns < S.misc[M_WANT_NS]:
         return
@@ -143,7 +143,7 @@ def _want_setup(S, channel, session, topic, name, node):
 
 @inlined
 def _setup_for_conductor(S, buffer, at, length, name, now_ns):
-    """Keep a SETUP for the conductor, who decides about images. False: there is no room now."""
+    """Keep a SETUP for the conductor, which creates images. False: there is no room now."""
     i = S.misc[M_SETUPS]
     session = load_u32(buffer, at + wire.SESSION_AT)
     if i >= SETUPS_KEPT_MAX or length > wire.CONTROL_BYTES_MAX:
@@ -238,7 +238,7 @@ def _to_image(S, i, kind, buffer, at, length, name, now_ns):
 
 @inlined
 def on_packet(S, buffer, at, n, name, now_ns):
-    """One packet, checked and handed on."""
+    """Check one packet and pass it to its image."""
     row = S.misc[M_ROW]
     cause = check_packet(buffer, at, n)
     if cause != 0:
@@ -417,7 +417,7 @@ def _note_pause(S, now_ns):
 
 @kernel
 def receive_cycle(S, now_ns):
-    """One duty cycle of the receiver. Returns how much was done (0: nothing to do)."""
+    """One duty cycle of the receiver. Returns the amount of work done (0: none)."""
     work = 0
     _note_pause(S, now_ns)
     if S.misc[M_SKIP0] > 0:

@@ -1,4 +1,4 @@
-"""A packet at one image: place it, note gaps, answer heartbeats, give up packets that are gone."""
+"""A packet at one image: place it, note gaps, answer heartbeats, give up lost packets."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ UNREPORTED_NS = 500_000
 NAK_RETRY_NS_UNKNOWN, NAK_RETRY_NS_LONGEST = 2_000_000, 50_000_000
 PATIENCE_MAX, PATIENCE_NS = 4, 100_000_000
 AHEAD_MAX = 1 << 28
-"""Packets beyond the highest one that a packet may speak of: 27 million a second for ten seconds of
-silence. Far below the 2^30 that control words can tell apart."""
+"""How far beyond the highest packet a packet may name another: 27 million a second for ten seconds
+of silence. Far below the 2^30 sequences that control words can distinguish."""
 _HEADER = wire.PACKET_HEADER_BYTES
 
 
@@ -65,8 +65,9 @@ def ring_of(image):
 def consumed_by_all(image, ring):
     """(slowest, fastest, slowest tethered) position of the active consumers.
 
-    Without any, the contiguous end. Without tethered ones, the third is the contiguous end too
-    with flow `min`, which they do not hold back; else it is the slowest of all.
+    Without consumers, all three are the contiguous end. Without tethered consumers, the third is
+    the contiguous end with flow `min`, because only tethered consumers hold the publisher back
+    there; else it is the slowest position of all.
     """
     slowest = tethered = NEVER
     fastest = -1
@@ -93,7 +94,7 @@ def consumed_by_all(image, ring):
 def _evict(S, image, ring, from_seq, cut_off, base, now_ns):
     """Evict consumers whose position is before ``from_seq``; they start again at ``base``.
 
-    ``cut_off``: because what lies before is lost, so also those that may hold the publisher back.
+    ``cut_off``: the packets before are lost, so tethered consumers are evicted, too.
     """
     evicted = 0
     store_release(ring, lay.BASE_AT, base)
@@ -153,7 +154,7 @@ def advance(S, image, ring):
 
 @inlined
 def _mark_gone(image, ring, first, end):
-    """Tell readers that packets [first, end) will never come (those that fit the window)."""
+    """Mark packets [first, end) as lost for readers, as far as they are in the window."""
     end = min(end, image.window_end)
     for seq in range(first, end):
         at = control_at(seq, image.slots - 1)
@@ -163,7 +164,7 @@ def _mark_gone(image, ring, first, end):
 
 @inlined
 def open_gap_up_to(S, image, ring, seq, due_ns, now_ns):
-    """Packets [highest, seq) are missing. False: the gap table is full, pretend not to know."""
+    """Packets [highest, seq) are missing. False: the gap table is full, so none is noted."""
     if seq <= image.highest:
         return True
     missing = seq - image.highest
@@ -187,7 +188,7 @@ def open_gap_up_to(S, image, ring, seq, due_ns, now_ns):
 
 @inlined
 def nak_due_ns(S, image, now_ns):
-    """When to ask for what was found missing now: reordering grace, random among a group."""
+    """When to ask for packets found missing now: after a reordering grace, random in a group."""
     draw = random_below(S.seed, BACKOFF_STEPS)
     return now_ns + first_delay_ns(image.nak_delay_ns, image.group, image.round_trip_ns, draw)
 
@@ -205,7 +206,7 @@ def _note_round_trip(image, sample_ns):
 
 @inlined
 def _nak_retry_ns(image, now_ns):
-    """How long to wait for a repair. What overtook it says sooner that one was lost."""
+    """How long to wait for a repair. Packets that overtake a lost repair show its loss sooner."""
     retry_ns = NAK_RETRY_NS_UNKNOWN
     if image.rtt_ns > 0:
         retry_ns = max(image.nak_retry_ns, image.rtt_ns + 4 * image.rtt_var_ns)
@@ -217,7 +218,7 @@ def _nak_retry_ns(image, now_ns):
 
 @inlined
 def _repair_not_needed(S, image, now_ns):
-    """A repair of what is here already: asked again too soon, so wait longer (as Karn would)."""
+    """A repair of a packet that is here: the NAK came too soon, so wait longer (as Karn would)."""
     S.counters[image.row, C.REPAIRS_UNNEEDED] += 1
     wait_ns = max(image.rtt_ns, NAK_RETRY_NS_UNKNOWN)
     if image.patience < PATIENCE_MAX and now_ns - image.patience_ns > wait_ns:
@@ -309,7 +310,7 @@ def place_packet(S, image, buffer, at, length, now_ns):
 
 @inlined
 def miss_packet(S, image, seq, now_ns):
-    """A packet came that cannot be read: it is missing as one that was lost."""
+    """A packet came that cannot be read: it is missing, like a lost packet."""
     image.heard_ns = now_ns
     if image.closed != 0 or seq < image.highest:
         return
@@ -323,7 +324,7 @@ def miss_packet(S, image, seq, now_ns):
 
 @inlined
 def _note_end(S, image, ring, seq):
-    """The session ends at ``seq``. A lower end than was known, or than what came, corrects it."""
+    """The session ends at ``seq``. An end below the known end, or the highest packet, wins."""
     if image.closed != 0 or (image.end_seq >= 0 and seq >= image.end_seq):
         return
     if seq < image.contiguous:
@@ -343,7 +344,7 @@ def _note_end(S, image, ring, seq):
 
 @inlined
 def on_heartbeat(S, image, buffer, at, now_ns):
-    """A heartbeat names the next sequence: what is missing before it is a tail loss."""
+    """A heartbeat names the next sequence: packets missing before it are a tail loss."""
     seq = load_i64(buffer, at + wire.SEQ_AT)
     flags = load_u8(buffer, at + wire.FLAGS_AT)
     ring = ring_of(image)
@@ -355,7 +356,7 @@ def on_heartbeat(S, image, buffer, at, now_ns):
     if image.closed != 0:
         known = image.highest
     elif seq > image.window_end and not _window_open_for(S, image, ring, seq - 1, now_ns):
-        known = image.window_end  # what has no room here is not asked for yet
+        known = image.window_end  # packets beyond have no room here: do not ask for them yet
     if known > image.highest:
         due = nak_due_ns(S, image, now_ns)
         if image.group <= 1:
@@ -393,7 +394,7 @@ def _begin_later(S, image, ring, oldest, now_ns):
 
 @inlined
 def on_lost(S, image, oldest, now_ns):
-    """The publisher no longer holds what lies before ``oldest``: give it up, and say so."""
+    """The publisher no longer holds packets before ``oldest``: give them up, and report it."""
     ring = ring_of(image)
     if oldest <= image.contiguous or image.closed != 0:
         return
@@ -414,7 +415,7 @@ def on_lost(S, image, oldest, now_ns):
             _mark_gone(image, ring, gap.first, min(gap.end, oldest))
         if oldest > image.highest:
             _mark_gone(image, ring, image.highest, oldest)
-    else:  # more than a ring: all readers start again at what is held
+    else:  # more than a ring: all readers start again at the oldest packet that is held
         _evict(S, image, ring, oldest, True, oldest, now_ns)
         image.window_end = oldest + image.slots
     image.gaps = drop_before(S.gaps[image.index], image.gaps, oldest)
@@ -435,7 +436,7 @@ def address_of_publisher(S, image):
 
 @inlined
 def note_setup(image, buffer, at):
-    """Take from a SETUP how many receivers there are, which report, and what was published."""
+    """Take from a SETUP the number of receivers, the sample that reports, the published count."""
     image.sampling = load_u8(buffer, at + wire.SETUP_SAMPLING_AT)
     image.group = load_u16(buffer, at + wire.SETUP_RECEIVERS_AT) << image.sampling
     image.round_trip_ns = load_u16(buffer, at + wire.SETUP_ROUND_TRIP_AT) * wire.ROUND_TRIP_UNIT_NS
@@ -445,7 +446,7 @@ def note_setup(image, buffer, at):
 
 @inlined
 def _is_asked_to_report(image):
-    """Whether STATUS of this receiver is wanted: all report to `min` flow, and owners always."""
+    """Whether this receiver sends STATUS: all do with `min` flow, and owners always do."""
     return (
         reports(image.receiver, image.sampling) or image.flow == lay.FLOW_MIN or image.durable != 0
     )
@@ -466,7 +467,7 @@ def send_status(S, image, ring, flags, now_ns):
         image.reported, image.contiguous_reported = slowest, image.contiguous
         image.status_ns = now_ns + STATUS_INTERVAL_NS
         return
-    # Beyond what has arrived no more than the socket holds while we do not run, at worst.
+    # Beyond the contiguous end: at most the packets that the socket holds while we do not run.
     window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
     echo_delay_us = (now_ns - image.echo_at_ns) // 1000
     status = Status(
@@ -483,8 +484,8 @@ def send_status(S, image, ring, flags, now_ns):
     image.echo_ns = 0
     send_to_address(S.tx, address_of_publisher(S, image), S.packet, n, image.source)
     image.reported, image.contiguous_reported = slowest, image.contiguous
-    # The first ones follow each other quickly: until one arrives the publisher does not know us,
-    # and `min` flow control does not wait for us.
+    # The first STATUS packets follow each other quickly: until one arrives the publisher does not
+    # know this receiver, and `min` flow control does not wait for it.
     image.status_ns = now_ns + image.status_interval_ns
     image.status_interval_ns = min(image.status_interval_ns * 2, STATUS_INTERVAL_NS)
     S.counters[image.row, C.STATUS_SENT] += 1
@@ -501,7 +502,7 @@ def has_progress(image, ring):
 
 @inlined
 def report_durable(S, image, ring):
-    """Ack what has become durable of a durable image. 1: an ACK was sent."""
+    """Ack the packets of a durable image that have become durable. 1: an ACK was sent."""
     if image.durable == 0:
         return 0
     if image_unacked(image, ring):

@@ -1,8 +1,8 @@
 """Acks of durable topics over the network: the sender takes them, the receiver sends them.
 
-A publication whose topic another node keeps holds what is not acked in its ring, by a consumer
-entry that only ACK packets move. Its SETUP carries the producer's session and how far it is acked,
-so an owner that restarts, or a new one, knows where to read on.
+A publication whose topic another node stores keeps its unacked packets in its ring, by a consumer
+entry that only ACK packets move. Its SETUP carries the producer's session and the acked position,
+so an owner that restarts, or a new owner, knows where to resume.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _record_at(ring):
 
 @inlined
 def acked_up_to(ring):
-    """First packet that is not durable as a whole."""
+    """The first packet that is not wholly durable."""
     return load_i64(ring, _record_at(ring))
 
 
 @inlined
 def put_producer(pub, ring, out):
-    """Fill the producer's block of a SETUP in, where there is one."""
+    """Fill in the producer's block of a SETUP, if the SETUP has one."""
     if pub.remote == 0:
         return
     at, record = pub.block_at, _record_at(ring)
@@ -105,7 +105,7 @@ def _set_state(S, ring, state):
 
 @inlined
 def _move_to(S, pub, ring, packet, offset, count):
-    """More is durable. False: the ACK says what cannot be; an older one says nothing."""
+    """Advance the durable position. False: the ACK is impossible. An older ACK is no error."""
     record = _record_at(ring)
     seq, at = load_i64(ring, record), load_i64(ring, record + 8)
     reported = load_i64(ring, record + 16)
@@ -131,7 +131,7 @@ def _move_to(S, pub, ring, packet, offset, count):
 
 @inlined
 def on_ack(S, pub, now_ns, buffer, at):
-    """The owner of a durable topic says how far one of our publications is durable. Believed?"""
+    """Apply an ACK of the owner of a durable topic. Returns whether it was valid."""
     ring = bytes_at(pub.ring_address, pub.ring_bytes)
     mine, epoch = load_i64(ring, lay.EPOCH_AT), load_i64(buffer, at + wire.ACK_EPOCH_AT)
     owner = load_i64(buffer, at + wire.ACK_OWNER_AT)
@@ -153,7 +153,7 @@ def on_ack(S, pub, now_ns, buffer, at):
         _set_state(S, ring, state)
     elif state == lay.ACK_FENCED and epoch > mine:
         _set_state(S, ring, state)
-    elif state >= 0 and mine == 0:  # the session is opened: tell it to the owner at once
+    elif state >= 0 and mine == 0:  # the session is opened: the owner gets a SETUP at once
         store_i64(ring, lay.FIRST_SEQ_AT, first_seq)
         store_release(ring, lay.EPOCH_AT, epoch)
         _set_state(S, ring, state)
@@ -178,7 +178,7 @@ def on_ack(S, pub, now_ns, buffer, at):
 
 @inlined
 def image_unacked(image, ring):
-    """There is something to tell the publisher of a durable image, or soon will be."""
+    """Whether the publisher of a durable image lacks the newest acked position or state."""
     return (
         load_acquire(ring, lay.ACK_VERSION_AT) != image.acked
         or load_acquire(ring, lay.ACK_STATE_AT) != image.ack_state
@@ -187,7 +187,7 @@ def image_unacked(image, ring):
 
 @inlined
 def send_ack(S, image, ring, name):
-    """Tell the publisher of a durable image how far it is durable."""
+    """Send an ACK to the publisher of a durable image."""
     version = load_acquire(ring, lay.ACK_VERSION_AT)
     state = load_acquire(ring, lay.ACK_STATE_AT)
     record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES

@@ -1,9 +1,9 @@
 """The sender: sends sealed packets, repairs, heartbeats and SETUPs of all publications in turn.
 
 One duty cycle: control packets that came back (NAK, STATUS), then each publication: repairs first,
-then new packets as rate limit and flow control allow, then timers. Publications with work lately
-stand in front of the index; of the others a few are looked at each cycle, so that thousands of
-idle ones cost nothing.
+then new packets as rate limit and flow control allow, then timers. Publications that had work
+lately are at the front of the index; a cycle looks at a few of the others, so that thousands of
+idle publications cost almost nothing.
 """
 
 from __future__ import annotations
@@ -111,13 +111,13 @@ POLL_SKIP_MAX = 8
 RESEND_LINGER_NS_MIN = 100_000
 FOREIGN_INTERVAL_NS = 1_000_000_000
 PAUSE_NS_MIN = 100_000_000
-"""An agent whose next cycle comes so late did not run: its process was stopped, or had no core."""
+"""An agent did not run when its next cycle is so late: its process was stopped, or had no core."""
 OWNER_SILENT_NS = 1_000_000_000
-"""An owner acks with each STATUS: after so long without, the topic may have another owner."""
+"""An owner acks with each STATUS: after so long without acks the topic may have another owner."""
 CROSSING_NS = 200_000_000
-"""After the first ACK of the next owner, ACKs of the one before may still be on their way."""
+"""After the first ACK of the next owner, ACKs of the previous owner may still be on their way."""
 CLAIM_NS_MAX = 10 * OWNER_SILENT_NS
-"""A claim that is older is forgotten: the next one is judged by itself."""
+"""An older claim is forgotten: the next claim is judged by itself."""
 
 
 @inlined
@@ -205,7 +205,7 @@ def _heartbeat_due(S, pub, ring, now_ns):
 
 @inlined
 def _check_receivers(S, p, pub, ring, now_ns):
-    """Drop silent receivers; exclude those that hold us back without moving."""
+    """Drop silent receivers; exclude receivers that hold us back and do not advance."""
     changed = False
     # The writer stops at the slowest receiver's ring, long before `limit`, and a large message
     # needs up to half the ring at once: half of it unread holds the publisher back.
@@ -266,7 +266,7 @@ def _timers(S, p, pub, ring, now_ns):
 
 @inlined
 def _serve(S, p, now_ns):
-    """One publication's turn. Returns packets sent."""
+    """Serve one publication. Returns packets sent."""
     pub = S.pubs[p]
     ring = bytes_at(pub.ring_address, pub.ring_bytes)
     work = 0
@@ -283,10 +283,10 @@ def _serve(S, p, now_ns):
 
 @inlined
 def _note_name(S, r, node, buffer, at):
-    """Keep the name of a receiver's node for the conductor, who looks nodes up by name."""
+    """Keep the name of a receiver's node for the conductor, which finds nodes by name."""
     n = load_u8(buffer, at + wire.STATUS_NAME_LEN_AT)
     i = S.misc[M_NAMES]
-    if n == 0 or i >= NAMES_KEPT_MAX:  # then its next STATUS tells
+    if n == 0 or i >= NAMES_KEPT_MAX:  # its next STATUS has the name again
         return
     copy(S.names[i], 0, buffer, at + wire.STATUS_NAME_AT, n)
     if emit(S.events, S.attention, E_RECEIVER_NAME, node, i, n, 0, 0):
@@ -296,7 +296,7 @@ def _note_name(S, r, node, buffer, at):
 
 @inlined
 def _foreign(S, pub, kind, node, name, now_ns):
-    """Refuse a packet that does not come from where its receiver, or the owner, is; report some."""
+    """Refuse a packet from another address than its receiver's, or the owner's; report some."""
     counted(S, pub, C.FOREIGN_ADDRESS, 1)
     if now_ns < S.misc[M_FOREIGN_NS]:
         return
@@ -342,17 +342,18 @@ def _join(S, p, pub, i, identity, node, name, now_ns):
         pub.setup_ns = min(pub.setup_ns, now_ns + SETUP_THROTTLE_NS)
     if pub.ended > 0:  # it comes late, and is to learn of the end as others did
         pub.ended, pub.beat_ns, pub.beat_interval_ns = 0, now_ns, PROBE_NS_MAX
-    if now_ns < pub.hold_until_ns:  # others may be on their way
+    if now_ns < pub.hold_until_ns:  # STATUS of other receivers may be on its way
         pub.hold_until_ns = min(pub.hold_until_ns, now_ns + JOIN_GRACE_NS)
     return True
 
 
 @inlined
 def _place_of(S, p, pub, identity, now_ns):
-    """A receiver's entry, or a free one for it, or -1: it is not asked to report, or none is free.
+    """A receiver's entry, or a free entry for it; -1: it need not report, or no entry is free.
 
-    A full table halves the sample of receivers that report, and says so in SETUP. Not with `min`
-    flow, which holds for the receivers that came first, nor where an owner's STATUS is needed.
+    A full table halves the sample of receivers that report, and SETUP carries the new sample. Not
+    with `min` flow, which covers the receivers that came first, nor with a remote owner, whose
+    STATUS is needed.
     """
     i = place_for(S.receivers[p], identity)
     if i < 0 and pub.flow != lay.FLOW_MIN and pub.remote == 0:
@@ -367,7 +368,7 @@ def _place_of(S, p, pub, identity, now_ns):
 
 @inlined
 def _joins_tables(S, p, pub, i, reads, now_ns):
-    """A receiver has joined that reads tables, or an older one that does not."""
+    """Note whether a receiver that has joined reads tables: older builds do not."""
     S.receivers[p, i].tables = reads
     if reads == 0:
         pub.compacts = 0
@@ -423,7 +424,7 @@ def _on_status(S, p, pub, now_ns, buffer, at, name):
         return
     if joins:
         _joins_tables(S, p, pub, i, flags & wire.FLAG_TABLES, now_ns)
-    if joins:  # what history does not hold nobody can get: do not wait for it
+    if joins:  # no receiver can get packets that history no longer holds: do not wait for them
         ring = bytes_at(pub.ring_address, pub.ring_bytes)
         oldest = max(load_acquire(ring, lay.HEAD_AT), pub.sent) - pub.slots
         consumed = min(max(consumed, oldest), pub.sent)
@@ -459,7 +460,7 @@ def _queue_resend(S, p, pub, first, end):
 
 @inlined
 def _answer_lost(S, pub, too_late, oldest, head, now_ns):
-    """History no longer holds what was asked for."""
+    """Answer a NAK for packets that history no longer holds."""
     counted(S, pub, C.NAKS_TOO_LATE, too_late)
     n = put_packet_header(
         S.packet,
@@ -476,7 +477,7 @@ def _answer_lost(S, pub, too_late, oldest, head, now_ns):
 
 @inlined
 def _on_nak(S, p, pub, now_ns, buffer, at, name):
-    """Note what to resend, within what its receiver can have lost and may ask for."""
+    """Note the packets to resend that its receiver can have lost and may ask for."""
     identity = load_i64(buffer, at + wire.NAK_RECEIVER_AT)
     i = place_for(S.receivers[p], identity)
     if i >= 0 and S.receivers[p, i].id == identity:
@@ -493,16 +494,16 @@ def _on_nak(S, p, pub, now_ns, buffer, at, name):
 
 @inlined
 def _resend(S, p, pub, now_ns, buffer, at, received, credit):
-    """Queue what a NAK names from packet ``received`` on, at most ``credit`` packets. How many."""
+    """Queue packets that a NAK names, from ``received`` on, at most ``credit``. How many."""
     ring = bytes_at(pub.ring_address, pub.ring_bytes)
     count = load_u32(buffer, at + wire.NAK_COUNT_AT)
     head = load_acquire(ring, lay.HEAD_AT)
     # The client can write anything into its ring: a NAK walks one history at most all the same.
     oldest = max(load_i64(ring, lay.FIRST_AT), max(head, pub.sent) - pub.slots)
     resent = bytes_at(pub.resent_address, pub.slots * 8)
-    # Several receivers miss the same packet and ask one after another; a single one that asks again
-    # knows why, but a flood of NAKs must not be amplified.
-    # Of many, some ask until the repair has reached them: their NAKs arrive a round trip later.
+    # Several receivers miss the same packet, and their NAKs arrive one after another. A single
+    # receiver that asks again has a reason, but a flood of NAKs must not be amplified. With many
+    # receivers some ask until the repair has reached them: their NAKs arrive a round trip later.
     linger_ns = RESEND_LINGER_NS_MIN
     if pub.receivers << pub.sampling > FEW_RECEIVERS:
         linger_ns = max((pub.rtt_ns * 5) >> 2, RESEND_LINGER_NS_MIN)
@@ -567,9 +568,9 @@ def _on_owner_ack(S, pub, now_ns, buffer, at, name):
 
 @inlined
 def _is_change(pub, owner, a, b, now_ns):
-    """An ACK that is not believed: from the owner before, or from the next that is early?
+    """Whether a refused ACK is from the previous owner, or from the next owner, too early.
 
-    While the owner acks on, another address that claims to be the next one is a stranger's.
+    While the owner keeps acking, another address that claims to be the next owner is a stranger.
     """
     if owner < pub.owner and pub.former_a == a and pub.former_b == b:
         return True
@@ -664,7 +665,7 @@ def _note_pause(S, now_ns):
 
 @kernel
 def send_cycle(S, now_ns):
-    """One duty cycle of the sender. Returns how much was done (0: nothing to do)."""
+    """One duty cycle of the sender. Returns the amount of work done (0: none)."""
     work = 0
     _note_pause(S, now_ns)
     if S.misc[M_POLL_SKIP] > 0:

@@ -1,4 +1,4 @@
-"""One publication's turn to send: repairs, then new packets, within limits."""
+"""How the sender serves one publication: repairs, then new packets, within limits."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _spend(S, pub, packets, n):
 
 @inlined
 def _open_writer_limit(pub, ring):
-    """Tell the writer how far it may go: half a ring unsent, and not over what `min` must keep."""
+    """Set how far the writer may write: half a ring unsent, and over no packet that `min` keeps."""
     limit = pub.sent + (pub.slots >> 1)
     if pub.flow == lay.FLOW_MIN and pub.receivers > 0:
         limit = min(limit, pub.lowest + pub.slots)
@@ -127,7 +127,7 @@ def _open_writer_limit(pub, ring):
 
 @inlined
 def _seal_if_old(pub, ring, seq, word, now_ns):
-    """Seal the open packet when it holds messages and has lingered. The word as it is then."""
+    """Seal the open packet when it holds messages and has lingered. Returns its control word."""
     if word & lay.CONTROL_LENGTH_MASK <= _HEADER:
         return word
     linger = load_relaxed(ring, lay.LINGER_AT)
@@ -177,7 +177,7 @@ def _sealed_run(pub, ring, wanted, now_ns):
 
 @inlined
 def _send_run(S, pub, ring, n, total, now_ns):
-    """Send ``n`` sealed packets of ``total`` bytes, or COMPACT ones: (packets, bytes) sent."""
+    """Send ``n`` sealed packets of ``total`` bytes, or COMPACT packets: (packets, bytes) sent."""
     memory, stride = ring, pub.slot_bytes
     at = pub.slots_at + (pub.sent & (pub.slots - 1)) * pub.slot_bytes
     padded = total * 2 >= n * stride
@@ -224,7 +224,7 @@ def send_new_packets(S, pub, ring, now_ns):
             pub.opened = pub.lowest
             _open_writer_limit(pub, ring)
         return 0
-    if load_acquire(ring, lay.CLOSED_AT) != 0:  # what a writer still adds is not part of it
+    if load_acquire(ring, lay.CLOSED_AT) != 0:  # packets that a writer still adds are not sent
         wanted = min(wanted, load_i64(ring, lay.END_SEQ_AT) - pub.sent)
         if wanted <= 0:
             return 0
@@ -317,7 +317,7 @@ def _copy_for_repair(S, pub, ring, seq, to, now_ns):
 
 @inlined
 def send_repairs(S, p, pub, ring, now_ns):
-    """Resend what was asked for, gathered side by side, within the rate limits."""
+    """Resend requested packets, gathered side by side, within the rate limits."""
     room = min(REPAIR_BURST_MAX, S.bounce.size // pub.slot_bytes)
     allowed = _allowance(S, pub, ring, True, room, now_ns)
     if allowed <= 0:
@@ -355,7 +355,7 @@ def send_repairs(S, p, pub, ring, now_ns):
         sent += more
         if sent >= n:
             break
-    # What a full socket refused is asked for again.
+    # Receivers ask again for the packets that a full socket refused.
     total = total * sent // n
     _spend(S, pub, sent, total)
     counted(S, pub, C.PACKETS_RESENT, sent)

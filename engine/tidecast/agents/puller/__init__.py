@@ -1,1 +1,1 @@
-"""The pulling agent: one duty cycle that reads queues and delivers to members."""
+"""The puller: one duty cycle that reads queues and delivers records to members."""

@@ -1,4 +1,4 @@
-"""The memory of a puller's blocks: of one size, but for a batch that is larger."""
+"""The memory of a puller's blocks: all have one size, except a block for a larger batch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Cancels records before their delivery time. On the puller's thread, between two cycles.
 
-A cancelled record is settled: the cursor never delivers it. A record that the cursor has passed
-waits in its window. A record that the cursor has yet to come to gets a row of the saved position,
-as if an engine before this one had settled it.
+A cancelled record is completed: the cursor never delivers it. A record that the cursor has passed
+waits in the window. A record that the cursor has not reached gets a row of the saved position, as
+if it had been completed before this engine started.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ class Waiting(NamedTuple):
     """Records in its window that wait for their delivery time."""
     next_token: int
     settled: np.ndarray
-    """int64[n, 2] ranges behind ``next_token`` that are settled."""
+    """int64[n, 2] ranges behind ``next_token`` that are completed."""
 
     def holds(self, token: int) -> bool:
-        """May the record still wait for this cursor?"""
+        """Whether the record may still wait for this cursor."""
         if token < self.next_token:
             i = int(np.searchsorted(self.tokens, token))
             return i < self.tokens.size and int(self.tokens[i]) == token
@@ -115,7 +115,7 @@ class Waiting(NamedTuple):
 
 
 def look(puller: Puller, cursor: int) -> Waiting:
-    """Which records a cursor holds back."""
+    """The records that a cursor holds back until their delivery time."""
     record = puller.state.cursors[cursor]
     tokens = np.zeros(int(record["scheduled"]), dtype=np.int64)
     n = int(scheduled_of(puller.words, cursor, tokens))
@@ -161,7 +161,7 @@ def cancel(
 
 
 def _ahead(rows: np.ndarray, token: int, due_ns: int, wall_ns: int) -> int:
-    """The fate of a record that the cursor has yet to come to; ``rows``: saved of it."""
+    """The outcome for a record that the cursor has not reached; ``rows``: its saved position."""
     i = int(np.searchsorted(rows[:, 0], token, side="right")) - 1
     if i >= 0 and token < int(rows[i, 1]):
         return ACKED if rows[i, 2] < 0 else TOO_LATE
@@ -169,7 +169,7 @@ def _ahead(rows: np.ndarray, token: int, due_ns: int, wall_ns: int) -> int:
 
 
 def _merged(rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Rows of a saved position, and ``tokens`` as settled: neighbours that are settled are one."""
+    """Rows of a saved position, with ``tokens`` as completed; completed neighbours are merged."""
     fresh = np.stack([tokens, tokens + 1, np.full_like(tokens, -1)], axis=1)
     every = np.concatenate([rows, fresh])
     found: list[list[int]] = []

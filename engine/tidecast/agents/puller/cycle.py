@@ -1,9 +1,9 @@
 """The puller: one agent that serves every cursor (subscription in a queue) of a node.
 
-One duty cycle: what members wrote (acks, room), which queues grew, timers, then each ready cursor
-in turn: what is to be delivered again, then new records, up to a budget. Cursors that are stuck
-wait in chains, so the cost of a cycle is that of its work. What needs a log, a file or a decision
-goes to the shell as an event; the cursors concerned wait meanwhile, the others continue.
+One duty cycle reads acks and free room of members, notes queues that grew, and checks timers. Then
+it serves each ready cursor: redeliveries first, then new records, up to a budget. Cursors that
+cannot continue wait in chains, so a cycle costs only its work. When a cursor needs a log, a file
+or a decision, the shell gets an event; that cursor waits meanwhile, and the others continue.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ from tidecast.queues.filters.filters import STREAM
 
 puller_of = PULLER.of
 BUDGET = 4096
-"""Records that one cursor may pass in its turn."""
+"""Records that a cursor may pass in one turn."""
 TIMER_GRAIN_NS, TIMER_CURSOR_NS, TIMER_ENTRY_NS = 2_000_000, 1_000, 16
-"""Between two looks at all timers, and more of it a cursor, and an entry that was looked at: a look
-costs some 15 ns a cursor and 1 ns an entry."""
+"""Time between two checks of all timers; more time for each cursor, and for each entry checked: a
+check costs some 15 ns a cursor and 1 ns an entry."""
 ACKS_MAX = 4096
 _ACKS_AHEAD = 2
 NAK_DELAY_NS_MAX = 7 * 24 * 3600 * 1_000_000_000
@@ -98,9 +98,9 @@ def _note_taken(S, member, ring, now):
 
 @inlined
 def _taken_since(S, member, position):
-    """When the client took the record at ``position`` (32 bits), rather late; -1: not yet.
+    """When the client took the record at ``position`` (32 bits), never too early; -1: not yet.
 
-    A record that lies in the ring untaken is not being worked at, so its `ack_wait` does not run.
+    The client does not process a record that it has not taken, so `ack_wait` does not run yet.
     """
     m = S.members[member]
     if ((m.taken - position) & 0xFFFFFFFF) - 1 >= 1 << 31:
@@ -114,7 +114,7 @@ def _taken_since(S, member, position):
 
 @inlined
 def _ack(S, C, win, first, end, member):
-    """ACK: settle all that is delivered in [first, end). How many were."""
+    """ACK: complete all delivered records in [first, end). Returns how many."""
     n = 0
     w = window.first_at_or_behind(C, win, first)
     while w < C.w_next:
@@ -142,7 +142,7 @@ def _ack(S, C, win, first, end, member):
 
 @inlined
 def _one_ack(S, cursor, C, ring, at, member, now):
-    """Apply one ack frame to its cursor. Tokens not outstanding at this member are late."""
+    """Apply an ack frame to its cursor. Tokens that are not outstanding here count as late."""
     m = S.members[member]
     kind = load_u16(ring, at + lay.ACK_KIND_AT)
     first, end = load_i64(ring, at + lay.ACK_FIRST_AT), load_i64(ring, at + lay.ACK_END_AT)
@@ -189,7 +189,7 @@ def _one_ack(S, cursor, C, ring, at, member, now):
 
 @inlined
 def _after_acks(S, cursor, C):
-    """A cursor's entries changed: continue with what waited for that."""
+    """A cursor's entries changed: move shares and make the cursor ready, if either waited."""
     if C.owner < 0 and C.moving > 0:
         finish_moves(S, cursor, C)
     if C.reason == cursors.WINDOW_FULL or (C.again_n > 0 and C.again_dirty > 0):
@@ -198,9 +198,9 @@ def _after_acks(S, cursor, C):
 
 @inlined
 def _ask_ahead(S, m, ring, at):
-    """Ask for the cursor of an ack some frames ahead, and for the window of one less far.
+    """Prefetch the cursor of an ack some frames ahead, and the window of a nearer ack.
 
-    What lies there may be no ack at all: nothing is done with it.
+    The bytes there may be no ack: they are only used for the prefetch.
     """
     near = at + _ACKS_AHEAD * lay.ACK_FRAME_BYTES + lay.ACK_CURSOR_AT
     far = near + _ACKS_AHEAD * lay.ACK_FRAME_BYTES
@@ -217,7 +217,7 @@ def _ask_ahead(S, m, ring, at):
 
 @inlined
 def serve_member(S, member, now):
-    """Read what a member wrote: acks, how far it has taken, room it made. Acks read."""
+    """Read a member's ring: acks, taken position, released room. Returns acks read."""
     m = S.members[member]
     if m.active == 0:
         return 0
@@ -289,7 +289,7 @@ def finish_moves(S, cursor, C):
 
 @inlined
 def note_owners(S, cursor, C):
-    """Recompute the short cuts: is there one owner of everything, how many are there?"""
+    """Recompute ``owner`` (the member that owns all shares, or -1) and ``owners`` (shares)."""
     first = S.owners[cursor, 0]
     same = True
     others = 0
@@ -308,7 +308,7 @@ def note_owners(S, cursor, C):
 
 @inlined
 def _would_get_it(S, C, cursor, win, e, member):
-    """Would an entry go to ``member``, in whose ring it lies? A second copy there helps nobody."""
+    """Whether an entry would go to ``member`` again, which has it: a second copy is useless."""
     keyed = load_u8(win, e + window.W_STATE) & window.KEYED != 0
     token = load_i64(win, e + window.W_TOKEN)
     return owner_of(S, C, cursor, token, load_u32(win, e + window.W_HASH), keyed) == member
@@ -316,7 +316,7 @@ def _would_get_it(S, C, cursor, win, e, member):
 
 @inlined
 def look_at_timers(S, cursor, C, now):
-    """Time out what its member holds too long; notice what is due again. Sets the next time."""
+    """Time out entries that members hold too long; note entries that are due. Sets the timer."""
     win = window.window_of(C)
     soonest = UNKNOWN
     for w in range(C.w_first, C.w_next):
@@ -393,7 +393,7 @@ def _timers(S, now):
 
 @inlined
 def serve_cursor(S, cursor, now):
-    """One turn of a cursor. How many records it passed; it is ready again when it could do more."""
+    """Serve a cursor. Returns records passed; the cursor stays ready when it can pass more."""
     C = S.cursors[cursor]
     if C.active == 0:
         return 0
@@ -468,9 +468,9 @@ def _lowest_bit(word):
 
 @inlined
 def _ready_cursors(S, now):
-    """Give each cursor that is ready its turn. First is the next one behind who was it last time.
+    """Serve each ready cursor, beginning behind the cursor that was first in the last cycle.
 
-    Cursors share a member's credit, and the first may get all of it.
+    Cursors share a member's credit, and the first cursor may use all of it.
     """
     work, first = 0, -1
     words = S.ready.shape[0] if S.misc[P_CURSORS] > 0 else 0
@@ -563,7 +563,7 @@ def _fetches(S):
 
 @inlined
 def pull_cycle(S, now):
-    """One duty cycle. How much was done."""
+    """One duty cycle. Returns the amount of work done."""
     S.misc[P_CYCLE] += 1
     work = _woken(S, now)
     if now >= S.misc[P_TIMER_NS]:

@@ -1,8 +1,9 @@
-"""How a puller delivers: runs of records from blocks into member rings, new ones and again.
+"""How a puller delivers: it copies runs of records from blocks into member rings.
 
-A run is records with contiguous tokens for one member: one copy, one frame. Whatever holds a record
-back (its key waits, its share of keys moves, its member has no credit while another has) makes it a
-HELD entry of the window, so that the cursor continues past it, as far as the window reaches.
+A run is records with contiguous tokens for one member: one copy, one frame. A record that must wait
+(for earlier records of its key, for its share of keys to move, for its member's credit while
+another member has credit) becomes a HELD entry of the window, so the cursor continues past it, as
+far as the window reaches.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ from tidecast.queues.filters.filters import passes
 from tidecast.queues.filters.scheduled import deliver_at
 
 SKIP, HOLD, STOP, LATER = -1, -2, -3, -4
-"""The fates of a record that goes to no member now."""
+"""Why a record goes to no member now."""
 STUCK = -1
 _FRAME = lay.FRAME_HEADER_BYTES
 _U32 = (1 << 32) - 1
 _NEVER = (1 << 62) - 1
 STALLED_MAX = 64
-"""Entries that could not go to their member before a walk over those that wait ends: one over
-100,000 that are due at once, for each record, cost 92 us."""
+"""A walk over waiting entries ends after so many that could not go to their member: a walk over
+100,000 entries that were all due cost 92 us, for each record."""
 SCHEDULE_LOOK_NS = 10_000_000_000
-"""How often delivery times are compared with a clock that may have been set meanwhile."""
+"""How often delivery times are compared with the clock again, which may have been set."""
 
 
 @inlined
 def due(S, C, when_ns):
-    """Look at the cursor's timers at ``when_ns``, at the latest."""
+    """Check the cursor's timers at ``when_ns``, at the latest."""
     if C.timer_ns == 0 or when_ns < C.timer_ns:
         C.timer_ns = when_ns
     if when_ns < S.misc[P_DUE_NS]:
@@ -66,14 +67,14 @@ def due(S, C, when_ns):
 
 @inlined
 def waits_until(S, now, due_ns):
-    """When to look again at a record that is due at ``due_ns`` since 1970; 0: it is due now."""
+    """When to check a record again that is due at ``due_ns`` since 1970; 0: it is due now."""
     left = due_ns - S.misc[P_WALL_NS] - now
     return 0 if left <= 0 else now + min(left, SCHEDULE_LOOK_NS)
 
 
 @inlined
 def credit_of(m, cursor):
-    """Records that may go to a member now; hysteresis: a full one stays full for a while."""
+    """Records that may go to a member now; hysteresis: a full member stays full for a while."""
     if m.active == 0 or (m.fragment_cursor >= 0 and m.fragment_cursor != cursor):
         return 0
     if m.full:
@@ -91,7 +92,7 @@ def credit_of(m, cursor):
 
 @inlined
 def owner_of(S, C, cursor, token, key_hash, keyed):
-    """Which member gets a record; NOBODY, MOVING."""
+    """The member that gets a record; or `NOBODY`, `MOVING`."""
     if C.owner >= 0:
         return C.owner
     if keyed:
@@ -123,7 +124,7 @@ def _anybody_has_credit(S, cursor):
 
 @inlined
 def _restored(C, token):
-    """The saved position's word on a token: -1 settled, 0 nothing, else its attempts."""
+    """State of a token in the saved position: -1 completed, 0 unknown, else its attempts."""
     rows = bytes_at(C.restored_address, C.restored_n * 24)
     while C.restored_left > 0:
         at = (C.restored_n - C.restored_left) * 24
@@ -205,7 +206,7 @@ def _schedule(S, C, data, p, token, now):
 
 @inlined
 def wait_for_credit(S, C, cursor, reason):
-    """The cursor rests until a member of its subscription settles or makes room."""
+    """The cursor rests until a member of its subscription acks records or frees room."""
     C.reason = reason
     cursors.link(S, cursor, cursors.FOR_CREDIT, cursors.CREDIT_CHAINS + C.sub)
     cursors.park(S, C)
@@ -287,7 +288,7 @@ def _account(S, C, member, n, size, deadline):
 
 @inlined
 def _run_length(S, C, cursor, B, i, limit, member, attempts, simple, now):
-    """How many records from ``i`` on one frame takes, and their bytes."""
+    """How many records from ``i`` on fit into one frame, and their bytes."""
     data = data_of(B)
     m = S.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
@@ -322,7 +323,7 @@ def _run_length(S, C, cursor, B, i, limit, member, attempts, simple, now):
 
 @inlined
 def _is_special(S, data, p, word, now):
-    """Does even a cursor without a filter ask what becomes of the record at ``p``?"""
+    """Whether also cursors without a filter check the record at ``p``: redriven, or not due."""
     if word & seg.REC_HEADERS == 0:
         return False
     if word & seg.REC_ENGINE and is_redriven(data, p):
@@ -332,7 +333,7 @@ def _is_special(S, data, p, word, now):
 
 @inlined
 def _pass_hole(C, B, i):
-    """Go to the next record of the block: one lies behind each hole. Tokens passed."""
+    """Advance past a hole: each is followed by a record of the block. Returns tokens passed."""
     k = 1
     while record_at(B, i + k) == HOLE:
         k += 1
@@ -343,7 +344,7 @@ def _pass_hole(C, B, i):
 
 @inlined
 def deliver_run(S, C, cursor, b, now, limit):
-    """Deliver, hold back or pass over records at the cursor. How many it passed, or STUCK."""
+    """Deliver, hold back or skip records at the cursor. Returns tokens passed, or STUCK."""
     B = S.blocks[b]
     data = data_of(B)
     i = C.next - B.first
@@ -408,7 +409,7 @@ def _padded(used):
 
 @inlined
 def _send(S, C, cursor, member, data, p, n, used, token, attempts):
-    """One frame of ``n`` records that lie at ``p``. False: no room."""
+    """Write one frame with the ``n`` records at ``p``. False: no room."""
     m = S.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
     whole = _FRAME + _padded(used)
@@ -425,7 +426,7 @@ def _send(S, C, cursor, member, data, p, n, used, token, attempts):
 
 @inlined
 def _enter(S, C, data, p, n, member, attempts, position, now):
-    """Note ``n`` records as outstanding; the first lies at ``position`` of the member's ring."""
+    """Note ``n`` records as outstanding; the first is at ``position`` of the member's ring."""
     win = window.window_of(C)
     deadline = now + C.ack_wait_ns
     start = p
@@ -498,7 +499,7 @@ def _meet(S, key_hash):
 
 @inlined
 def _note_gone(S, C, cursor, win, e):
-    """Settle a record that was to be delivered again and is deleted (compaction). True: done."""
+    """Complete an entry whose record is deleted (compaction). False: the event table is full."""
     token = load_i64(win, e + window.W_TOKEN)
     if emit(S.events, S.attention, E_GONE, cursor, token, C.generation) == 0:
         return False
@@ -510,7 +511,7 @@ def _note_gone(S, C, cursor, win, e):
 
 @inlined
 def _again(S, C, cursor, win, e, now):
-    """Deliver one entry again (or the first time, if it was held back). True: it is out."""
+    """Deliver an entry again (HELD: the first time). True: delivered, or its record is deleted."""
     token = load_i64(win, e + window.W_TOKEN)
     keyed = load_u8(win, e + window.W_STATE) & window.KEYED != 0
     member = owner_of(S, C, cursor, token, load_u32(win, e + window.W_HASH), keyed)
@@ -559,7 +560,7 @@ def _again(S, C, cursor, win, e, now):
 
 @inlined
 def deliver_again(S, C, cursor, now):
-    """Deliver what is to be delivered (again), in token order, so in order of each key."""
+    """Deliver waiting entries in token order, so each key keeps its order. Returns how many."""
     S.misc[P_STAMP] += 1
     win = window.window_of(C)
     C.again_dirty = 0
@@ -599,7 +600,7 @@ def deliver_again(S, C, cursor, now):
     return sent
 
 
-# --- settling -----------------------------------------------------------------------------------
+# --- completing entries ---------------------------------------------------------------------------
 
 
 @inlined
@@ -634,7 +635,7 @@ def bury(S, C, cursor, win, e, now, reason):
 
 @inlined
 def announce_dead(S, C, cursor, win, e, now, reason):
-    """Tell the shell of a DEAD entry; again after a second, should it not settle it."""
+    """Report a DEAD entry to the shell; again after a second, unless the shell completes it."""
     token = load_i64(win, e + window.W_TOKEN)
     attempts = load_u8(win, e + window.W_ATTEMPTS)
     store_i64(win, e + window.W_DEADLINE, now + 1_000_000_000)
@@ -645,7 +646,7 @@ def announce_dead(S, C, cursor, win, e, now, reason):
 
 @inlined
 def fail(S, C, cursor, win, e, now, due_ns, reason):
-    """A delivery failed: again at ``due_ns`` (0: now), or no more when it was the last one."""
+    """A delivery failed: try again at ``due_ns`` (0: now), or dead-letter the last attempt."""
     attempts = load_u8(win, e + window.W_ATTEMPTS)
     if C.deliveries_max > 0 and attempts >= C.deliveries_max:
         bury(S, C, cursor, win, e, now, reason)
@@ -658,7 +659,7 @@ def fail(S, C, cursor, win, e, now, due_ns, reason):
 
 @inlined
 def make_room(S, C, cursor):
-    """The window is full. Is there room now? Else a larger one comes, or its front is to settle."""
+    """Make room in a full window. False: a larger window is requested, or the cursor rests."""
     size, settled = C.window_mask + 1, window.settled_entries(C)
     enough = size >> 1 if size < window.WINDOW_MAX else size >> 5  # a walk costs 3 ns an entry
     if settled >= enough and window.pack(C, window.window_of(C)) > 0:
@@ -669,7 +670,7 @@ def make_room(S, C, cursor):
 
 @inlined
 def _grow_window(S, C, cursor):
-    """Ask for a larger window, or rest until the front of this one settles."""
+    """Request a larger window; at the largest size, rest until its first entries complete."""
     C.reason = cursors.WINDOW_FULL
     cursors.park(S, C)
     if C.growing == 0 and C.window_mask + 1 < window.WINDOW_MAX:

@@ -1,6 +1,6 @@
-"""Kernels that the puller's shell calls: cycles, fetches, members, pause, seek, settling.
+"""Kernels that the puller's shell calls: cycles, fetches, members, pause, seek, completion.
 
-All of them run on the puller's thread, between two cycles.
+All of them run in the puller's thread, between two cycles.
 """
 
 from __future__ import annotations
@@ -84,16 +84,16 @@ def _anything(S):
 
 @inlined
 def _sleep_ns(S, now):
-    """How long until the next look at timers, PARK_NS_MAX at most."""
+    """Time until the next check of timers, PARK_NS_MAX at most."""
     return max(min(PARK_NS_MAX, max(S.misc[P_DUE_NS], S.misc[P_TIMER_NS]) - now), 0)
 
 
 @kernel
 def run_puller(words, idle, scratch, now_ns):
-    """Run the puller until it is asked to stop or has events. Returns 1 for events, else 0.
+    """Run the puller until it is stopped or has events. Returns 1 for events, else 0.
 
-    Also until ``now_ns``, if it is not 0. With ``idle`` ONCE: one duty cycle at ``now_ns``. Returns
-    how much was done; -1: events wait.
+    ``now_ns`` other than 0: also until that time. With ``idle`` ONCE: one duty cycle at ``now_ns``,
+    which returns the amount of work done, or -1 when events wait.
     """
     S = puller_of(words)
     quiet = 0
@@ -129,10 +129,10 @@ def run_puller(words, idle, scratch, now_ns):
 
 @held_kernel
 def plan_fetch(words, q):
-    """Where a wanted block of queue ``q`` goes: (plan, token, block).
+    """Where the next fetch of queue ``q`` is stored: (plan, token, block).
 
-    EXTEND: behind what ``block`` holds. FRESH: into ``block``, just given up, or into a new one
-    when it is -1. DEFER: all blocks are in use by ready cursors, ask again. NOTHING_WANTED.
+    EXTEND: behind the records of ``block``. FRESH: into ``block``, which was just evicted, or into
+    a new block when it is -1. DEFER: ready cursors use all blocks, try again. NOTHING_WANTED.
     """
     S = puller_of(words)
     Q = S.queues[q]
@@ -153,9 +153,9 @@ def plan_fetch(words, q):
 
 @held_kernel
 def steal_block(words, q):
-    """A block of any queue but ``q``, when all that exist are taken; -1: every one is in use.
+    """Evict a block of another queue than ``q``, when none is spare; -1: all are in use.
 
-    Looks at the queues one after the other for one whose oldest block nobody needs now.
+    Takes the first queue behind ``q`` that has a block without ready cursors.
     """
     S = puller_of(words)
     for k in range(lay.QUEUES_MAX):
@@ -232,16 +232,16 @@ def pass_hole(words, q, token, first, out):
 
 @inlined
 def _waits(win, e):
-    """Is an entry to be delivered (again)?"""
+    """Whether an entry waits for delivery (the first time, or again)."""
     state = window.state_of(win, e)
     return state == window.WAIT or state == window.READY or state == window.HELD
 
 
 @inlined
 def _drop_lost(C, cursor, token, first, out, n):
-    """Complete what waits for delivery in [token, first) and is gone; a row of ``out`` for a range.
+    """Complete waiting entries in [token, first), whose records are gone: ranges into ``out``.
 
-    How many rows ``out`` has then, which had ``n``; when it is full, others may be left.
+    ``out`` has ``n`` rows; returns how many it has then. When it is full, entries may be left.
     """
     win = window.window_of(C)
     for w in range(C.w_first, C.w_next):
@@ -277,7 +277,7 @@ def drop_queue_blocks(words, q):
 
 @held_kernel
 def drop_one_block(words, q, b):
-    """Give up one block: its bytes are not sound."""
+    """Give up one block whose bytes are damaged."""
     drop_block_of(puller_of(words), q, b)
 
 
@@ -286,7 +286,7 @@ def drop_one_block(words, q, b):
 
 @held_kernel
 def cursor_ready(words, cursor):
-    """Let a cursor look again."""
+    """Make a cursor ready, so that it checks its entries again."""
     S = puller_of(words)
     S.cursors[cursor].again_dirty = 1
     cursors.make_ready(S, cursor)
@@ -305,7 +305,7 @@ def pause_cursor(words, cursor, bits):
 def share_cursor(words, cursor, heirs):
     """Give a cursor's shares of keys to ``heirs`` (uint16[64]).
 
-    A share whose owner is alive and has something outstanding moves when that is settled.
+    A share whose owner is alive and has outstanding records moves once they are completed.
     """
     S = puller_of(words)
     C = S.cursors[cursor]
@@ -325,7 +325,7 @@ def share_cursor(words, cursor, heirs):
 
 @inlined
 def _read_acks(S, member, now_ns):
-    """Read what a member has written until now: one ring full of acks at most."""
+    """Read the acks that a member has written until now: one ring full of acks at most."""
     for _ in range(1 + S.members[member].acks_bytes // (ACKS_MAX * lay.ACK_FRAME_BYTES)):
         if serve_member(S, member, now_ns) == 0:
             break
@@ -333,9 +333,9 @@ def _read_acks(S, member, now_ns):
 
 @held_kernel
 def read_acks(words, cursor, now_ns):
-    """Read what the members of a cursor's subscription have acked until now.
+    """Read the acks that the members of a cursor's subscription have written until now.
 
-    The last duty cycle may have begun before they wrote it.
+    The last duty cycle may have begun before they wrote them.
     """
     S = puller_of(words)
     for member in range(S.members.shape[0]):
@@ -346,13 +346,14 @@ def read_acks(words, cursor, now_ns):
 
 @held_kernel
 def drop_member(words, member, now_ns):
-    """A member is gone: what it had outstanding is to be delivered to others.
+    """A member is gone: its outstanding records are delivered to other members.
 
-    What it never took was no attempt; what it took may have killed it, so that was one.
+    A record that the member never took does not count as an attempt. A record that it took counts:
+    the record may be the reason why the member died.
     """
     S = puller_of(words)
     m = S.members[member]
-    _read_acks(S, member, now_ns)  # what it acked before it left counts
+    _read_acks(S, member, now_ns)  # acks that it wrote before it left are valid
     m.active = 0
     n = 0
     for k in range(S.misc[P_CURSORS]):
@@ -389,9 +390,9 @@ def drop_member(words, member, now_ns):
 
 @held_kernel
 def seek_cursor(words, cursor, token):
-    """Move a cursor to another token. Returns how many records were out: they are forgotten.
+    """Move a cursor to another token. Returns how many records were at members: all are forgotten.
 
-    What of them lies in members' rings is taken back; acks of the others will be stale.
+    Frames that members have not taken are taken back; later acks of the other records are stale.
     """
     S = puller_of(words)
     C = S.cursors[cursor]
@@ -427,7 +428,7 @@ def seek_cursor(words, cursor, token):
 
 @held_kernel
 def complete_dead(words, cursor, generation, token):
-    """A DEAD record lies in the dead-letter topic (or was dropped, and that told): settle it."""
+    """Complete a DEAD record: it is in the dead-letter topic, or it was dropped and reported."""
     S = puller_of(words)
     C = S.cursors[cursor]
     if C.active == 0 or C.generation != generation:
@@ -482,7 +483,7 @@ def position_of(words, cursor):
 
 @held_kernel
 def oldest_due(words, cursor):
-    """The first token that is not settled and does not wait for its delivery time."""
+    """The first token that is not completed and does not wait for its delivery time."""
     S = puller_of(words)
     C = S.cursors[cursor]
     win = window.window_of(C)

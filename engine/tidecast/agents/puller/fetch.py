@@ -1,9 +1,8 @@
 """Fetching a block from a log that the puller reads itself, inside its duty cycle.
 
-A cycle that returns to Python for a block waits there for the interpreter lock, up to 5 ms (the
-switch interval) for some 2,000 records, whenever the user's code is busy. What is out of the
-ordinary is left to the shell: batches larger than a block, records that retention deleted, damage,
-errors of the disk.
+A cycle that returns to Python for a block waits there for the interpreter lock: up to 5 ms (the
+switch interval) for some 2,000 records, whenever the user's code is busy. The shell handles only
+the rare cases: batches larger than a block, records that retention deleted, damage, disk errors.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def finish_fetch(S, q, b, fetched_bytes, records, end, fresh):
 
 @inlined
 def _read_into(S, q, b, token):
-    """Read behind what block ``b`` holds: records that came, or NOTHING, or below: a problem."""
+    """Read behind the records of block ``b``. Returns records read, NOTHING, or an error below."""
     B = S.blocks[b]
     used = B.used
     data = bytes_at(B.data_address, B.data_bytes)
@@ -127,10 +126,10 @@ def fetch_here(S, q):
 
 @inlined
 def read_ahead(S, C):
-    """Want what follows a flowing cursor's block, once it is in the block's second half.
+    """Request the next block once a flowing cursor is in the second half of its block.
 
-    For sources behind a round trip: a cursor that asks only when it has nothing left gets one block
-    a round trip. Gives up no block in which another cursor flows or rests.
+    For sources behind a round trip: without this a cursor gets one block in each round trip. Evicts
+    no block in which another cursor flows or rests.
     """
     q, B = C.queue, S.blocks[C.block]
     Q = S.queues[q]

@@ -18,19 +18,19 @@ class Dead:
 
 
 class Observer:
-    """The shell's reports; a node overrides those that it needs."""
+    """Receives the reports of the puller's shell; a node overrides the methods that it needs."""
 
     def dead(self, dead: Dead) -> None:
-        """Store it in the dead-letter topic, then call `settle_dead`."""
+        """Store the record in the dead-letter topic, then call `Puller.settle_dead`."""
 
     def hostile(self, member: int) -> None:
-        """A member wrote what it may not."""
+        """A member wrote invalid data into its ring."""
 
     def gap(self, cursor: int, first: int, end: int) -> None:
-        """Records [first, end) were gone before the cursor came to them, or came again."""
+        """Records [first, end) were deleted before the cursor could deliver or redeliver them."""
 
     def damaged(self, q: int, token: int, problem: str) -> None:
-        """A queue cannot be read at ``token``. Called once, until the problem is another one."""
+        """A queue cannot be read at ``token``. Called again only when the problem changes."""
 
     def readable(self, q: int, token: int) -> None:
-        """A queue can be read at a ``token`` that was damaged."""
+        """A queue can be read again at a ``token`` that was damaged."""

@@ -1,7 +1,7 @@
 """The puller's shell: it owns the tables, fetches blocks from sources, and runs the cycles.
 
-A *source* is where a queue's batches come from: an embedded log or an adapter. What a source
-returns is checked record by record when its block is listed.
+A *source* returns a queue's batches: an embedded log or an adapter. Every record that a source
+returns is checked when its block is listed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tidecast.queues.sources import Damage, Fetched, Source
 COMMAND_TIMEOUT_S, STOP_PATIENCE_S = 30.0, 10.0
 RETRY_NS = 1_000_000_000
 PENDING_NS, PATIENCE_NS_MAX = 200_000, 100_000_000
-"""How long until it is looked whether a read is done, and whether a failed one is due again."""
+"""Time until the first check whether a read is done; the longest time between such checks."""
 _KEY_BYTES = 64
 _SMALL_BYTES = _KEY_BYTES + cursor_window.WINDOW_SMALL * (
     cursor_window.ENTRY_BYTES + 2 * cursor_window.KEY_BYTES
@@ -52,7 +52,7 @@ _GAPS, _HOLES = 1024, 16
 
 
 def _raise(_agent: str, problem: Exception, _in_a_row: int) -> None:
-    """There is nobody to notify: end the thread with a traceback."""
+    """No caller asked for reports: end the thread with a traceback."""
     raise problem
 
 
@@ -86,7 +86,7 @@ class _Unread:
 
 
 class Puller(BlockMemory):
-    """One puller. ``block_bytes`` x ``blocks_max`` bounds what all caches hold together."""
+    """One puller. ``block_bytes`` x ``blocks_max`` bounds the memory of all caches together."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Puller(BlockMemory):
         self._bad: dict[int, dict[int, _Unread]] = {}
         """By queue, tokens that could not be read."""
         self._reported: dict[int, dict[int, str]] = {}
-        """By queue, tokens that could not be read, also while one is tried again, and why."""
+        """By queue, tokens that could not be read and why, also while a token is tried again."""
         self._pending: dict[int, _Pending] = {}
         self._gaps = np.zeros((_GAPS, 3), dtype=np.int64)
         self._scratch = np.zeros(512, dtype=np.uint8)
@@ -242,7 +242,7 @@ class Puller(BlockMemory):
         return cursor
 
     def _window_memory(self, cursor: int, entries: int, one_stream: bool) -> tuple[Bytes, Any]:
-        """Memory for a window; of one stream: a few entries next to its key at first."""
+        """Memory for a window. A cursor of one stream begins with few entries, next to its key."""
         if entries or not one_stream:
             return cursor_window.window_memory(entries or cursor_window.WINDOW_MIN)
         memory = self._small[cursor, _KEY_BYTES:]
@@ -251,16 +251,17 @@ class Puller(BlockMemory):
         return memory[:at], memory[at:].view(np.int64)
 
     def filter_by(self, cursor: int, predicate: Predicate) -> None:
-        """Deliver only what a compiled function keeps; it is kept alive as long as the cursor."""
+        """Deliver only records that a compiled function keeps; it lives as long as the cursor."""
         record = self.state.cursors[cursor]
         record["filter"] = filters.STREAM if record["filter"] == filters.STREAM else filters.CHOSEN
         record["function_address"] = predicate.address
         self._windows[cursor] = (*self._windows[cursor], predicate)
 
     def restored_beyond(self, cursor: int, token: int) -> np.ndarray:
-        """The part of a saved position beyond ``token``, as it was given; nothing after a seek.
+        """The rows of the restored position beyond ``token``; none after a seek.
 
-        The cursor passes what was settled without a trace in the window: this is all that knows.
+        The window has no entry for records that were completed before the restart: only these rows
+        know them.
         """
         rows = self._windows[cursor][2]
         rows = rows[: int(self.state.cursors[cursor]["restored_n"])]
@@ -269,18 +270,18 @@ class Puller(BlockMemory):
         return rows
 
     def restore(self, cursor: int, rows: np.ndarray) -> None:
-        """Replace the rows of a saved position about tokens that a cursor has yet to come to."""
+        """Replace the rows of a saved position for tokens that a cursor has not reached."""
         kept, record = self._windows[cursor], self.state.cursors[cursor]
         self._windows[cursor] = (*kept[:2], rows, *kept[3:])
         record["restored_address"] = address(rows)
         record["restored_n"] = record["restored_left"] = len(rows)
 
     def wall_ns(self) -> int:
-        """Time of day: delivery times are compared with it."""
+        """The time since 1970: delivery times are compared with it."""
         return self._wall_ns()
 
     def untaken(self, members: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Which of what was delivered to these members, there in their rings, they never took."""
+        """Whether the member never took it, for each delivery (member, position in its ring)."""
         taken = self.state.members["taken"][members]
         return ((taken - positions) & 0xFFFFFFFF) - 1 >= 1 << 31
 
@@ -347,7 +348,7 @@ class Puller(BlockMemory):
     # --- fetching ---------------------------------------------------------------------------------
 
     def _next_fetch(self, q: int) -> None:
-        """Fetch what is wanted of a queue; what cannot be read holds up nobody who is elsewhere."""
+        """Fetch the wanted block of a queue; an unreadable token delays no cursor elsewhere."""
         bad = self._bad.get(q)
         if bad is None:
             self._fetch(q)
@@ -401,7 +402,7 @@ class Puller(BlockMemory):
         if got.oldest > job.token:
             self._jump(job.q, job.token, got.oldest)
             self._go_on_at(job, got.oldest)
-            if not job.fresh:  # those behind in that block have yet to learn what is gone
+            if not job.fresh:  # cursors further back in that block have yet to see the gap
                 self._instead_fresh(job)
                 return
         if got.need_bytes > 0:
@@ -432,7 +433,7 @@ class Puller(BlockMemory):
         self._end(job, int(record["used"]) - used, n, max(got.end, int(record["end"])))
 
     def _go_on_at(self, job: _Pending, token: int) -> None:
-        """The records that were asked for are gone: a fresh block covers those that follow."""
+        """The requested records are gone: a fresh block covers the records that follow."""
         job.token = token
         self.state.queues[job.q]["want"] = token
         if job.fresh:
@@ -462,7 +463,7 @@ class Puller(BlockMemory):
         self._read(job)
 
     def _instead_fresh(self, job: _Pending) -> None:
-        """The block cannot be extended: into another one."""
+        """Read into another block, because this block cannot be extended."""
         record = self.state.blocks[job.b]
         self.state.blocks[job.b]["own"] = 0
         b = -1
@@ -491,7 +492,7 @@ class Puller(BlockMemory):
             self.observer.damaged(job.q, job.token, problem)
 
     def read_again(self, q: int) -> None:
-        """Read what is damaged in a queue once more, if a cursor is there."""
+        """Read damaged records of a queue once more, if a cursor is there."""
         for one in self._bad.get(q, {}).values():
             one.due_ns, one.damage = 0, None
             self._waiting[q] = 0
@@ -525,7 +526,7 @@ class Puller(BlockMemory):
                 return
 
     def record(self, q: int, token: int) -> bytes:
-        """One record of a queue, header and all. Raises TidecastError; NotFound: it is no more."""
+        """One record of a queue, with its header. Raises TidecastError; NotFound: it is deleted."""
         found, raw = self.record_from(q, token)
         if found != token:
             raise NotFound(f"record {token} is deleted: the next is {found}")
@@ -617,7 +618,7 @@ class Puller(BlockMemory):
     # --- running ----------------------------------------------------------------------------------
 
     def work(self, now_ns: int | None = None) -> int:
-        """One cycle in the caller's thread, what it asked for, and commands that were posted."""
+        """Run one cycle in the caller's thread, its fetches and events, and posted commands."""
         if self.state.attention[A_STOP]:
             self._agent.obey()
         now = self.clock_ns() if now_ns is None else now_ns

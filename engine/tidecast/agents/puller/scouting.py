@@ -1,9 +1,10 @@
-"""Cursors of one stream each: one look at each new record of a queue, however many cursors wait.
+"""Cursors of one stream (one key) each: a queue's new records are scanned once for all of them.
 
-A cursor that waits for a record of its stream stands in a chain of its queue and key's hash. The
-scout goes through a queue's records in order, and hands each at once to the cursors of its chain
-that want it; they stay there, instead of being woken, finding their record and waiting again.
-`tidecast bench streams` measures what a record costs with 1, 100 and 10,000 streams.
+A cursor that waits for a record of its stream is in a chain of its queue and its key's hash. The
+scan walks over a queue's records in order, and delivers each record to the cursors of its chain
+whose stream it belongs to. The cursors stay in the chain, instead of being woken, finding their
+record and waiting again. `tidecast bench streams` measures the cost of a record with 1, 100 and
+10,000 streams.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from tidecast.queues.cache.blocks import HOLE, data_of, record_at
 from tidecast.queues.cache.cache import find_block, touch
 
 _AHEAD = 2
-"""Records between what is asked for and what follows from it."""
+"""Distance in records between two steps of the prefetch."""
 
 
 @inlined
 def _hand_over(S, C, cursor, b, now, limit):
-    """Deliver up to ``limit`` records at a waiting cursor, which continues to wait.
+    """Deliver up to ``limit`` records to a waiting cursor, which continues to wait.
 
-    If anything holds it back it waits for that, or has a turn of its own.
+    A cursor that is held back leaves the chain, and becomes ready or waits for credit.
     """
     handed_over = C.owner < 0 and (C.owners == 0 or C.moving > 0)
     if C.paused != 0 or handed_over or C.again_n > C.scheduled or window.window_room(C) == 0:
@@ -62,7 +63,7 @@ def _hash_at(B, data, token):
 
 @inlined
 def _look_ahead(S, q, B, data, token, end):
-    """Ask for what records behind ``token`` will need: chains, cursors, windows, in this order."""
+    """Prefetch for records behind ``token``: chains, then cursors, then windows."""
     if token + 3 * _AHEAD >= end:
         return
     cursors.ask_for_chain(S, q, _hash_at(B, data, token + 3 * _AHEAD))

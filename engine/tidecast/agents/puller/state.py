@@ -19,8 +19,8 @@ SAMPLES = 32
 
 (E_FETCH, E_WINDOW, E_DEAD, E_HOSTILE, E_GONE) = range(40, 45)
 """Events: a queue wants a block (queue, token); a window is too small (cursor); a record is to be
-dead-lettered (cursor, token, attempts, reason's kind); a member wrote what it may not (member); a
-record that was to be delivered again is no more (cursor, token)."""
+dead-lettered (cursor, token, attempts, reason's kind); a member wrote invalid data (member); a
+record that was to be delivered again is deleted (cursor, token)."""
 
 DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT = 1, 2, 3
 
@@ -33,7 +33,7 @@ MEMBER = np.dtype(
         ("deliveries_bytes", np.int64),
         ("acks_bytes", np.int64),
         ("bell", np.int64),
-        ("head", np.int64),  # position behind what was written
+        ("head", np.int64),  # position behind the last frame written
         ("published", np.int64),  # position the client knows
         ("released", np.int64),  # position the client gave back
         ("acks_read", np.int64),  # position in the acks
@@ -45,14 +45,14 @@ MEMBER = np.dtype(
         ("ring_full", np.int64),  # 1: a frame found no room
         ("fragment_cursor", np.int64),  # cursor that sends it a large record; -1
         ("fragment_token", np.int64),
-        ("taken", np.int64),  # what the client has taken, as seen last
-        ("taken_ns", np.int64),  # when that was
-        ("sample", np.int64),  # samples of (taken, when) so far
-        ("sample_ns", np.int64),  # least time between two
+        ("taken", np.int64),  # position that the client has taken, as seen last
+        ("taken_ns", np.int64),  # when it was seen
+        ("sample", np.int64),  # number of samples (taken, time) so far
+        ("sample_ns", np.int64),  # least time between two samples
         ("touched", np.int64),  # 1: has unpublished frames
         ("hostile", np.int64),
-        ("stale", np.int64),  # acks of cursors that are no more
-        ("late", np.int64),  # acks of records that were settled, or never delivered
+        ("stale", np.int64),  # acks of cursors that are removed
+        ("late", np.int64),  # acks of records that were completed before, or never delivered
         ("delivered", np.int64),
         ("acked", np.int64),
     ]
@@ -71,10 +71,10 @@ MEMBER = np.dtype(
     P_WALL_NS,
 ) = range(10)
 MISC_FIELDS = 16
-"""Words of the puller: cycle number, cursors in use, when timers are looked at again, where the
+"""Words of the puller: cycle number, cursors in use, time of the next check of timers, where the
 walk over ready cursors starts, members with unpublished frames, stamp of the scratch table of keys,
-doorbell line, 1: blocks are discarded when their cursors pause (for comparison),
-before when no cursor's timer is due, what the time since 1970 is ahead of the puller's clock."""
+doorbell line, 1: blocks are discarded when their cursors pause (for comparison), the earliest time
+at which a cursor's timer is due, time since 1970 minus the puller's clock."""
 NEVER_NS = (1 << 62) - 1
 
 PULLER = Kind(
@@ -86,14 +86,14 @@ PULLER = Kind(
         ("links", np.int32, (2, 3)),  # by cursor
         ("chains", np.int32, ()),
         ("owners", np.uint16, (SHARES,)),  # by cursor
-        ("heirs", np.uint16, (SHARES,)),  # owners of moving shares to be
+        ("heirs", np.uint16, (SHARES,)),  # the next owners of moving shares
         ("queues", QUEUE, ()),
-        ("wanting", np.int64, ()),  # bitmap of queues of which a block is wanted
+        ("wanting", np.int64, ()),  # bitmap of queues that want a block
         ("scouting", np.int64, ()),  # bitmap of queues with new records for cursors of one stream
         ("held", np.int64, (QUEUE_BLOCKS_MAX,)),  # blocks by queue
         ("blocks", BLOCK, ()),
         ("spare", np.int64, ()),  # blocks that no queue holds
-        ("spare_n", np.int64, ()),  # how many
+        ("spare_n", np.int64, ()),  # number of spare blocks
         ("members", MEMBER, ()),
         ("samples", np.int64, (SAMPLES, 2)),  # by member
         ("touched", np.int64, ()),  # members with unpublished frames

@@ -103,7 +103,7 @@ def check_order(data: Any, state: Any) -> None:
 
 
 def compile_loops(c: Any, message_bytes: int) -> None:
-    """One message here and back: nobody who has subscribed waits for a compiler afterwards."""
+    """One message here and back: no subscriber waits for a compiler afterwards."""
     with c.subscribe(f"{TOPIC}.warm") as sub, c.publisher(f"{TOPIC}.warm") as pub:
         size = np.full(1, message_bytes, dtype=np.int64)
         pub.run_compiled(produce_numbered, size, 1, message_bytes_max=message_bytes)
@@ -132,7 +132,7 @@ def publish_compiled(
 
 
 def publications(c: Any, topic: str = TOPIC) -> list[dict[str, Any]]:
-    """Counters of what the bench publishes, of one topic of several, without the warm-up's."""
+    """Counters of the bench's publications, of one topic of several, without the warm-up."""
     rows = c.link.stats().get("publication", [])
     if topic != TOPIC:
         return [each for each in rows if each["name"] == topic]

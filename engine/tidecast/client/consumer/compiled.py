@@ -78,7 +78,7 @@ class CompiledConsumer:
         return enough or (self._until is not None and bool(self._until()))
 
     def step(self) -> bool:
-        """Handle what is there. False: nothing was."""
+        """Handle the records that are there. False: there were none."""
         left = _BATCH if self._limit is None else min(_BATCH, self._limit - self.done)
         self._done[3:] = 0
         if self._consumer.refuses and not self._take_some(min(left, _RUNS)):

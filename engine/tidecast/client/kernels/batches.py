@@ -1,9 +1,9 @@
 """Kernels of batches: lists and arrays into a ring, messages out of it as columns and as rows.
 
-Most messages are nothing but a payload, and a topic's are often of one size. `tidecast.buffers`
-appends and lists any message; here plain ones take a shorter way: a list is read where it is, the
-rows of an array share one header, and a batch is walked over once. What is not plain is left to the
-functions there. `tidecast bench python` measures it.
+Most messages are only a payload, and the messages of a topic often have one size.
+`tidecast.buffers` appends and lists any message; plain messages take a shorter way here: a list is
+read in place, the rows of an array share one header, and a batch is walked over once. Other
+messages are left to `tidecast.buffers`. `tidecast bench python` measures it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _PAUSES = 8
 
 @hot
 def open_for(ring: Bytes, port: Port, need: int) -> int:
-    """Bytes used of a packet for everybody that has room for ``need`` more; below 0: full."""
+    """Bytes used of a packet for all receivers with room for ``need`` more; below 0: full."""
     used = port[writer.W_USED]
     if used != 0 and (used + need > port[writer.W_SLOT_BYTES] or port[writer.W_RECEIVER] != 0):
         writer.seal(ring, port)
@@ -268,14 +268,14 @@ def _rows_for(out: Port, columns: Port, first: int, n: int) -> None:
 
 @inlined
 def _lost_before(ring: Bytes, port: Port) -> bool:
-    """Has a newer packet taken the place of one that is held?"""
+    """Whether a newer packet has replaced a packet that the reader holds."""
     first = load_relaxed(ring, port[reader.R_ENTRY] + ring_layout.CONSUMER_POSITION_AT)
     return lapped(ring, port, first)
 
 
 @inlined
 def _more(ring: Bytes, port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
-    """Add to ``n`` messages what comes next; the count then, or what `poll` returns below zero."""
+    """Add the next messages to ``n`` messages. The new count, or a result of `poll` below zero."""
     assembling = 0 < port[reader.R_FILLED] < port[reader.R_TOTAL]
     simple = port[Q_IN_PLACE] != 0 and port[reader.R_SEEN] == 0 and not assembling
     if simple and port[Q_FLAGS] & ~_WHOLE == 0:
@@ -284,7 +284,7 @@ def _more(ring: Bytes, port: Port, out: Port, columns: Port, n: int, limit: int)
         known = n
         n, other = _walk_plain(ring, port, columns, n, limit)
         if n > 0 and _lost_before(ring, port):
-            # What was read may be torn: as if nothing was, for `poll` to say so.
+            # The messages read may be torn: read none, so that `poll` reports the gap.
             port[reader.R_SEQ], port[reader.R_AT] = seq, at
             port[reader.R_MESSAGES], port[reader.R_BYTES] = messages, size
             n = known
@@ -314,9 +314,9 @@ def take(port: Port, out: Port, columns: Port, limit: int) -> int:
 
 @held_kernel
 def extend(port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
-    """Add to the ``n`` messages of the last `take` without giving any back; the count then."""
+    """Add to the ``n`` messages of the last `take` without releasing any. The new count."""
     ring = read_ring_of(port)
-    for _ in range(2):  # what came behind the first look is seen by the second
+    for _ in range(2):  # messages that came after the first read are found by the second
         more = _more(ring, port, out, columns, n, limit)
         if more != n or not reader.has_more(ring, port):
             return more
@@ -359,6 +359,6 @@ def copy_rows(base: int, n_bytes: int, columns: Port, n: int, size: int, target:
 
 
 def compile_builtins() -> None:
-    """Compile, or load from the cache, what this module makes functions of."""
+    """Compile, or load from the cache, the kernels of this module."""
     for each in (_put_list, _put_rows):
         compile_builtin(each)

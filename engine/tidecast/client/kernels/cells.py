@@ -197,7 +197,7 @@ def locate_ends(offsets_at: int, low: int, entries: int, base: int, ends: Cells)
 
 @kernel
 def scale_times(cells: Cells, unit_ns: int, times: Cells) -> None:
-    """Numbers of ``unit_ns`` as ns; nulls as NO_TIME, what is out of range as -1."""
+    """Numbers of ``unit_ns`` as ns; nulls as NO_TIME, numbers out of range as -1."""
     most = ((1 << 63) - 1) // unit_ns
     for i in range(times.size):
         times[i] = NO_TIME
@@ -308,9 +308,10 @@ def put_cells(
     """Append messages from number ``done[0]`` on; one atomic a packet.
 
     ``payload``: cells; ``keys``, ``headers`` (MessagePack maps): cells, or none for all; ``times``:
-    int64[n] ns since 1970, or none. ``scratch``: room for the optional fields of one message. What
-    cannot be published is left out, and ``codes`` gets the reason. Returns 0 when all are in or
-    refused, FULL when the ring is (call again later). ``done[0]``: messages dealt with.
+    int64[n] ns since 1970, or none. ``scratch``: room for the optional fields of one message. A
+    message that cannot be published is left out, and ``codes`` gets the reason. Returns 0 when all
+    are appended or refused, FULL when the ring is full (call again later). ``done[0]``: messages
+    appended or refused.
     """
     ring, status, n, index = ring_of(port), 0, payload.shape[1], done[0]
     slot_bytes = port[writer.W_SLOT_BYTES]
@@ -365,5 +366,5 @@ def put_cells(
 
 
 def compile_builtins() -> None:
-    """Compile, or load from the cache, what this module makes functions of."""
+    """Compile, or load from the cache, the kernels of this module."""
     compile_builtin(_locate_objects)

@@ -1,4 +1,4 @@
-"""Kernels of durable publishers: waiting for acks, and moving what is not acked to a new ring."""
+"""Kernels of durable publishers: waiting for acks, and moving unacked messages to a new ring."""
 
 from __future__ import annotations
 
@@ -129,9 +129,10 @@ def _move_chain(
 
 @held_kernel
 def move_messages(ring: Bytes, state: Port, port: Port, assembly: Bytes) -> int:
-    """Append what is not yet moved of an old ring to the ring of ``port``.
+    """Append the messages of an old ring that are not yet moved to the ring of ``port``.
 
-    MOVED: all is. FULL: call again later. NEED: call again with an assembly buffer of V_NEED bytes.
+    MOVED: all are. FULL: call again later. NEED: call again with an assembly buffer of V_NEED
+    bytes.
     """
     while True:
         word = load_acquire(ring, control_at(state[V_SEQ], state[V_SLOTS] - 1))

@@ -110,7 +110,7 @@ def cut_times(headers: Cells, due: Cells, target: Bytes, target_at: int) -> None
         count = load_u8(source, 0) & 15
         if skip == 3:
             count = load_u8(source, 1) * 256 + load_u8(source, 2)
-        count = max(count - 1, 0)  # headers of a foreign client may not be what their count says
+        count = max(count - 1, 0)  # a foreign client may have written a wrong count of headers
         if count == 0:
             _put_cell(headers, i, 0, NULL)
             continue

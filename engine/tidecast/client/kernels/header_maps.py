@@ -105,9 +105,9 @@ def measure_maps(
     """Bytes of the map of each row in ``cells[1]``. SOUND, or the first bad row; why in found[0].
 
     ``ends``: int64[n + 1], the entries of row i are [ends[i], ends[i + 1]); ``names``, ``values``:
-    cells of entries. A row without entries gets NULL, and so keeps one that is NULL already. What
-    is too long is refused when it is published, and needs no room: ``found[1]`` is the room for
-    the others.
+    cells of entries. A row without entries gets NULL; a row that is NULL stays so. A map that is
+    too long is refused when it is published, and needs no room: ``found[1]`` is the room for the
+    others.
     """
     found[0] = found[1] = 0
     for row in range(cells.shape[1]):
@@ -203,8 +203,8 @@ def add_times(
 ) -> int:
     """Write the maps with ``name`` and a time as first entry into ``target``, at ``target_at``.
 
-    ``maps``: sound, NULL for none; what is too long stays as it is, to be refused when it is
-    published, and so does a row without a time (NO_TIME). The bytes written.
+    ``maps``: sound, NULL for none; a map that is too long stays as it is, to be refused when it is
+    published, and so does a row without a time (NO_TIME). Returns the bytes written.
     """
     at = 0
     for row in range(cells.shape[1]):

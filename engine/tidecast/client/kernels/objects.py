@@ -44,8 +44,8 @@ from tidecast.native.objects import (
 
 _M = TypeVar("_M")
 _CELL, _SLOW, _DONE, _BYTES = (TUPLE_ITEMS_AT + 8 * i for i in range(4))
-"""State of a publisher's function: its port's address in an array, the method for all that is not
-plain, what it returns, the type of plain payloads."""
+"""State of a publisher's function: an array with its port's address, the method for calls that are
+not plain, the result of plain calls, the type of plain payloads."""
 _KIND, _OFFSETS = TUPLE_ITEMS_AT, TUPLE_ITEMS_AT + 8
 """State of `_message_list`: the type, and where it keeps its fields."""
 
@@ -54,9 +54,9 @@ _WALK, _WALK_KIND, _WALK_OFFSETS, _WALK_ORIGIN, _NONE = (TUPLE_ITEMS_AT + 8 * i 
 WALK_ROW, WALK_ROWS, WALK_TABLE_AT, WALK_ROW_BYTES, WALK_BASE = range(5)
 WALK_EPOCH_AT, WALK_EPOCH, WALK_MOVED_AT, WALK_MOVED, WALK_TAKEN_AT = range(5, 10)
 WALK_FIELDS = 10
-"""Words of a walk over a durable batch: next row and rows; the table of rows (`member_ring.ROW_*`),
-bytes of each; address of the memory of payloads; where a number lies that changes when the walk
-must end, and the number; the same for moves; where to mark what is taken."""
+"""Words of a walk over a durable batch: next row and number of rows; the table of rows
+(`member_ring.ROW_*`), bytes of each; address of the memory of payloads; address of a number that
+changes when the walk must end, and the number; the same for moves; where to mark taken records."""
 
 
 @held_kernel
@@ -81,9 +81,9 @@ def _put(own: int, arguments: int, n: int, names: int) -> int:
 def fast_publish(
     cell: np.ndarray[Any, Any], slow: Callable[..., Any], done: object
 ) -> Callable[..., Any]:
-    """``slow``, a method that publishes, for calls with `bytes` and nothing else.
+    """A fast form of the publishing method ``slow``, for calls with `bytes` and nothing else.
 
-    ``cell``: int64[1], the address of the publisher's port. ``done``: what it returns then.
+    ``cell``: int64[1], the address of the publisher's port. ``done``: the result of such calls.
     """
     return builtin(_put, (cell, slow, done, bytes), slow.__name__, _about(slow.__func__))  # type: ignore[attr-defined]
 
@@ -238,7 +238,7 @@ def message_maker(kind: type[_M]) -> Callable[[int, np.ndarray[Any, Any], int, A
 
 
 def compile_builtins() -> None:
-    """Compile, or load from the cache, what this module makes functions of."""
+    """Compile, or load from the cache, the kernels of this module."""
     compile_builtin(_put)
     compile_makers()
 

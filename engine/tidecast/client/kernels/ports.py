@@ -1,8 +1,8 @@
-"""The client's kernels: thin doors to `tidecast.buffers` that cost Python as little as may be.
+"""The client's kernels: thin entries to `tidecast.buffers` that cost Python as little as possible.
 
 Unboxing one array argument costs about 70 ns and a `bytes` object 20 ns, so a publisher passes
 one ``int64`` array, its *port*: the writer's private state and behind it the raw addresses of ring
-and doorbells. A reader does likewise. Whoever holds a port keeps the mappings alive.
+and doorbells. A reader does the same. The owner of a port keeps the mappings alive.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Port = np.ndarray[Any, np.dtype[np.int64]]
 
 P_RING, P_RING_BYTES, P_BELLS, P_BELLS_BYTES, P_BUSY = (WRITER_FIELDS + i for i in range(5))
 PORT_FIELDS = WRITER_FIELDS + 5
-"""A publisher's port. P_BUSY: not 0 while nobody may append without the publisher's lock: a
-compiled producer runs without the interpreter lock, or the ring is gone. The kernels that append
-hold the interpreter lock from the look at P_BUSY to the end, so the look is enough."""
+"""A publisher's port. P_BUSY: not 0 while appending needs the publisher's lock: a compiled producer
+runs without the interpreter lock, or the ring is gone. The kernels that append hold the interpreter
+lock from their read of P_BUSY to the end, so that read is enough."""
 
 Q_RING, Q_RING_BYTES, Q_ASSEMBLY, Q_ASSEMBLY_BYTES = (reader.READER_FIELDS + i for i in range(4))
 Q_FLAGS, Q_NODE, Q_SESSION, Q_IN_PLACE = (reader.READER_FIELDS + 4 + i for i in range(4))
@@ -184,7 +184,7 @@ def seal_open(port: Port) -> None:
 
 @held_kernel
 def finish(port: Port) -> None:
-    """Seal what is open and mark the ring closed."""
+    """Seal the open packet and mark the ring as closed."""
     close_ring(ring_of(port), bells_of(port), port)
 
 
@@ -196,7 +196,7 @@ def ready(port: Port) -> bool:
 
 @held_kernel
 def arm_reader(port: Port, keep: int) -> bool:
-    """`arm`; with ``keep`` what the last poll returned stays held. True: do not sleep."""
+    """`arm`; with ``keep`` the messages of the last poll stay held. True: do not sleep."""
     ring = read_ring_of(port)
     if keep:
         return reader.arm_keeping(ring, port)
@@ -229,7 +229,7 @@ def find_ready(ports: Port, start: int, looks: int) -> int:
 
 @held_kernel
 def arm_ports(ports: Port, keep: int) -> bool:
-    """`arm_reader` of many rings; that at ``keep`` (or -1) keeps what it holds."""
+    """`arm_reader` for many rings; the ring at ``keep`` (or -1) keeps its messages."""
     for k in range(ports.size):
         if ports[k] == 0:
             continue
@@ -245,7 +245,7 @@ def arm_ports(ports: Port, keep: int) -> bool:
 
 @held_kernel
 def release(port: Port) -> None:
-    """Give back what the last poll returned."""
+    """Release the messages of the last poll."""
     reader.release(read_ring_of(port), port)
 
 

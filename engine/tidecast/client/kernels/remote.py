@@ -214,13 +214,13 @@ def report_durable(ring: Bytes, count: int, state: int) -> None:
 
 @held_kernel
 def word(ring: Bytes, at: int) -> int:
-    """A word that somebody else writes, and what was written before it."""
+    """Load a word that another thread writes; all that it wrote before is visible then."""
     return load_acquire(ring, at)
 
 
 @held_kernel
 def set_word(ring: Bytes, at: int, value: int) -> None:
-    """Write a word behind what was written before it."""
+    """Store a word behind all earlier stores."""
     store_release(ring, at, value)
 
 
@@ -235,7 +235,7 @@ def mirror_out(ring: Bytes, base: int, size: int, position: int, out: Bytes) -> 
 
 @held_kernel
 def mirror_in(ring: Bytes, base: int, size: int, position: int, data_at: int, n: int) -> None:
-    """The other way: ``n`` bytes from an address; nobody looks at them before a word says so."""
+    """Copy ``n`` bytes from an address into such a ring; no reader sees them before `set_word`."""
     data = bytes_at(data_at, n)
     at = position & (size - 1)
     first = min(n, size - at)

@@ -22,7 +22,7 @@ from tidecast.client.kernels.consumer import gather
 
 
 def compile_kernels() -> None:
-    """Compile, or load from the cache, what publishers and subscribers call message by message."""
+    """Compile, or load from the cache, kernels that publishers and subscribers call a message."""
     writer, words = np.zeros(ports.PORT_FIELDS, dtype=np.int64), np.zeros(1, dtype=np.int64)
     raw = np.zeros(1, dtype=np.uint8)
     _compile(
@@ -162,7 +162,7 @@ def compile_columns() -> None:
 def compile_fields() -> None:
     """The kernels of `tidecast.client.columns.received`: for the first record batch of a process.
 
-    Those that are not on disk take seconds.
+    Kernels that are not on disk take seconds.
     """
     cells, words = np.zeros((2, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)
     raw, ends = np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int32)

@@ -49,7 +49,7 @@ from tidecast.native.memory import Span, copy, load_i64, load_u8, load_u32, stor
 from tidecast.queues.mapper import key_hash
 
 BAD_BATCH, TOO_LARGE = -1, -2
-"""Why nothing is written: what is due is no batch; its first message is larger than is allowed."""
+"""Why nothing is written: the due bytes are no batch; its first message is too large."""
 P_TOKEN, P_EXPECTED, P_MESSAGE_MAX = 0, 1, 2
 """In: token of the first record wanted; sequence before its message; bytes of a message, at most.
 """
@@ -279,7 +279,7 @@ def _text(data, at, end):
 
 @inlined
 def _put_lines(data, at, end, out, to):
-    """The headers of a map as lines, those that can be, until one is neither text nor bytes."""
+    """Write the headers of a map as lines, until a value is neither text nor bytes."""
     if at >= end:
         return to
     head = load_u8(data, at)
@@ -567,7 +567,7 @@ def scan_answers(data, at, end, w):
         found = _sequence(data, stop + 2, stop + 2 + size)
         if found < 0 or found > w[A_DUE]:
             return OTHER
-        if found == w[A_DUE]:  # else of what was sent before
+        if found == w[A_DUE]:  # else the answer to an earlier message
             w[A_DUE] += 1
         at = behind
     w[A_END] = at
@@ -611,7 +611,7 @@ def _same_name(data, at, n, letters, more):
 
 @inlined
 def _find_headers(data, at, end, g):
-    """Find ours in a list of headers; bytes are -1 of those that are not there."""
+    """Find Tidecast's headers in a list of headers; an absent header has -1 bytes."""
     for k in range(4):
         g[2 * k], g[2 * k + 1] = 0, -1
     g[_TAIL_AT], g[_TAIL_N] = 0, -1

@@ -76,7 +76,7 @@ class Setting:
         return str(round(found * self.per_unit))
 
     def parsed(self, text: str | None) -> Any:
-        """The field's value for what a client gives. Raises Refused."""
+        """The field's value for a client's value. Raises Refused."""
         if not self.field:
             if text == self.value:
                 return None
@@ -188,7 +188,7 @@ def all_changes_of(given: Iterable[tuple[str, str | None]]) -> dict[str, Any]:
 
 
 def needed(topic: TopicConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Those changes that differ from what the topic has. Raises Refused."""
+    """The changes that differ from the topic's settings. Raises Refused."""
     found = {name: value for name, value in changes.items() if getattr(topic, name) != value}
     if "fsync_interval_ms" in found and topic.fsync != "interval":
         value = str(round(found["fsync_interval_ms"]))

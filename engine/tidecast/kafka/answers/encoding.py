@@ -36,8 +36,8 @@ JOINED_BYTES = 64 * 1024
 """Batches of the log with so many bytes together become a single record batch."""
 E_LIMIT, E_BYTES_MAX, E_EPOCH, E_NEXT, E_NEED, E_USED = 0, 1, 2, 3, 4, 5
 """In: tokens from here on are not shown; bytes after which no batch is begun; epoch of the leader.
-Out: token behind what was written; bytes that the next batch takes at most; bytes of the log that
-were written."""
+Out: token behind the written records; bytes that the next batch takes at most; bytes of the log
+that were written."""
 ENCODE_WORDS = 8
 
 

@@ -41,7 +41,7 @@ class Recent:
         self._behind: OrderedDict[QueueLog, tuple[int, float]] = OrderedDict()
         self._drain = DRAIN_FIRST
         self._level = self._cost = 0.0
-        """How full the queue was after the last answer; what this answer added."""
+        """How full the queue was after the last answer; how much this answer added."""
         self._at_s = self._probed_s = now_s()
         self._more = False
 

@@ -23,7 +23,7 @@ class Sending:
         self._sock = sock
         self._waiter: asyncio.Future[None] | None = None
         self.stuck_since_s = 0.0
-        """Since when the socket has taken nothing; 0: it takes what there is."""
+        """Since when the socket has taken nothing; 0: it takes all bytes at once."""
 
     async def send(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
         """Hand all of it to the socket. Raises ConnectionError."""

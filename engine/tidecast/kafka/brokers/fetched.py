@@ -174,7 +174,7 @@ class Fetched:
         return self.token <= token < self.behind
 
     def receive(self, token: int, buffer: Run, decoder: Decoder) -> Received:
-        """Whole batches, or what is left out, from ``token``, which it covers, on.
+        """Whole batches, or left-out records, from ``token`` on, which it covers.
 
         Raises CorruptLog.
         """

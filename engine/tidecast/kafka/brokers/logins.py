@@ -1,6 +1,6 @@
 """SASL of a client: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), without I/O.
 
-A login is a generator: it yields what is to be sent, is sent what the broker answers, and returns
+A login is a generator: it yields bytes to send, gets the broker's answers by `send`, and returns
 when the client may continue. It raises AuthError when the broker does not prove that it knows the
 secret.
 """

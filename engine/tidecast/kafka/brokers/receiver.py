@@ -1,9 +1,9 @@
-"""Reads one partition at the offsets that it is asked for, and never fetches what it has.
+"""Reads one partition at the requested offsets, and never fetches records that it has.
 
-The next answer is asked for while the records of one are delivered. A Fetch waits at the broker for
-the next record; when another offset is wanted meanwhile, that is fetched over a second connection.
-What an answer brought is kept until a reader has passed it, two answers at most, so a pause of a
-reader costs no byte.
+The next answer is requested while the records of an answer are delivered. A Fetch waits at the
+broker for the next record; when another offset is wanted meanwhile, a second connection fetches it.
+Records are kept until a reader has passed their answer, two answers at most, so a pause of a reader
+costs no byte.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class KafkaReceiver:
         self.fetches = self.records = self.bytes = self.errors = self.reconnects = 0
         """See `Counts`."""
         self.behind, self.end = -1, 0
-        """The offset behind what was read last, -1: nothing yet; the newest end that is known."""
+        """The offset behind the last record read, -1: nothing yet; the newest known end."""
 
     @property
     def queue(self) -> int:

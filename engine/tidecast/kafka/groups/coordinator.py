@@ -47,7 +47,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Member:
-    """One member. ``on_join``, ``on_sync``: what waits for an answer."""
+    """A member. ``on_join``, ``on_sync``: the requests that wait for an answer."""
 
     id: str
     instance: str | None
@@ -127,7 +127,7 @@ class Coordinator:
         self._new_id, self._count, self._groups_max = new_id, count, groups_max
         self.groups: dict[str, Group] = {}
         self._bytes = 0
-        """Of all members: counted by each `tick`, and those that came since."""
+        """Bytes of all members: counted by each `tick`, plus members that came since."""
 
     # --- joining ----------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class Coordinator:
             group.leader = member.id
         member.on_join = answer
         if group.state is State.STABLE and same:
-            # It follows, even if it leads: nothing has changed, and it gets what it had.
+            # It follows, even if it leads: nothing has changed, and it gets its old assignment.
             self._answer_join(group, member, leader=told_leader)
         elif group.state is State.PREPARING:
             self._complete_join(group, now_s)

@@ -112,7 +112,7 @@ class Offsets:
         return None if found is None else found.offsets.get(topic, {}).get(partition)
 
     def room(self, group: str, rows: dict[Place, Offset]) -> bool:
-        """A group may commit these offsets. Those that it has committed before need no room."""
+        """Whether a group may commit these offsets. Offsets committed before need no room."""
         found = self.groups.get(group)
         if found is None and len(self.groups) + len(self._staged) >= self._groups_max:
             return False
@@ -528,7 +528,7 @@ class GroupService:
 
 
 def _may_manage(asked: Request, topic: str) -> bool:
-    """May the client delete what reads the topic?"""
+    """Whether the client may delete the subscriptions of the topic."""
     needed = to_administer("delete", {"pattern": topic})
     return all(asked.connection.may(right, pattern) for right, pattern in needed)
 

@@ -23,7 +23,7 @@ class Api:
     answer: tuple[Field, ...]
 
     def serves(self, version: int) -> bool:
-        """The version is one of those that are advertised."""
+        """Whether the version is advertised."""
         return self.first <= version <= self.last
 
     def is_flexible(self, version: int) -> bool:

@@ -1,8 +1,8 @@
 """Kernels of the writer: records of a run as one record batch v2 of a producer, and back.
 
-The first record of a batch has one header more, ``tidecast-log``: all that the log knows of the
-batch's records and Kafka's record batch does not hold. With it `rebuild_batches` makes of a batch
-what was in the log. The value, in Kafka's varints unless it says otherwise:
+The first record of a batch has one header more, ``tidecast-log``: the fields of the log's records
+that Kafka's record batch does not have. With it `rebuild_batches` restores the batches of the log.
+The value, in Kafka's varints unless noted:
 
     version (1 byte), id of the log (8 bytes), token of the first record (8 bytes), then pieces, a
     batch of the log each: count, producer, epoch, base sequence, acked sequence, append time; and
@@ -121,8 +121,8 @@ def _notes_header(n):
 def plan_batch(data, n, w, rows, notes, h):
     """Choose the records of the next batch, and write their notes; bytes of these.
 
-    0: there are none; BAD_BATCH: what is due is no batch. ``notes``: uint8[NOTES_ROOM]; the other
-    arguments are those of `encode_produced`.
+    0: there are none; BAD_BATCH: the due bytes are no batch. ``notes``: uint8[NOTES_ROOM]; the
+    other arguments are those of `encode_produced`.
     """
     at, total, count = 0, BATCH_BYTES + 32, 0
     behind = w[P_TOKEN]
@@ -217,7 +217,7 @@ def encode_produced(data, n, w, rows, notes, notes_n, out, h):
 
     ``w``: int64[PRODUCE_WORDS], see P_TOKEN; ``rows``: int64[segment.BATCH_RECORDS_MAX, 10]; ``h``:
     int64[16] scratch. ``notes_n`` 0: without notes. NO_ROOM when ``out`` cannot hold them,
-    BAD_BATCH when what is due is no batch.
+    BAD_BATCH when the due bytes are no batch.
     """
     at, to, count, first_ms, last_ms = 0, BATCH_BYTES, 0, 0, 0
     w[P_NEED] = 0

@@ -67,7 +67,7 @@ class BatchReader:
         return Noted(log, token, head.records, data, at)
 
     def take(self, noted: Noted, since: int, owner: int) -> np.ndarray:
-        """The batches of the log, from a token on, of what `look` gave last.
+        """The batches of the log, from a token on, in the last result of `look`.
 
         Raises StorageError for notes that do not add up with the records.
         """

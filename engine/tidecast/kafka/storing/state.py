@@ -25,7 +25,7 @@ from tidecast.queues.adapter import Record, Run, pack, unpack
 SUFFIX = ".tidecast"
 CONFIGS = {
     "cleanup.policy": "compact",
-    "segment.bytes": str(8 << 20),  # only what is behind the newest segment is compacted
+    "segment.bytes": str(8 << 20),  # only segments before the newest are compacted
     "min.cleanable.dirty.ratio": "0.1",
 }
 """Settings of the topic, when it is made."""

@@ -107,10 +107,10 @@ class PartitionWriter:
 
         When it raises, `behind` is the token behind all that is known to be stored. A retryable
         error (ConnectionLost, StorageError) may leave a batch in doubt: call again with a run that
-        holds `behind`, which settles that batch first.
+        holds `behind`, which resolves that batch first.
 
-        Raises Fenced when a newer epoch has written, SequenceGap when the broker lost what it had
-        acknowledged, AuthError, Closed; with `refused` PayloadTooLarge and StorageError.
+        Raises Fenced when a newer epoch has written, SequenceGap when the broker lost acknowledged
+        records, AuthError, Closed; with `refused` PayloadTooLarge and StorageError.
         """
         with self._busy:
             self.behind, self.refused = token, None

@@ -1,7 +1,7 @@
 """Reading a range of tokens of one queue from its files, with the filters applied; read only.
 
-The engine may append to the same files meanwhile, and retention may delete them. Used where the
-files are: by readers on the engine's host, and by a gateway for those that are elsewhere.
+The engine may append to the same files meanwhile, and retention may delete them. Readers on the
+engine's host use it directly; a gateway uses it for readers on other hosts.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Selector:
 
 
 def _unreported(what: str, about: dict[str, Any]) -> None:
-    """Nobody listens."""
+    """Ignore the report."""
 
 
 class RangeScan:
@@ -138,7 +138,7 @@ class RangeScan:
                 os.close(fd)
 
     def _segment(self, fd: int, base: int, following: int) -> Iterator[tuple[np.ndarray, int]]:
-        """All batches of one segment that are wanted; `token` is then behind them."""
+        """All wanted batches of a segment; `token` is behind them afterwards."""
         position, expected = position_before(self._directory, base, self.token)
         until = min(following, self._end)
         w = self.selector.w
@@ -227,7 +227,7 @@ class RangeScan:
         return int.from_bytes(raw, "little")
 
     def _lost(self, earliest: int) -> None:
-        """Retention has deleted what was to be read."""
+        """Retention has deleted records that were to be read: raise, or report and continue."""
         first, end = self.token, min(earliest, self._end)
         if self._fail_on_data_loss:
             raise lost(self._topic, self._queue, first, end)

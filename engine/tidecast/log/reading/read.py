@@ -106,10 +106,10 @@ def _entry_at(R, fd, i):
 
 @inlined
 def _position_before(R, base, token, field):
-    """Where a batch starts at or before the first one wanted; from the index, else the beginning.
+    """Position of a batch at or before the wanted batch: from the index, else the first batch.
 
-    ``field`` IDX_TOKEN_AT: the batch with ``token``. IDX_TIME_AT: the first record not older than
-    ``token`` (a time); an entry holds the latest time of what lies before it.
+    ``field`` IDX_TOKEN_AT: the wanted batch has ``token``. IDX_TIME_AT: it has the first record not
+    older than ``token`` (a time); an entry has the latest time of the records before it.
     """
     found = lay.SEGMENT_HEADER_BYTES
     fd = _open(R, base, True)
@@ -119,7 +119,7 @@ def _position_before(R, base, token, field):
     while low <= high:
         middle = (low + high) >> 1
         if not _entry_at(R, fd, middle):
-            high = middle - 1  # torn or rotten: the walk from an earlier one finds all the same
+            high = middle - 1  # torn or damaged: a walk from an earlier entry finds the batch, too
             continue
         key = load_i64(R.entry, field)
         if key < token or (key == token and field == lay.IDX_TOKEN_AT):
@@ -140,7 +140,7 @@ def _bad(R, position, cause):
 
 @inlined
 def _walk_to(R, token, position, buffer, at, room):
-    """Step over batches in the open segment until the one that holds ``token``: its position."""
+    """Step over batches in the open segment up to the batch with ``token``. Its position."""
     n, start = 0, position
     while True:
         if position + lay.BATCH_HEADER_BYTES > start + n:
@@ -223,7 +223,7 @@ def _sound_run(R, token, buffer, at, n, limit, position):
 
 @inlined
 def read_block(R, token, buffer, at, room):
-    """Read whole batches into ``buffer[at:at + room]``, the first the one that holds ``token``.
+    """Read whole batches into ``buffer[at:at + room]``, from the batch with ``token`` on.
 
     Returns bytes (always of one segment, checksums verified), or NOTHING, GONE, CORRUPT, NEED_ROOM
     or ``-errno``. ``room``: at least 4 KiB. R_TOKEN is then the token to continue with.
@@ -236,7 +236,7 @@ def read_block(R, token, buffer, at, room):
         return NOTHING
     generation = load_acquire(words_of(L), L_GENERATION * 8)
     if W[R_GENERATION] != generation:
-        _close_segment(R)  # a sync failed, and what is open was replaced by another file
+        _close_segment(R)  # a sync failed, and another file has replaced the open segment
         W[R_GENERATION] = generation
     for _ in range(_TRIES_MAX):
         if W[R_FD] < 0 or W[R_TOKEN] != token:
@@ -258,7 +258,7 @@ def read_block(R, token, buffer, at, room):
             W[R_TOKEN] = -1
             return run
         if n == 0 and token < earliest_token(L):
-            _close_segment(R)  # it was deleted while it was read, and so was what follows
+            _close_segment(R)  # retention deleted it, and segments behind it, during the read
             return GONE
         length = check_header(buffer, at, at + n)
         if length > room:
@@ -276,7 +276,7 @@ def read_run(words, token, buffer, at, room):
 
 @kernel
 def close_reader(words):
-    """Close what a reader has open. It may continue to read."""
+    """Close a reader's open segment. The reader may be used again."""
     _close_segment(_reader_of(words))
 
 

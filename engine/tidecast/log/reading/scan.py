@@ -32,8 +32,8 @@ WINDOW_BYTES = 1 << 20
 
 END, MORE = 0, 1
 X_POSITION, X_TOKEN, X_CAUSE, X_STATE, X_NEED = 0, 1, 2, 3, 4
-"""Where the next batch should start, its token (-1: any), why there is none, END or MORE, and the
-window that a long batch needs."""
+"""Where the next batch should start, its token (-1: any), why no batch is there, END or MORE, and
+the window that a long batch needs."""
 
 SCAN = Kind(
     "Scan",
@@ -122,7 +122,7 @@ class Scanner:
         self.reset(lay.SEGMENT_HEADER_BYTES, token)
 
     def reset(self, position: int, token: int = -1) -> None:
-        """Go on at ``position``, where the batch with ``token`` should start (-1: any)."""
+        """Continue at ``position``, where the batch with ``token`` should start (-1: any)."""
         self._state.w[X_POSITION], self._state.w[X_TOKEN] = position, token
 
     @property
@@ -132,7 +132,7 @@ class Scanner:
 
     @property
     def token(self) -> int:
-        """Behind the last record of it; -1 when there was none."""
+        """Token behind the last record of the last sound batch; -1 when there was none."""
         return int(self._state.w[X_TOKEN])
 
     @property

@@ -1,7 +1,7 @@
-"""Kernels that list the wanted records of a run of the log: bounds, times, keys; gaps are found.
+"""Kernels that list the wanted records of a run of the log, by bounds, times and keys; find gaps.
 
 A block is a run of whole batches in ``uint8[:]``. `select_records` checks its batches and lists the
-records wanted; `keep_listed` closes up those that have some, to be sent elsewhere.
+wanted records; `keep_listed` copies the batches that have wanted records, side by side.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32
 SELECT_WORDS = 12
 """In: bounds (end exclusive) of token and time, number of wanted keys (-1: any), whether records
 without a key are wanted, the first token of the next batch (-1: any), whether tokens may be missing
-between batches. Out: where the walk stopped
-and the token expected there, whether tokens were missing there, records filtered out."""
+between batches. Out: where the walk stopped and the token expected there, whether tokens were
+missing there, records filtered out."""
 NO_KEYS = -1
 TOKEN_GAP = -20
-"""A sound batch whose token does not follow on from the one before."""
+"""A sound batch whose token does not follow on from the batch before."""
 
 
 @inlined
 def _key_wanted(block, at, head, w, keys, key_ends, hashes):
-    """Whether the record's key is one of the wanted ones."""
+    """Whether the record has a wanted key."""
     if head & lay.REC_KEY == 0:
         return w[W_KEY_NULL] != 0
     n = load_u16(block, at + lay.REC_KEY_LENGTH_AT)
@@ -61,9 +61,9 @@ def _key_wanted(block, at, head, w, keys, key_ends, hashes):
 
 @inlined
 def _walk_batch(block, at, length, w, keys, key_ends, hashes, out, n):
-    """List the wanted records of a sound batch: (offset, token) rows; BAD_RECORD if it lies.
+    """List the wanted records of a sound batch: (offset, token) rows. BAD_RECORD: a wrong length.
 
-    Copies of dead letters, which are for one subscription alone, are never wanted.
+    Redriven copies of dead letters, which are for one subscription alone, are never wanted.
     """
     token = load_i64(block, at + lay.BATCH_BASE_TOKEN_AT)
     count = load_u32(block, at + lay.BATCH_COUNT_AT)
@@ -135,7 +135,7 @@ def select_records(block, size, w, keys, key_ends, hashes, out):
 
 @kernel
 def keep_listed(block, first, end, rows, n, out):
-    """Copy the batches of ``block[first:end]`` that hold one of the ``n`` rows; bytes copied.
+    """Copy the batches of ``block[first:end]`` that hold any of the ``n`` rows. Bytes copied.
 
     The batches were checked by `select_records`, which listed the rows; ``out`` has room for all.
     """
@@ -155,7 +155,7 @@ def keep_listed(block, first, end, rows, n, out):
 def find_batch(block, size, at, token_min):
     """Offset of the next sound batch at or behind ``at`` with a token above ``token_min``, or -1.
 
-    Searches byte by byte: for what lies behind a damaged batch.
+    Searches byte by byte, behind a damaged batch.
     """
     while at + lay.BATCH_HEADER_BYTES <= size:
         if (

@@ -1,4 +1,4 @@
-"""The bytes behind a damaged batch: where the next sound one begins, and whether it was acked."""
+"""The bytes behind a damaged batch: where the next sound batch begins, and whether it was acked."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SEARCH_BYTES, OVERLAP_BYTES = 8 << 20, 2 << 20
 def next_sound(fd: int, position: int, token: int, end: int) -> int:
     """Where the next sound batch at or behind ``position`` starts, its token not below; or -1.
 
-    ``end``: bytes of the file when it was scanned; what is appended meanwhile follows no damage.
+    ``end``: bytes of the file when it was scanned; bytes appended later are no sign of damage.
     """
     found = _search(fd, position, token, end, SEARCH_BYTES, OVERLAP_BYTES)
     if found >= 0 or end - position <= SEARCH_BYTES:
         return found
-    longest = lay.BATCH_BYTES_MAX  # one that no window above holds
+    longest = lay.BATCH_BYTES_MAX  # a batch that is larger than the overlap above
     return _search(fd, position, token, end, longest + SEARCH_BYTES, longest)
 
 
@@ -57,10 +57,11 @@ def sound_rows(scanner: scan.Scanner) -> Iterator[np.ndarray]:
 
 
 class Acked:
-    """How far a segment had been acked, as the batches from ``position`` on say themselves.
+    """How far a segment had been acked, according to its batches from ``position`` on.
 
-    A batch names the sequence up to which all of its producer was acked when it was appended. What
-    was acked, and all before it in the file, had been written and synced as the policy says.
+    A batch names the sequence up to which all records of its producer were acked when it was
+    appended. Acked records, and all records before them in the file, had been written and synced
+    by the policy.
     """
 
     def __init__(self, fd: int, size: int, position: int) -> None:

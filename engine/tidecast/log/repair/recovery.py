@@ -1,13 +1,13 @@
-"""Finding out what a queue's directory holds, after a clean stop or a crash.
+"""Recovers a queue's directory after a clean stop or a crash.
 
-Sealed segments are trusted by name and by the last entry of their index, which says where they end
-and is written when they are sealed. Only the last segment is scanned; what follows its last sound
-batch is copied aside as ``<segment>.torn-<n>`` and cut off.
+Sealed segments are trusted by name and by the last entry of their index, which names their end and
+is written when they are sealed. Only the last segment is scanned; the bytes behind its last sound
+batch are copied to ``<segment>.torn-<n>`` and cut off.
 
-A batch that is not sound, with sound ones behind it, is either what a loss of power left of writes
-that were not synced, or was whole once and rotted. In the first case nothing from there on was
-acked, and it is cut off, too: what publishers send again must not meet its own later sequences. In
-the second it stays where it is, and readers get an error.
+A damaged batch with sound batches behind it has two possible causes: a loss of power during writes
+that were not synced, or a complete batch that was damaged later. In the first case nothing from
+there on was acked, and it is cut off, too: records that publishers send again must not collide with
+their own later sequences. In the second case it stays, and readers get an error.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Torn:
-    """A tail that was set aside."""
+    """A tail that was copied to a ``.torn-<n>`` file and cut off."""
 
     segment: Path
     position: int
@@ -83,11 +83,11 @@ class Recovered:
     scanned_bytes: int = 0
     indexes_rebuilt: list[Path] = field(default_factory=list)
     damaged: int = 0
-    """Batches that were passed over, as sound ones follow."""
+    """Damaged batches that were kept, because sound batches follow."""
 
 
 def _no_rows(rows: np.ndarray) -> None:
-    """Nobody wants to know."""
+    """Ignore the rows."""
 
 
 def segments_in(directory: Path) -> list[int]:
@@ -97,9 +97,9 @@ def segments_in(directory: Path) -> list[int]:
 
 
 def recover(directory: Path, topic: str, queue: int, on_rows: Rows) -> Recovered:
-    """Find out what there is, mend the tail. ``on_rows`` sees the last segment's batches (C_*).
+    """List the segments, repair the tail. ``on_rows`` gets the last segment's batches (C_*).
 
-    Raises CorruptLog when a sealed segment is not this queue's, or one is missing.
+    Raises CorruptLog when a sealed segment belongs to another queue, or a segment is missing.
     """
     result = Recovered()
     for half_written in directory.glob("*-new"):
@@ -165,9 +165,9 @@ Entry = tuple[int, int, int]
 def _scan(
     path: Path, base: int, size: int, on_rows: Rows, result: Recovered, *, sealed: bool = False
 ) -> tuple[Scanner, list[Entry]]:
-    """Scan a segment; the sparse index as it should be, with a last entry behind the end.
+    """Scan a segment; returns its sparse index, with a last entry behind the end.
 
-    Damage is passed over in a ``sealed`` one, and where what it hit was acked.
+    Damage is skipped in a ``sealed`` segment, and where the damaged batch was acked.
     """
     entries: list[Entry] = []
     time_max, due = 0, lay.SEGMENT_HEADER_BYTES
@@ -236,16 +236,16 @@ def rewrite_segment(
 ) -> None:
     """Store the first ``end`` bytes of a segment in another file, which takes its place.
 
-    For a segment of which a sync failed. The kernel takes the pages for clean then, so another sync
+    For a segment of which a sync failed. The kernel marks the pages as clean then, so another sync
     would store nothing and succeed. Writing to the same file is not enough either: ext4 leaves the
-    blocks unwritten, and they are zeros when they are read again; so is what follows any failed
-    write-back. ``sync``: waits until a descriptor's bytes are on the device. ``tail``: the last
-    bytes, if they are known; they are stored first, so that a device that still fails is asked with
-    these alone. ``sound_from``: where batches begin that must be sound, up to the end.
-    Raises OSError, NotReadError; the segment is as it was then.
+    blocks unwritten, and they are zeros when they are read again, as after any failed write-back.
+    ``sync``: waits until a descriptor's bytes are on the device. ``tail``: the last bytes, if they
+    are known; they are stored first, so that a device that still fails gets only these bytes.
+    ``sound_from``: where batches begin that must be sound, up to the end.
+    Raises OSError, NotReadError; the segment is unchanged then.
     """
     fresh = path.with_suffix(".log-new")
-    fresh.unlink(missing_ok=True)  # of an engine that ended meanwhile
+    fresh.unlink(missing_ok=True)  # an engine that ended before it was done left it
     try:
         with path.open("rb") as source, fresh.open("w+b") as target:
             room = os.fstatvfs(target.fileno())

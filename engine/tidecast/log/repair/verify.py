@@ -1,6 +1,6 @@
-"""Reading a queue's files without changing them: what is there, and whether all of it is sound.
+"""Verifies a queue's files without changing them: lists their content and damaged batches.
 
-Works beside a running engine: the tail of the active segment may be about to be written.
+Works beside a running engine: the engine may be writing the tail of the active segment.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something unsound: where, and what. ``token``: the first that cannot be read, or -1.
+    """A problem of a file and its place. ``token``: the first that cannot be read, or -1.
 
-    ``position`` -1: of the file as a whole. ``queue`` -1: of no one queue.
+    ``position`` -1: the file as a whole. ``queue`` -1: no single queue.
     """
 
     topic: str

@@ -1,9 +1,9 @@
-"""Arrow arrays by the PyCapsule interface, of any library and without one.
+"""Arrow arrays by the PyCapsule interface: from any library, and without an import of it.
 
 An object with ``__arrow_c_array__`` or ``__arrow_c_stream__`` (pyarrow, pandas, Polars, nanoarrow,
-DuckDB) hands out the structures of Arrow's C data interface. They hold addresses and counts; what
-can be checked of them is checked here and in `kernels.cells`. The sizes of buffers are not part of
-the interface: pyarrow, which knows them, is asked to check them itself.
+DuckDB) returns the structures of Arrow's C data interface. They hold addresses and counts, which
+are checked here and in `kernels.cells` as far as possible. The sizes of buffers are not part of the
+interface: pyarrow, which knows them, checks its arrays itself.
 https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 CHUNKS_MAX, CHILDREN_MAX, DEPTH_MAX = 1 << 20, 4096, 8
-"""A stream may have so many arrays, an array so many children, in so many levels."""
+"""Limits: arrays of a stream, children of an array, levels of children."""
 _BUFFERS_MAX = 1 << 20
 
 
@@ -79,7 +79,7 @@ class ArrowStream(Protocol):
 
 
 class BadArrow(ValueError):
-    """An array that is not sound. The text says why."""
+    """An array is not sound; the text has the reason."""
 
 
 class Type(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class Type(msgspec.Struct, frozen=True):
 
 
 class Data(msgspec.Struct, frozen=True):
-    """One array: addresses of its buffers, 0 where there is none."""
+    """An array: addresses of its buffers, 0 for an absent buffer."""
 
     length: int
     offset: int
@@ -112,7 +112,7 @@ class Data(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column: its type, its arrays, and what keeps their memory."""
+    """A column: its type, its arrays, and the object that keeps their memory alive."""
 
     type: Type
     chunks: tuple[Data, ...]
@@ -123,7 +123,7 @@ class Column(msgspec.Struct, frozen=True):
 
     @property
     def is_frame(self) -> bool:
-        """Has it columns of its own: a record batch, a table, a data frame?"""
+        """Whether it has columns itself: a record batch, a table, a data frame."""
         return self.type.format == "+s"
 
     def fields(self, *, may_be_null: bool = False) -> list[tuple[str, Column]]:
@@ -207,13 +207,13 @@ def words_at(at: int, n: int) -> list[int]:
 
 
 def _owned(structure: Any) -> Any:
-    """A structure that is released when nobody has it any more."""
+    """A structure that is released with its last reference."""
     weakref.finalize(structure, _release, bytes(structure), type(structure))
     return structure
 
 
 def _release(content: bytes, kind: type[Any]) -> None:
-    """Release a structure by its content: the interface lets it be moved."""
+    """Release a structure by its content: the interface allows to move it."""
     moved = kind.from_buffer_copy(content)
     _RELEASE(moved.release)(ctypes.addressof(moved))
 

@@ -1,7 +1,7 @@
 """AES-GCM in kernels: seal and open one packet by libcrypto's EVP, without an allocation.
 
 A key's context keeps the expanded key between packets; only the nonce changes. libcrypto chooses
-the code for the processor by itself, so no feature of the processor is required here.
+the code for the processor, so this module requires no feature of the processor.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def seal(evp, context, nonce, header, text, target, at, scratch):
 
 @inlined
 def open_sealed(evp, context, nonce, header, text, target, at, scratch):
-    """Decrypt ``text``, behind which the tag lies, to ``target[at:]``. DONE, FORGED or REFUSED.
+    """Decrypt ``text``, followed by its tag, to ``target[at:]``. DONE, FORGED or REFUSED.
 
     The arguments are those of `seal`; ``context``: of a `Key` for opening. Without DONE the target
     holds zeros: nothing of a packet that is not authentic can be read.

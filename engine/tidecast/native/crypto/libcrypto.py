@@ -1,14 +1,14 @@
-"""Finds libcrypto and makes the keys that kernels seal and open packets with.
+"""Finds libcrypto and creates the keys with which kernels seal and open packets.
 
 Three places are tried: the library that Python's own `ssl` module uses, the system's
-`libcrypto.so.3`, and the copy inside the wheel of `psycopg_binary`. A library counts when it has
-every function below and AES-128-GCM gives the answer of NIST's test case 2: a build that lacks the
-cipher, or whose policy refuses it, is passed over with its reason. The newest one is taken, the
-first of equals: OpenSSL 3.5 seals 1,400 bytes in 153 ns, 3.0 in 350, on the same processor, whose
-VAES and AVX-512 the older one does not know.
+`libcrypto.so.3`, and the copy inside the wheel of `psycopg_binary`. A library is usable when it has
+every function below and AES-128-GCM gives the result of NIST's test case 2: a build that lacks the
+cipher, or whose policy refuses it, is skipped with its reason. The newest library is chosen, the
+first of equals: OpenSSL 3.5 seals 1,400 bytes in 153 ns, 3.0 in 350, on the same processor: 3.0
+does not use its VAES and AVX-512.
 
-Kernels get functions by their addresses, in an array of their state: nothing of libcrypto is in a
-cached kernel, so kernels load and run on machines without it.
+Kernels get the addresses of functions, in an array of their state: a cached kernel contains no part
+of libcrypto, so kernels load and run on machines without it.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class _DlInfo(ctypes.Structure):
 
 
 class Unusable(Exception):
-    """A place has no libcrypto that can be used; the message says why."""
+    """A place has no usable libcrypto; the message has the reason."""
 
 
 class Libcrypto:
-    """A libcrypto that has what sealed transports need.
+    """A libcrypto that is usable for sealed transports.
 
     ``functions``: int64[7], the addresses of `FUNCTIONS`, for kernels. ``path``: the library's
     file; ``version``: as it names itself; ``number``: grows with OpenSSL's versions, else 0.
@@ -129,7 +129,7 @@ class Libcrypto:
 class Key:
     """A key inside libcrypto, for one direction. ``context``: its address, for kernels; never 0.
 
-    One thread at a time uses it. The caller closes it when no kernel can use it any more.
+    Only one thread at a time may use it. The caller closes it when no kernel can use it any more.
     """
 
     def __init__(self, library: Any, context: int) -> None:
@@ -184,7 +184,7 @@ def _file_of(address: int) -> str:
 
 
 def _candidates() -> Iterator[tuple[str, str | None]]:
-    """(place, file to load) of each place; the file None: what the process has loaded already."""
+    """(place, file to load) of each place; None: the library that the process has loaded."""
     if importlib.util.find_spec("_ssl") is not None:
         import _ssl
 

@@ -1,8 +1,8 @@
 """File system calls for kernels: positioned reads and writes, opening by name.
 
-All return ``-errno`` on failure. Writes and syncs take a *disk table*: what a test wants to fail,
-and the address of the system call that syncs. So a test puts a disk of its own under the code that
-runs in production, and there is one path for both.
+All return ``-errno`` on failure. Writes and syncs take a *disk table*: the failures that a test
+injects, and the address of the system call that syncs. So a test runs the code of production on a
+disk that it controls.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ LOOK_S = 0.02
 def end_process(pid: int, runs: Callable[[], bool], timeout_s: float) -> bool:
     """Send SIGTERM to a process and wait until it has ended. False: it runs after ``timeout_s``.
 
-    ``runs``: whether the process of this pid is still the one that is meant, by a lock that it
-    holds. A process releases its locks some time before it ends. Raises PermissionError.
+    ``runs``: whether the intended process still has this pid, by a lock that it holds. A process
+    releases its locks some time before it ends. Raises PermissionError.
     """
     ends_s = time.monotonic() + timeout_s
     descriptor = _descriptor_of(pid)
     try:
-        if not runs():  # asked behind the descriptor: nothing is sent to a process that is another
+        if not runs():  # checked after the descriptor is open: no other process gets the signal
             return True
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

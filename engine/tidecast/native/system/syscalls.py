@@ -108,7 +108,7 @@ def recvmsg(fd, header_address, flags):
 
 @inlined
 def ppoll(pollfds, n, timeout_ns, scratch):
-    """Wait for any of ``n`` descriptors (struct pollfd each); ready ones or ``-errno``."""
+    """Wait for any of ``n`` descriptors (struct pollfd each): the number ready, or ``-errno``."""
     store_i64(scratch, 0, timeout_ns // 1_000_000_000)
     store_i64(scratch, 8, timeout_ns % 1_000_000_000)
     done = _ppoll(address_of(pollfds), n, address_of(scratch), 0)

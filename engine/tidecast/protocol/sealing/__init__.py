@@ -1,5 +1,5 @@
 """Sealed packets: keys by HKDF, packet numbers and nonces, replay windows. No system calls.
 
-`keys` derives, `sender` seals under a number that is never used again, `receiver` opens what is
-authentic and new, `window` knows which numbers came.
+`keys` derives keys, `sender` seals each packet under a new number, `receiver` opens packets that
+are authentic and new, `window` remembers the numbers that came.
 """

@@ -31,7 +31,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """The packets that one key is for. ``target``: the receiving node, or ALL."""
+    """The packets that a key is for. ``target``: the receiving node, or ALL."""
 
     epoch: int
     suite: int

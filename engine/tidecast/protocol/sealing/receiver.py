@@ -1,8 +1,8 @@
 """Opens sealed packets: known senders only, each packet number once, never a byte that was forged.
 
-A *sender* here is a node's start, a lane and a kind of key: what has packet numbers of its own. It
-enters the table by a packet whose tag is good, and takes the place of the node's sender that was
-silent longest: a sender without the key throws no other out, and costs one tag check a packet.
+A *sender* here is a node's start, a lane and a kind of key: each counts its packets separately. It
+enters the table by a packet whose tag is correct, and replaces the node's sender that was silent
+longest: a sender without the key replaces no other, and costs one tag check a packet.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ from tidecast.protocol.sealing.window import (
 
 SENDERS_MAX = 1024
 SENDERS_A_NODE_MAX = 2 * lay.LANES_MAX
-"""Of a node that has started again both starts, with all lanes."""
+"""Senders of a node that has started again: both starts, with all lanes."""
 EPOCHS_MAX = 2
 OPEN_KEYS_MAX = 3 * EPOCHS_MAX
-"""Of a sender: last generation (its packets may be on their way), this one and the next."""
+"""Keys of a sender: last generation (its packets may be on their way), present and next."""
 MALFORMED, UNKNOWN_KEY, REPLAYED, TAG_FAILED, CIPHER_FAILED = -1, -2, -3, -4, -5
 """Why `open_packet` refuses a packet."""
 LEARNED, NOT_A_MEMBER, FORGED_PACKET, NO_ROOM = 1, 2, 3, 4
 """Results of `ReceiverKeys.learn` for a packet."""
 RECENT_NS = 1_000_000_000
-"""A sender that was heard since then makes no room: old starts that are replayed push none out."""
+"""A sender heard within this time is not replaced: replayed packets of old starts replace none."""
 O_MODE, O_KEPT, O_READY, O_WANT_NS, O_REPORT_NS = range(5)
-"""Words of `Opener.control`: MODE_*; bytes of the packet kept for `learn`, and of the one that was
-learned and waits to be opened (0: none); when the next one is kept, and a forgery reported."""
+"""Words of `Opener.control`: MODE_*; bytes of the packet kept for `learn`; bytes of the packet that
+was learned and waits to be opened (0: none); when the next packet may be kept, and when the next
+forgery is reported."""
 CONTROL_FIELDS = 8
 UNKNOWN_NAME_AT = wire.PACKET_BYTES_MAX + lay.SEAL_BYTES
 """Where the kept packet came from: 16 bytes behind it."""
@@ -80,7 +81,7 @@ OPENER = Kind(
     "Opener",
     [
         ("senders", OPENED_SENDER, ()),
-        # By sender and channel: each channel has a socket, and one is read before the other.
+        # By sender and channel: channels have their own sockets, which are read in turn.
         ("windows", np.int64, (wire.CHANNELS, WINDOW_WORDS)),
         ("highest", np.int64, (wire.CHANNELS,)),  # packet number that was authentic
         ("keys", OPEN_KEY, (OPEN_KEYS_MAX,)),  # of each sender
@@ -96,7 +97,7 @@ OPENER = Kind(
 
 
 def opener_state(library: Libcrypto, mode: int = lay.MODE_REQUIRED) -> State:
-    """State of one agent that opens packets. It knows no sender yet. ``mode``: MODE_*."""
+    """State of an agent that opens packets. It knows no sender yet. ``mode``: MODE_*."""
     control = np.zeros(CONTROL_FIELDS, dtype=np.int64)
     control[O_MODE] = mode
     return OPENER.make(
@@ -300,7 +301,7 @@ class ReceiverKeys:
         i = self._place_of(source, boot, lane, pair, now_ns)
         if i < 0:
             return NO_ROOM
-        if i not in self._known:  # what was recorded before it opens neither
+        if i not in self._known:  # packets recorded earlier must not open
             refuse_before(self._state.windows[i], self._state.highest[i], number)
         known = self._known.setdefault(i, _Known(suite, 0))
         known.generation = max(known.generation, generation_of(number))
@@ -308,7 +309,7 @@ class ReceiverKeys:
         return LEARNED
 
     def expect(self, like: bytes, pair: int, now_ns: int) -> None:
-        """Take in the sender of the other kind of a packet that was LEARNED elsewhere.
+        """Learn the sender of the other kind of key of a packet that another agent LEARNED.
 
         A node's start sends both kinds. ``pair``: FLAG_PAIR for packets of a pair of nodes, else 0.
         """
@@ -364,9 +365,9 @@ class ReceiverKeys:
         return bool(outcome == DONE)
 
     def _place_of(self, source: int, boot: int, lane: int, pair: int, now_ns: int) -> int:
-        """Where the sender is, or is put: in place of one that was silent longest, if need be.
+        """The sender's entry, or an entry for it: if need be, that of the longest silent sender.
 
-        -1: the others were all heard a moment ago.
+        -1: all others were heard a moment ago.
         """
         state = self._state
         mine = [i for i in state.places[source].tolist() if i >= 0]

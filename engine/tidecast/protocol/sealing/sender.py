@@ -1,8 +1,8 @@
 """Seals packets: each under a packet number that is never used again, also when sealing fails.
 
-A repair is a new packet with a number of its own. Its header differs from the first one's, and the
-slot that it comes from belongs to a client, who may have changed it: sealed twice under one nonce,
-the two would give the key of AES-GCM's tags away. So no nonce is made of a sequence.
+A repair is a new packet with a new number. Its header differs from the first packet's header, and a
+client owns the slot of its bytes and may have changed it: two different packets under one nonce
+would reveal the key of AES-GCM's tags. So no nonce depends on the sequence.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from tidecast.protocol.sealing.keys import (
 
 TARGETS_MAX = 512
 SEND_KEYS_MAX = 2 * TARGETS_MAX
-"""This generation and the next of each target."""
+"""The present generation and the next of each target."""
 NO_KEY, CIPHER_FAILED, OUT_OF_RANGE = -1, -2, -3
 _HEADER = wire.PACKET_HEADER_BYTES
 
 SEALER_FIELDS = np.dtype(
     [
-        ("source", np.int64),  # this node's id: a client's ring cannot name another one
+        ("source", np.int64),  # this node's id: a client's ring cannot name another node
         ("boot", np.int64),
         ("lane", np.int64),
         ("suite", np.int64),
-        ("epoch", np.int64),  # of the secret that packets are sealed under now
+        ("epoch", np.int64),  # of the present secret
         ("next", np.int64),  # packet number
         ("key", np.int64),  # the entry that was used last
         ("failed", np.int64),  # packets that libcrypto refused to seal
@@ -76,7 +76,7 @@ SEALER = Kind(
 
 
 def sealer_state(library: Libcrypto, *, source: int, boot: int, lane: int, suite: int) -> State:
-    """State of one agent that seals packets. ``boot``: 64 random bits of the engine's start."""
+    """State of an agent that seals packets. ``boot``: 64 random bits of the engine's start."""
     sealer = np.zeros(1, dtype=SEALER_FIELDS)
     signed = int.from_bytes(boot.to_bytes(8, "little"), "little", signed=True)
     sealer[0] = (source, signed, lane, suite, 0, 1, 0, 0)
@@ -162,8 +162,8 @@ def seal_packet(state, target, memory, at, length, out, out_at):
     """Seal the packet of ``length`` bytes at ``at``. Returns the sealed length, or a code below 0.
 
     ``target``: node id for a packet of a pair of nodes, else ALL. ``memory`` may change meanwhile:
-    what is sealed was read once. ``out`` has room for ``length`` + 40 bytes at ``out_at``.
-    NO_KEY: none is ready, and no number is used. CIPHER_FAILED: libcrypto refused.
+    each byte is read once. ``out`` has room for ``length`` + 40 bytes at ``out_at``. NO_KEY: no key
+    is ready, and no number is used. CIPHER_FAILED: libcrypto refused.
     """
     if length < _HEADER or length > wire.PACKET_BYTES_MAX:
         return OUT_OF_RANGE
@@ -176,11 +176,11 @@ def seal_packet(state, target, memory, at, length, out, out_at):
 
 @inlined
 def seal_run(state, memory, at, stride, packets, out, out_stride):
-    """Seal packets for ALL that lie ``stride`` apart from ``at`` on, to the front of ``out``.
+    """Seal packets for ALL, ``stride`` apart from ``at`` on, to the front of ``out``.
 
     Each packet's header holds its length, bounded here to 32 bytes .. ``stride``. ``out`` has room
     for ``packets`` times ``out_stride`` bytes. Returns packets sealed: fewer when no key is ready,
-    or libcrypto refuses one. The key is looked up for all, and again where the next generation of
+    or libcrypto refuses a packet. The key is looked up once, and again where the next generation of
     keys begins. `tidecast bench seal` compares it to the cipher alone.
     """
     sealer = state.sealer[0]

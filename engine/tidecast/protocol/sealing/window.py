@@ -1,7 +1,7 @@
-"""Which packet numbers of a sender came: the highest one and a bitmap, moved as in RFC 6479.
+"""The packet numbers of a sender that came: the highest, and a bitmap, moved as in RFC 6479.
 
-The bitmap is a ring of 64 words. A word is cleared when the highest number enters it, so one word
-is never complete, and the window is 63 words wide.
+The bitmap is a ring of 64 words. A word is cleared when the highest number enters it, so a word is
+always incomplete, and the window is 63 words wide.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from tidecast.native.jit import inlined
 
 WINDOW_WORDS = 64
 WINDOW_NUMBERS = (WINDOW_WORDS - 1) * 64
-"""A number that lies further behind the highest one counts as replayed."""
+"""A number that is further behind the highest number counts as replayed."""
 _MASK = WINDOW_WORDS - 1
 
 
 @inlined
 def is_new(words, highest, number):
-    """Did ``number`` never come, as far as the window reaches? ``words``: int64[64]."""
+    """Whether ``number`` is in the window and never came. ``words``: int64[64]."""
     if number > highest:
         return True
     if highest - number >= WINDOW_NUMBERS:
@@ -28,7 +28,7 @@ def is_new(words, highest, number):
 
 @inlined
 def note_number(words, highest, number):
-    """Note that a new number came. Returns the highest one now."""
+    """Note that a new number came. Returns the highest number now."""
     word, last = number >> 6, highest >> 6
     if number > highest:
         for k in range(min(word - last, WINDOW_WORDS)):
@@ -39,7 +39,7 @@ def note_number(words, highest, number):
 
 
 def refuse_before(windows: np.ndarray, highest: np.ndarray, number: int) -> None:
-    """Let each number below ``number`` count as one that came. ``windows``: rows of int64[64]."""
+    """Mark all numbers below ``number`` as received. ``windows``: rows of int64[64]."""
     last = number - 1
     windows[:] = -1
     windows[:, (last >> 6) & _MASK] = np.uint64((2 << (last & 63)) - 1 & (1 << 64) - 1).view(

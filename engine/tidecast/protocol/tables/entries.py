@@ -2,12 +2,12 @@
 
 The body of a COMPACT packet is a list of operations that give the body of its DATA packet:
 
-- ``0x00`` to ``0x7f``: as many bytes as the operation says, and one more, follow and are copied
-- ``0x80`` to ``0xef``: the entry of that number, from 0 on
-- ``0xf0`` to ``0xff`` and a byte: the entry 112 + 256 x (operation - 0xf0) + byte
+- ``0x00`` to ``0x7f``: copy the next operation + 1 bytes
+- ``0x80`` to ``0xef``: copy entry operation - 0x80
+- ``0xf0`` to ``0xff`` and a byte: copy entry 112 + 256 x (operation - 0xf0) + byte
 
-An entry is bytes that stand in many messages: a key or a header's name, or a header's name and
-value, each with its length in front. A reader copies them and parses nothing.
+An entry is bytes that many messages have: a key or a header's name, or a header's name and value,
+each with its length in front. A reader copies them and parses nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tidecast.native.memory import load_i64, load_u32
 
 ENTRIES_MAX, TABLE_BYTES_MAX = 1024, 16_384
 ENTRY_BYTES_MIN, ENTRY_BYTES_MAX = 4, 255
-"""A shorter one would save nothing: a reference has up to two bytes, a copy ends in front of it."""
+"""A shorter entry saves nothing: a reference has up to two bytes, and ends the copy before it."""
 LITERAL_MAX = 128
 NEAR, FAR = 0x80, 0xF0
 NEAR_ENTRIES = FAR - NEAR
 PLACE_SHIFT, PLACE_BYTES_MASK = 8, 0xFF
-"""Of the u32 of an entry: where its bytes begin, and how many there are."""
+"""Parts of the u32 of an entry: the offset of its bytes, and their number."""
 
 
 @inlined
 def same_bytes(one, one_at, other, other_at, n):
-    """Are ``n`` bytes (at least `ENTRY_BYTES_MIN`) equal?"""
+    """Whether ``n`` bytes (at least `ENTRY_BYTES_MIN`) are equal."""
     if n < 8:
         return load_u32(one, one_at) == load_u32(other, other_at) and load_u32(
             one, one_at + n - 4

@@ -1,7 +1,8 @@
 """The receiver's table of one image: take definitions, expand packets.
 
-A packet names the table and how many of its entries it needs. An image that lacks some of them
-cannot read the packet: it counts as lost, asks for it as for any other, and gets it in full.
+A packet names the table and how many of its entries it needs. An image that lacks some entries
+cannot expand the packet: the packet counts as lost, the image asks for it by NAK, and gets it as
+DATA.
 """
 
 from __future__ import annotations

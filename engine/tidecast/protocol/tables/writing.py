@@ -1,9 +1,9 @@
-"""The sender's table of one publication: find what repeats, define it, refer to it.
+"""The sender's table of one publication: it finds, defines and refers to repeated bytes.
 
-A sketch counts keys and headers by their hash. What was seen `SEEN_MIN` times becomes an entry. An
-entry never changes; a table that is full, while much else repeats, is replaced by one with another
-number. The table is a block of bytes of the sender's own; packets are read from a ring whose client
-may write anything into it at any time, so each length is loaded once and checked before its use.
+A sketch counts keys and headers by their hash. A key or header seen `SEEN_MIN` times becomes an
+entry. An entry never changes; when a table is full, and much else repeats, a table with another
+number replaces it. The sender alone has the block of the table; but packets are in a ring into
+which a client may write anything at any time, so each length is loaded once and checked before use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tidecast.protocol.tables.entries import (
 )
 
 T_NUMBER, T_ENTRIES, T_USED, T_DEFINED, T_BEGAN_NS, T_REFUSED = 0, 8, 16, 24, 32, 40
-"""Its number, entries, their bytes, entries that were sent, when it began, what found no room."""
+"""Its number, entries, their bytes, entries sent, its begin, candidates without room."""
 _INDEX, _SKETCH = 2 * ENTRIES_MAX, 4096
 _PLACES_AT = 64
 _HASHES_AT = _PLACES_AT + 4 * ENTRIES_MAX
@@ -48,7 +48,7 @@ _BYTES_AT = _SKETCH_AT + 4 * _SKETCH
 WRITER_BYTES = _BYTES_AT + TABLE_BYTES_MAX
 
 SEEN_MIN = 3
-"""A definition costs an entry's bytes once more; the third reference has paid for it."""
+"""A definition costs an entry's bytes once more; the third reference has saved that cost."""
 PROBES_MAX = 8
 REFUSED_MAX = 256
 """So much that repeats has found no room: another table pays."""
@@ -66,7 +66,7 @@ def table_writer(number: int) -> np.ndarray:
 
 @inlined
 def begin_table(block, now_ns):
-    """Empty the table and give it the next number. The sketch stays: what repeats is known."""
+    """Empty the table and give it the next number. The sketch keeps its counts."""
     number = (load_i64(block, T_NUMBER) + 1) & 0xFFFFFFFF
     store_i64(block, T_NUMBER, max(number, 1))
     store_i64(block, T_ENTRIES, 0)
@@ -105,9 +105,9 @@ def _hash(data, at, n):
 
 @inlined
 def _seen(block, h):
-    """Count a hash in one of its two places: how often it was seen.
+    """Count a hash in one of its two places. Returns how often it was seen.
 
-    Where both have other hashes, both forget a little: what is rare makes room.
+    When both places have other hashes, both counts decrease: rare hashes make room.
     """
     one = _SKETCH_AT + 4 * (h & (_SKETCH - 1))
     two = _SKETCH_AT + 4 * ((h >> 12) & (_SKETCH - 1))
@@ -152,7 +152,7 @@ def _learn(block, data, at, n, h):
 
 @inlined
 def entry_of(block, data, at, n):
-    """The entry with the ``n`` bytes at ``at``, or -1. Counts what is none."""
+    """The entry with the ``n`` bytes at ``at``, or -1. Counts bytes that have no entry."""
     if n < ENTRY_BYTES_MIN or n > ENTRY_BYTES_MAX:
         return -1
     h = _hash(data, at, n)

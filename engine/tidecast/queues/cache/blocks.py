@@ -1,12 +1,12 @@
-"""Blocks: runs of whole batches in memory, the offsets of their records listed once, at loading.
+"""Blocks: runs of whole batches in memory; the offsets of their records are listed at loading.
 
-A block belongs to one queue and covers contiguous tokens [first, end). Its index has one word a
-token: where its record starts, and which record of the same bucket of keys comes next; the heads of
-the buckets make a cursor on one stream (topic + key) jump from record to record of its own.
+A block belongs to one queue and covers contiguous tokens [first, end). Its index has an entry for
+each token: where its record starts, and which record of the same bucket of keys is next. So a
+cursor of one stream (topic + key) visits only records of its bucket.
 
 Sources whose offsets have holes (transaction markers, compaction, deleted messages) leave tokens
-without a record. Between batches of one block such a token has a word of 0, which is no place of a
-record: the header of a batch lies there. Before a block's first record [lead, first) is a hole.
+without a record. Between batches of a block such a token has the offset 0, where no record can
+start because a batch header is there. Before a block's first record, [lead, first) is a hole.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ BLOCK = np.dtype(
         ("index_max", np.int64),  # records that fit
         ("heads_address", np.int64),  # 0: not indexed by stream
         ("heads_count", np.int64),  # records indexed by stream
-        ("lead", np.int64),  # there is no record in [lead, first); first, but for a hole before it
+        ("lead", np.int64),  # [lead, first) is a hole; without a hole lead equals first
         ("first", np.int64),  # token of the first record
         ("end", np.int64),  # behind the last
         ("hot", np.int64),  # last cycle that ended with a ready cursor in it
         ("parked", np.int64),  # cursors that rest in it: paused, or without credit
         ("touched", np.int64),  # last cycle that used it
-        ("own", np.int64),  # 1: memory of its own, larger than a block's
+        ("own", np.int64),  # 1: it has separate memory, larger than usual
         ("holes", np.int64),  # tokens without a record that the index lists
-        ("holes_max", np.int64),  # at most; 0: each batch must follow the one before
+        ("holes_max", np.int64),  # at most; 0: each batch must follow the batch before
     ]
 )
 
@@ -113,7 +113,7 @@ def entries_for(blocks, b, n):
             return BAD_BATCH
         if base != end and B.end - B.first + need > 0:
             if base < end or base - end > B.holes_max - holes:
-                break  # what follows is for another block
+                break  # the batches from here on are for another block
             holes += base - end
             need += base - end
         records = load_u32(data, at + seg.BATCH_COUNT_AT)
@@ -133,8 +133,8 @@ def add_batches(blocks, b, n):
 def list_batches(blocks, b, n):
     """List the records of ``n`` more bytes of batches behind ``used``.
 
-    Every length is checked, so that nobody needs to look again. Returns how many records there
-    are more; NOT_CONTIGUOUS: the tokens leave a longer hole behind what the block holds than it may
+    Every length is checked here, so that readers of the block need no checks. Returns the number of
+    records added; NOT_CONTIGUOUS: the hole behind the block's last record is longer than it may
     list, nothing is added.
     """
     B = blocks[b]
@@ -164,7 +164,7 @@ def list_batches(blocks, b, n):
         if gap < 0 or gap > B.holes_max - holes:
             if count == before:
                 return NOT_CONTIGUOUS
-            break  # what follows the gap is for another block
+            break  # the batches behind the gap are for another block
         if count + gap + records > B.index_max:
             return INDEX_FULL
         for _ in range(gap):
@@ -225,9 +225,9 @@ def index_streams(B):
 def next_of_stream(B, key_hash, i):
     """First record from ``i`` on whose key has this hash; -1 when the block has none.
 
-    The walk starts at ``i``, or at the one before, if either is in the bucket, else at the bucket's
-    head; a token without a record is in none. Cost: records of the stream (and of streams that
-    share its bucket), not of the block.
+    The walk starts at ``i``, or at ``i - 1``, if that record is in the bucket, else at the bucket's
+    first record. Cost: records of the stream (and of streams that share its bucket), not of the
+    block. Tokens without a record are in no bucket.
     """
     index_streams(B)
     heads = bytes_at(B.heads_address, HEADS * 8)

@@ -1,8 +1,8 @@
-"""The cache of a queue: a bounded set of blocks, fetched on demand, and which block goes first.
+"""The cache of a queue: a bounded set of blocks, fetched on demand, and the choice of a victim.
 
-Nothing here reads a log: a cursor that finds no block for its token says so (`want`), the shell
-fetches and `adopt`s what came. Memory is bounded by construction: a queue holds at most
-``blocks_max`` blocks, all queues together at most as many as there are.
+Nothing here reads a log. A cursor that finds no block for its token sets ``want``; the agent
+fetches a block and calls `adopt`. Memory is bounded: a queue holds at most ``blocks_max`` blocks,
+and the number of all blocks is fixed.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from tidecast.native.jit import inlined
 from tidecast.queues.cache.blocks import QUEUE_BLOCKS_MAX, holds_token
 
 UNKNOWN = (1 << 62) - 1
-"""End of a queue that may have grown since it was looked at."""
+"""``end`` of a queue that may have grown since it was read."""
 
 QUEUE = np.dtype(
     [
         ("active", np.int64),
         ("end", np.int64),  # token behind the newest known record; UNKNOWN: ask the log
-        ("grew", np.int64),  # 1: it may have grown since the last fetch was asked for
+        ("grew", np.int64),  # 1: it may have grown since the last fetch was requested
         ("want", np.int64),  # token that a cursor waits for; -1: none
         ("fetching", np.int64),  # 1: a fetch is on its way
-        ("blocks", np.int64),  # how many it holds
+        ("blocks", np.int64),  # number of blocks that it holds
         ("blocks_max", np.int64),
         ("fetches", np.int64),
         ("fetched_bytes", np.int64),
         ("fetched_records", np.int64),
-        ("consumed_bytes", np.int64),  # bytes of records that went to members, redelivered ones too
+        ("consumed_bytes", np.int64),  # bytes of records sent to members, with redeliveries
         ("evicted", np.int64),  # blocks given up
         ("spilled", np.int64),  # of these, blocks in which a slow or paused cursor rested
-        ("bad", np.int64),  # fetches whose batches were not sound
-        ("followers", np.int64),  # cursors of one stream each that wait for news of a record
-        ("scout", np.int64),  # for them, all records before were looked at
+        ("bad", np.int64),  # fetches whose batches were damaged
+        ("followers", np.int64),  # cursors of one stream that wait for its next record
+        ("scout", np.int64),  # token behind the last record that was matched with their streams
         ("reader_address", np.int64),  # words of the READER of its log; 0: the shell fetches
     ]
 )
@@ -40,14 +40,14 @@ QUEUE = np.dtype(
 
 @inlined
 def give_block(S, b):
-    """Block ``b`` is nobody's now."""
+    """Add block ``b`` to the spare blocks."""
     S.spare[S.spare_n[0]] = b
     S.spare_n[0] += 1
 
 
 @inlined
 def take_block(S):
-    """A block that is nobody's, of the usual size; -1: there is none."""
+    """Take a spare block of the usual size; -1: there is none."""
     n = S.spare_n[0]
     if n == 0 or S.blocks[S.spare[n - 1]].own != 0:
         return -1
@@ -89,9 +89,9 @@ def _forget(S, q, j):
 
 @inlined
 def victim(S, q, cycle):
-    """Which of a queue's blocks goes first: unused before resting ones, oldest first; -1: none.
+    """The block of a queue to evict: blocks without resting cursors first, oldest first; -1: none.
 
-    A block with a ready cursor in it never goes: it would be fetched again at once.
+    A block with a ready cursor in it is never evicted: it would be fetched again at once.
     """
     best = -1
     best_rank = np.int64(0)
@@ -129,7 +129,7 @@ def drop_blocks(S, q):
 
 @inlined
 def drop_block_of(S, q, b):
-    """Give up one certain block (policy discard, broken batches)."""
+    """Give up a given block (policy discard, damaged batches)."""
     for j in range(S.queues[q].blocks):
         if S.held[q, j] == b:
             give_block(S, _forget(S, q, j))

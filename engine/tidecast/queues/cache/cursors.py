@@ -1,8 +1,8 @@
-"""Cursors: where a subscription is in a queue, what it waits for, and the set of ready ones.
+"""Cursors: positions of subscriptions in queues, the reasons why they wait, and the ready set.
 
-A cursor is ready (a bit in a map), or waits: for new records of its queue, for
-a block that is being fetched, for credit of a member. Each kind of wait is a chain that whoever
-ends it walks, so no cycle ever scans cursors that have nothing to do.
+A cursor is ready (a bit in a map), or waits: for new records of its queue, for a block that is
+being fetched, for credit of a member. Waiting cursors are in a chain for their reason; the code
+that ends the wait walks that chain, so no cycle ever scans cursors that have nothing to do.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tidecast.queues.filters.filters import STREAM
 
 CURSORS_MAX, SUBSCRIPTIONS_MAX = 16_384, 16_384
 SHARES = 64
-"""A cursor's keys are shared out by hash in this many shares, each with one owner."""
+"""A cursor's keys are divided by hash into so many shares; each share has one owner, a member."""
 NOBODY, MOVING = 0xFFFF, 0xFFFE
-"""Owners: none; one that still has outstanding records of the share, which is to move."""
+"""Owner of a share without one; of a share that moves once its outstanding records complete."""
 
 FLOWING, CAUGHT_UP, PAUSED, NO_MEMBER, NO_CREDIT, NO_ROOM, WINDOW_FULL, FETCHING = range(8)
 REASONS = (
@@ -46,12 +46,12 @@ CURSOR = in_lines(
         ("paused", np.int64),  # bits: 1 subscription, 2 queue, 4 topic
         ("reason", np.int64),  # why it does not flow
         # --- 64
-        ("owner", np.int64),  # the one member that owns all shares; -1: several, or none
+        ("owner", np.int64),  # the member that owns all shares; -1: several members, or none
         ("again_n", np.int64),  # entries to be delivered (again)
         ("again_dirty", np.int64),  # 1: something about them changed
         ("restored_left", np.int64),  # rows of the saved position that are still ahead
         ("counting", np.int64),  # records to come that are counted by key; 0: see `window`
-        ("filter", np.int64),  # 0 none, 1 one stream, 2 what a program or a function keeps
+        ("filter", np.int64),  # 0: none, 1: one stream, 2: a program or a function chooses
         ("function_address", np.int64),  # compiled predicate; 0: none
         ("program_bytes", np.int64),
         # --- 128
@@ -74,20 +74,20 @@ CURSOR = in_lines(
         ("parked", np.int64),  # block it rests in; -1
         # --- 256
         ("parked_generation", np.int64),
-        ("owners", np.int64),  # how many members own shares
-        ("moving", np.int64),  # shares that wait for settling before they move; then: no one owner
+        ("owners", np.int64),  # number of shares that a member owns
+        ("moving", np.int64),  # shares that move once their outstanding records complete
         ("growing", np.int64),  # 1: the shell was asked for a larger window
         ("keys_address", np.int64),
         ("keys_mask", np.int64),
         ("keys_used", np.int64),
         ("deliveries_max", np.int64),  # 0: no limit
-        ("filter_errors", np.int64),  # records about which it raised; they are delivered
+        ("filter_errors", np.int64),  # records for which it raised; they are delivered
         ("program_address", np.int64),  # see `where.program_of`
         ("name_address", np.int64),  # of the subscription
         ("name_bytes", np.int64),
-        ("restored_address", np.int64),  # int64[n, 3]: first, end, attempts (-1: settled)
+        ("restored_address", np.int64),  # int64[n, 3]: first, end, attempts (-1: completed)
         ("restored_n", np.int64),
-        ("recalled", np.int64),  # keys of which nothing is sent until a member gave them back
+        ("recalled", np.int64),  # keys that wait until a member has returned their records
         ("fragment_at", np.int64),  # large record: bytes that went out
         ("redelivered", np.int64),
         ("naks", np.int64),
@@ -107,8 +107,8 @@ DATA_CHAINS, BLOCK_CHAINS, CREDIT_CHAINS = 0, QUEUES_MAX, 2 * QUEUES_MAX
 STREAM_CHAINS, STREAM_BUCKETS = 2 * QUEUES_MAX + SUBSCRIPTIONS_MAX, 32_768
 CHAINS = STREAM_CHAINS + STREAM_BUCKETS
 FOR_QUEUE, FOR_CREDIT = 0, 1
-"""A cursor may be in two chains: one about its queue (new records, or a block), one about credit. A
-cursor that follows one stream waits for new records in a bucket of its queue and key's hash."""
+"""A cursor may be in two chains: for its queue (new records, or a block) and for credit. A cursor
+of one stream waits for new records in the chain of its queue and its key's hash."""
 PREVIOUS, NEXT, WHERE = 0, 1, 2
 LINK_BYTES = 24
 
@@ -130,7 +130,7 @@ def link(S, cursor, kind, chain):
 
 @inlined
 def unlink(S, cursor, kind):
-    """Take a cursor out of its chain, if it is in one."""
+    """Take a cursor out of its chain, if it is in a chain."""
     chain = S.links[cursor, kind, WHERE]
     if chain < 0:
         return
@@ -205,7 +205,7 @@ def park(S, C):
 
 @inlined
 def unpark(S, C):
-    """Put a cursor among the ready ones: it continues."""
+    """A cursor no longer rests in its block."""
     if C.parked >= 0:
         B = S.blocks[C.parked]
         if B.generation == C.parked_generation and B.parked > 0:
@@ -218,7 +218,7 @@ def want(S, C, cursor, token):
     """Wait for the block with ``token``, or for new records when there is none yet."""
     Q = S.queues[C.queue]
     if token >= Q.end and S.links[cursor, FOR_QUEUE, WHERE] == BLOCK_CHAINS + C.queue:
-        return  # what is to be delivered again waits for its block: that comes first
+        return  # it waits for the block of a redelivery: that comes first
     if token >= Q.end:
         C.reason = CAUGHT_UP
         if C.filter == STREAM:
@@ -236,7 +236,7 @@ def want(S, C, cursor, token):
 
 @inlined
 def queue_grew(S, q):
-    """New records were appended: the next fetch finds out how many."""
+    """New records were appended: the next fetch finds the new end."""
     S.queues[q].end, S.queues[q].grew = UNKNOWN, 1
     if S.queues[q].followers > 0:
         S.scouting[q >> 6] |= 1 << (q & 63)
@@ -244,14 +244,14 @@ def queue_grew(S, q):
 
 
 # --- on the way to a cursor ----------------------------------------------------------------------
-# With 10,000 cursors of one stream each a cursor is far from the processor when its turn comes:
-# seven lines, one after the other, were 350 ns a record.
+# With 10,000 cursors of one stream each, a cursor is not in the processor's cache when it is used:
+# loading seven cache lines, one after the other, took 350 ns a record.
 HOT_LINES = 4
 
 
 @inlined
 def ask_for_cursor(S, cursor):
-    """A cursor is about to be looked at."""
+    """Prefetch a cursor."""
     at = address_of(S.cursors) + cursor * CURSOR_BYTES
     for k in range(HOT_LINES):
         prefetch(at + k * LINE_BYTES)
@@ -265,7 +265,7 @@ def ask_for_chain(S, q, key_hash):
 
 @inlined
 def ask_for_stream(S, q, key_hash):
-    """The cursors of a stream's chain are about to be looked at: ask for the first."""
+    """Prefetch the first cursor in a stream's chain."""
     cursor = S.chains[stream_chain(q, key_hash)]
     if cursor >= 0:
         ask_for_cursor(S, cursor)
@@ -277,20 +277,20 @@ def ask_for_stream(S, q, key_hash):
 
 @inlined
 def stream_chain(q, key_hash):
-    """The chain of the cursors that wait for a record of a stream (and of some others)."""
+    """The chain of cursors that wait for a stream's record (and for streams with its bucket)."""
     return STREAM_CHAINS + ((((key_hash + q * 40_503) * 0x9E3779B1) >> 12) & (STREAM_BUCKETS - 1))
 
 
 @inlined
 def may_follow(S, C):
-    """Is all that lies behind the cursor still to be looked at by the queue's scout?"""
+    """Whether the scan of the queue's new records has yet to reach the cursor's position."""
     Q = S.queues[C.queue]
     return Q.followers == 0 or C.next >= Q.scout
 
 
 @inlined
 def follow(S, C, cursor):
-    """Wait until the scout of the queue finds a record of this cursor's stream."""
+    """Wait until the scan of the queue's new records finds a record of this cursor's stream."""
     q = C.queue
     Q = S.queues[q]
     if S.links[cursor, FOR_QUEUE, WHERE] == BLOCK_CHAINS + q:
@@ -308,7 +308,7 @@ def follow(S, C, cursor):
 
 @inlined
 def catch_up(S, C, cursor):
-    """A waiting cursor has passed what the scout has: let its cursor say so. Records passed."""
+    """Advance a waiting cursor to the position of the scan. Returns records passed."""
     if S.links[cursor, FOR_QUEUE, WHERE] < STREAM_CHAINS:
         return 0
     done = max(0, S.queues[C.queue].scout - C.next)

@@ -1,6 +1,6 @@
 """Headers of a record, read in kernels: a MessagePack map of names to str, bytes or int.
 
-Whoever published wrote it, so nothing in it is believed: what lies beyond ``end`` is not there.
+The publisher wrote it, so nothing in it is trusted: no byte at or beyond ``end`` is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def same(a, at, b, b_at, n):
 
 @inlined
 def find_value(data, at, end, name, name_at, name_n):
-    """Where the value of a header lies; -1: there is none. ``name_n`` bytes: its packed name."""
+    """Offset of a header's value; -1: there is none. ``name_n`` bytes: its packed name."""
     if at >= end:
         return -1
     tag = load_u8(data, at)

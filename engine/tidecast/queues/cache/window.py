@@ -1,8 +1,9 @@
-"""The window of a cursor: what was delivered or passed over and is not settled yet, in token order.
+"""The window of a cursor: records that it has passed and that are not completed, in token order.
 
-A ring of 32-byte entries at a raw address; entries are appended as the cursor passes, change their
-state in place, and leave at the front once settled. So the token of the first entry (or the cursor,
-when there is none) is the contiguous acked watermark: the checkpoint.
+A ring of 32-byte entries at a raw address. The cursor appends an entry for each record that it
+passes; entries change their state in place, and leave at the front once completed. So the token of
+the first entry (or the cursor, when there is none) is the contiguous acked watermark: the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ OUT, WAIT, READY, HELD, DONE, DEAD = 1, 2, 3, 4, 5, 6
 KEYED, STALE, SCHEDULED, KEY_LATER = 8, 16, 32, 64
 """States. OUT: at a member, due at its deadline. WAIT: to be delivered again, not before its
 deadline. READY: to be delivered again now. HELD: passed by the cursor, never delivered: its key or
-its member holds it back. DONE: acknowledged. DEAD: on its way to the dead-letter topic. Flag KEYED:
+its member holds it back. DONE: completed. DEAD: on its way to the dead-letter topic. Flag KEYED:
 the record has a key, so order matters. Flag STALE: only while the table of keys is filled again.
 Flag SCHEDULED: WAIT for its delivery time, and its deadline is ns since 1970. Its key holds nothing
 back meanwhile: flag KEY_LATER becomes KEYED when it is due."""
 _STATE = 7
 ATTEMPTS_MAX = 255
 WINDOW_SMALL, WINDOW_MIN, WINDOW_MAX = 8, 256, 1 << 17
-"""Entries: of a cursor of one stream at first; of others at first, and what a small window grows
-to; at most."""
+"""Entries: of a new cursor of one stream; of other new cursors, and of a small window that has
+grown; at most."""
 NO_MEMBER = 0xFFFF
 
 """
@@ -115,7 +116,7 @@ def first_at_or_behind(C, win, token):
 
 @inlined
 def pop_done(C, win):
-    """Let settled entries leave at the front."""
+    """Remove completed entries at the front."""
     while C.w_first < C.w_next and state_of(win, entry_at(C, C.w_first)) == DONE:
         C.w_first += 1
     if C.w_first == C.w_next:
@@ -124,9 +125,9 @@ def pop_done(C, win):
 
 @inlined
 def pack(C, win):
-    """Give up the entries that are settled behind others that are not. How many there were.
+    """Remove all completed entries, also behind open entries. Returns how many.
 
-    So what holds the front back for long, such as a record with a delivery time, costs one entry,
+    So a record that stays open for long, such as a record with a delivery time, costs one entry,
     however many records pass it.
     """
     kept = C.w_first
@@ -144,13 +145,13 @@ def pack(C, win):
 
 @inlined
 def settled_entries(C):
-    """Entries in the window that are settled."""
+    """Number of completed entries in the window."""
     return C.w_next - C.w_first - C.out - C.again_n - C.dying
 
 
 @inlined
 def watermark(C, win):
-    """First token that is not settled."""
+    """The first token that is not completed."""
     if C.w_first < C.w_next:
         return load_i64(win, entry_at(C, C.w_first) + W_TOKEN)
     return C.next
@@ -160,11 +161,11 @@ def watermark(C, win):
 # A table with open addressing, KEY_BYTES a slot: i64 hash + 1 (0: free), u32 entries of that key
 # that wait for delivery (again), u32 entries of it that are at a member, with flag RECALLED.
 #
-# When a member refuses a record, later records of its key may still lie in that member's ring. The
-# member gives them back as it comes to them. Until then the key is RECALLED and nothing of it is
-# sent: a newer record would be ahead of those that come back. Entries at members are counted only
-# while that matters (`counting`): a cursor whose members refuse nothing pays one comparison a
-# frame.
+# When a member refuses a record, later records of its key may still be in that member's ring. The
+# member returns them as it comes to them. Until then the key is RECALLED and none of its records is
+# sent: a newer record would be ahead of the returned records. Entries at members are counted only
+# while a key may be recalled (`counting`): a cursor whose members refuse nothing pays one
+# comparison a frame.
 KEY_BYTES = 16
 _WAITING, _OUT = 8, 12
 RECALLED = 1 << 31
@@ -189,7 +190,7 @@ def _slot(keys, mask, key_hash):
 
 @inlined
 def _count_key(C, key_hash, field, change):
-    """One entry of this key more or less; a count never falls below 0."""
+    """Change a count of this key by ``change`` (1 or -1); a count never falls below 0."""
     keys = _keys_of(C)
     at = _slot(keys, C.keys_mask, key_hash)
     if load_i64(keys, at) == 0:
@@ -208,7 +209,7 @@ def _count_key(C, key_hash, field, change):
 
 @inlined
 def key_is_held(C, key_hash):
-    """Must a new record of this key wait for earlier ones? If any waits, or is counted, at all."""
+    """Whether a new record of this key must wait: an earlier record waits, or it is recalled."""
     keys = _keys_of(C)
     at = _slot(keys, C.keys_mask, key_hash)
     return load_u32(keys, at + _WAITING) > 0 or load_u32(keys, at + _OUT) & RECALLED != 0
@@ -216,7 +217,7 @@ def key_is_held(C, key_hash):
 
 @inlined
 def key_is_recalled(C, key_hash):
-    """Must all of this key wait, until its member has given back what it still has of it?"""
+    """Whether all records of this key wait until a member has returned the records it has."""
     if C.counting == 0 or C.recalled == 0:
         return False
     keys = _keys_of(C)
@@ -225,9 +226,9 @@ def key_is_recalled(C, key_hash):
 
 @inlined
 def count_out(C, win, e, change):
-    """While entries at members are counted: this one is at a member now, or no longer (-1).
+    """Count an entry that is at a member now (1), or no longer (-1).
 
-    The caller looks whether they are, so that an ack pays one comparison and no call.
+    The caller checks whether entries are counted, so that an ack pays one comparison and no call.
     """
     if load_u8(win, e + W_STATE) & KEYED:
         _count_key(C, load_u32(win, e + W_HASH), _OUT, change)
@@ -243,7 +244,7 @@ def passed(C, n):
 
 @inlined
 def recall_key(C, win, e):
-    """A member refused this entry, which is no longer OUT: what it has of its key comes back."""
+    """A member refused this entry: it returns all records of the entry's key that it has."""
     if load_u8(win, e + W_STATE) & KEYED == 0:
         return
     if C.counting == 0:
@@ -345,7 +346,7 @@ def begin_scheduled(C, win, e):
 
 @inlined
 def delist(C, win, e):
-    """The opposite: it goes to a member, or is settled."""
+    """Undo `enlist`: the entry goes to a member, or is completed."""
     C.again_n -= 1
     word = load_u8(win, e + W_STATE)
     if word & SCHEDULED:
@@ -353,7 +354,7 @@ def delist(C, win, e):
         store_u8(win, e + W_STATE, word & ~(SCHEDULED | KEY_LATER))
     if word & KEYED:
         _count_key(C, load_u32(win, e + W_HASH), _WAITING, -1)
-        C.again_dirty = 1  # a later one of this key may be next
+        C.again_dirty = 1  # a later record of this key may be next
 
 
 # --- from Python --------------------------------------------------------------------------------
@@ -390,7 +391,7 @@ def move_window(cursors, cursor, window, keys):
 
 @kernel
 def export_window(cursors, cursor, out):
-    """Copy what is not settled and what is settled beyond the watermark: int64[n, 6] rows.
+    """Copy the entries of a window: int64[n, 6] rows.
 
     Columns: token, state, attempts, member, deadline, position in the member's ring (32 bits).
     Returns how many rows were written.

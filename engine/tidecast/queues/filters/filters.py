@@ -1,8 +1,8 @@
-"""Which records a cursor delivers: all, one stream, those for which a program or a function holds.
+"""The records that a cursor delivers: all, one stream, or the choice of a program or function.
 
 A record that the engine wrote (`segment.REC_ENGINE`) with ``tidecast-for`` as its first header is
-for the subscription of that name alone: that is how dead letters are delivered again without
-disturbing the others. In a record of anybody else the name means nothing.
+for the subscription of that name alone: so dead letters are delivered again to one subscription. In
+records of other publishers the header means nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Filters as text: ``key.startswith("eu.") and headers["kind"] != "test" and size < 1000``.
 
-A text is parsed (as Python parses it), checked, and made into a list of tests that a kernel walks.
-Each test says which one is next when it holds and which when it does not, always further on, so a
-walk ends. An engine takes such a text from any client: nothing of it is executed.
+A text is parsed (as Python parses it), checked, and compiled into a list of tests that a kernel
+walks. Each test has two successors, for when it holds and for when it does not; both are later in
+the walk, so each walk ends. Any client may send such a text, so no part of it is executed as code.
 
 A program is bytes: ``FIELDS`` words a test, then the constants.
 """
@@ -56,14 +56,14 @@ class _Field(NamedTuple):
 
 
 class _Maker:
-    """Tests, last one first, so that the next of each is known when it is made."""
+    """The tests of a program, the last test first: a test's successors exist before the test."""
 
     def __init__(self) -> None:
         self.tests: list[list[int]] = []
         self.constants = bytearray()
 
     def keep(self, raw: bytes) -> int:
-        """Where constant bytes lie, from the first of them."""
+        """Offset of constant bytes among all constants."""
         at = self.constants.find(raw)
         if at < 0:
             at = len(self.constants)
@@ -76,7 +76,7 @@ class _Maker:
         return _Field(HEADER, self.keep(packed), len(packed))
 
     def test(self, field: _Field, test: int, constant: Constant, then: int, other: int) -> int:
-        """One test; its number."""
+        """Add a test. Returns its number."""
         if len(self.tests) == TESTS_MAX:
             raise ConfigError(f"where: over {TESTS_MAX} comparisons")
         kind, number, at, n = NUMBER, 0, 0, 0
@@ -110,7 +110,7 @@ def _wrong(node: ast.AST, problem: str) -> NoReturn:
 
 
 def _constant(node: ast.expr) -> Constant:
-    """The value of a literal. Raises ConfigError for what is none."""
+    """The value of a literal. Raises ConfigError for any other expression."""
     sign = 1
     while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         sign, node = -sign, node.operand
@@ -139,7 +139,7 @@ class _Reader:
         self.make = make
 
     def build(self, node: ast.expr, then: int, other: int) -> int:
-        """Tests of ``node``, going on at ``then`` when it holds, else at ``other``: the first."""
+        """Add the tests of ``node``, with these successors. Returns the first test's number."""
         if isinstance(node, ast.BoolOp):
             for part in reversed(node.values):
                 if isinstance(node.op, ast.And):
@@ -262,7 +262,7 @@ def parsed(where: str) -> ast.expr:
 
 
 class Where(NamedTuple):
-    """A filter: its tests, if any, and the key that all its records have, if it asks for one."""
+    """A filter: its tests, if any, and the key that it requires of all records, else ""."""
 
     program: bytes
     key: str
@@ -271,7 +271,7 @@ class Where(NamedTuple):
 def where_of(text: str = "", prefix: str = "", headers: Mapping[str, str] | None = None) -> Where:
     """A filter by a text, the beginning of keys, and headers, all of which must hold.
 
-    Raises ConfigError that says what is wrong where.
+    Raises ConfigError, with the problem and its place in the text.
     """
     make = _Maker()
     first, key = KEEP, ""
@@ -290,7 +290,7 @@ def where_of(text: str = "", prefix: str = "", headers: Mapping[str, str] | None
 
 
 def _stream(body: ast.expr) -> str:
-    """The key that all records must have, if the text asks for one; "": it does not."""
+    """The key that the text requires of all records; "": none."""
     parts = [body]
     if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And):
         parts = body.values

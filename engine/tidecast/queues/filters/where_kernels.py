@@ -112,7 +112,7 @@ def _compare_bytes(test, data, at, n, program, c, m):
 
 @inlined
 def _found(program, i, data, p):
-    """(kind, number, where its bytes lie, how many) of what test ``i`` looks at."""
+    """The value that test ``i`` checks: (kind, number, offset of its bytes, how many)."""
     word = load_u32(data, p + seg.REC_LENGTH_AT)
     field = _word(program, i, T_FIELD)
     key_at = p + seg.RECORD_HEADER_BYTES
@@ -143,7 +143,7 @@ def _found(program, i, data, p):
 
 @inlined
 def _holds(program, i, data, p):
-    """Does test ``i`` hold for the record at ``p``? What is not there equals nothing."""
+    """Whether test ``i`` holds for the record at ``p``. An absent value equals nothing."""
     kind, number, at, n = _found(program, i, data, p)
     test = _word(program, i, T_TEST)
     if test == IS_THERE:
@@ -165,7 +165,7 @@ def _holds(program, i, data, p):
 
 @inlined
 def keeps(program, data, p):
-    """Is the record at ``p`` of ``data``, whose lengths are checked, one that a program wants?"""
+    """Whether a program keeps the record at ``p`` of ``data``, whose lengths are checked."""
     i = 0
     while i >= 0:
         i = _word(program, i, T_THEN if _holds(program, i, data, p) else T_ELSE)

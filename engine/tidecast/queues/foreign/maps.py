@@ -37,7 +37,7 @@ def bin_bytes(n):
 
 @inlined
 def put_str_head(out, to, n):
-    """Write what comes before a text; where that begins."""
+    """Write the head of a text of ``n`` bytes. Returns where the text begins."""
     if n < 32:
         store_u8(out, to, 0xA0 | n)
         return to + 1
@@ -51,7 +51,7 @@ def put_str_head(out, to, n):
 
 @inlined
 def put_bin_head(out, to, n):
-    """Write what comes before binary bytes; where they begin."""
+    """Write the head of ``n`` binary bytes. Returns where they begin."""
     if n < 256:
         store_u8(out, to, 0xC4)
         store_u8(out, to + 1, n)

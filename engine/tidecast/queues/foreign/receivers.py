@@ -47,10 +47,10 @@ class Receivers:
         self._lock = threading.Lock()
         self._each: list[Counted] = []
         self._before = Counts()
-        """Of receivers that are closed."""
+        """Sum of the closed receivers."""
 
     def add(self, made: R) -> R:
-        """Count one more; the same."""
+        """Count a new receiver, too. Returns it."""
         with self._lock:
             closed = [one for one in self._each if one.is_closed]
             self._before = _sum(self._before, closed)
@@ -58,7 +58,7 @@ class Receivers:
         return made
 
     def __len__(self) -> int:
-        """How many are open, or were a moment ago."""
+        """Number of receivers that are open, or were open a moment ago."""
         with self._lock:
             return len(self._each)
 

@@ -1,9 +1,9 @@
-"""Queue balancers: queue -> node, as pure functions of what all nodes know alike.
+"""Queue balancers: queue -> node, as pure functions of data that is the same on all nodes.
 
-Each takes the number of queues and the nodes, and answers for each node the queues it should read,
-ascending. The counts of two nodes differ by at most one, unless a balancer says otherwise. A
-plan is a wish: leases decide who may read and append
-(`tidecast.queues.leases.store`), whatever two nodes believe for a moment.
+Each takes the number of queues and the nodes, and returns for each node the queues that it should
+read, ascending. The counts of two nodes differ by at most one, unless a balancer documents another
+rule. A plan is only a wish: leases (`tidecast.queues.leases.store`) decide which node may read and
+append, also while two nodes have different plans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Plan = dict[str, tuple[int, ...]]
 
 
 def targets(queues: int, nodes: Collection[str]) -> dict[str, int]:
-    """How many queues each node should hold: an equal share, one more for the first of them."""
+    """Number of queues that each node should hold: equal shares; the first nodes get one more."""
     if not nodes:
         return {}
     share, extra = divmod(queues, len(set(nodes)))
@@ -31,9 +31,9 @@ def targets(queues: int, nodes: Collection[str]) -> dict[str, int]:
 def best_fit(queues: int, nodes: Collection[str], active: Collection[str]) -> Plan:
     """Runs of neighbouring queues over all configured ``nodes``.
 
-    The queues of those that are not ``active`` go one by one to the least loaded, so a node that
-    leaves or comes back moves its own queues and no others. Active nodes that are not configured
-    get none.
+    The queues of nodes that are not ``active`` go to the least loaded nodes, so a node that leaves
+    or comes back moves its own queues and no others. Active nodes that are not configured get no
+    queue.
     """
     plan: dict[str, list[int]] = {}
     first = 0
@@ -48,7 +48,7 @@ def best_fit(queues: int, nodes: Collection[str], active: Collection[str]) -> Pl
 
 
 def static(queues: int, nodes: Collection[str], active: Collection[str]) -> Plan:
-    """The plan over all configured ``nodes``, active or not; answered for the active ones.
+    """The plan over all configured ``nodes``, active or not; the part of the active nodes.
 
     The queues of a node that left wait for it.
     """

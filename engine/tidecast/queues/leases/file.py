@@ -54,7 +54,7 @@ class LeaseFile:
         self._boot = boot_id() if boot is None else boot
 
     def handle(self, request: Request, now_ns: int = 0) -> Reply:  # noqa: ARG002 - a clock of its own
-        """Answer one request. Raises StorageError, CorruptLog: it is not answered."""
+        """Answer one request. Raises StorageError, CorruptLog."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,7 +1,7 @@
 """The owner's side of leases: acquires, renews and hands over, as a state machine without I/O.
 
-`LeaseKeeper.poll` says what to send and what the agents must do, `reply` takes what came back. The
-states of a queue and what changes them are a table, `TRANSITIONS`.
+`LeaseKeeper.poll` returns requests for the store and orders for the agents, `reply` takes the
+store's replies. The table `TRANSITIONS` has the states of a queue and the events that change them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Flush:
 class Fence:
     """The queue was lost: stop its agent now.
 
-    What is not durable yet is the next owner's to get again from its producers.
+    Producers send records that are not durable to the next owner again.
     """
 
     queue: str
@@ -76,13 +76,13 @@ Order = Start | Flush | Fence
 
 
 class State(Enum):
-    """Of a queue, at one node."""
+    """State of a queue, at one node."""
 
     FREE, ACQUIRING, HELD, FLUSHING, RELEASING = range(5)
 
 
 class Event(Enum):
-    """A change of a queue's state; the text stands in the docs."""
+    """An event that changes a queue's state; the docs show the text."""
 
     CHOSEN = "it is free, and the node should hold more queues"
     GRANTED = "the store grants the lease, or renews it"
@@ -118,7 +118,7 @@ class _Queue:
 class LeaseKeeper:
     """Acquires, renews and hands over the leases of one node. No I/O, no clock of its own.
 
-    ``now_ns`` is the node's monotonic clock. ``chance`` spreads which free queues it tries first.
+    ``now_ns`` is the node's monotonic clock. ``chance`` shuffles the free queues that it tries.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class LeaseKeeper:
             self._plan, self._list_ns = wanted, now_ns
 
     def drain(self, movable: Collection[str] | None, now_ns: int) -> None:
-        """Take no queue, and hand over ``movable``: those that another node takes.
+        """Take no queue, and hand over ``movable``, the queues that another node takes.
 
         None: hold a share again.
         """
@@ -217,11 +217,11 @@ class LeaseKeeper:
 
     @property
     def idle(self) -> bool:
-        """Does it hold or want nothing?"""
+        """Whether it neither holds a queue nor asks for one."""
         return all(entry.at is State.FREE for entry in self._queues.values())
 
     def flushed(self, queue: str) -> None:
-        """The agent has stopped, and what it had is durable: the lease may go."""
+        """The agent has stopped, and its records are durable: the lease may be released."""
         self._on(self._queues[queue], Event.FLUSHED)
 
     def fenced(self, queue: str, epoch: int) -> None:
@@ -250,11 +250,11 @@ class LeaseKeeper:
         return send, orders
 
     def overdue(self, now_ns: int) -> list[Renew]:
-        """Requests for the queues that it owns by leases that ran out: to ask before `poll`.
+        """Requests to renew leases that ran out while it owns the queue: send them before `poll`.
 
         Only for an owner that its log fences by epoch, as `unanswered`. It may have slept, or
-        waited for another answer. `poll` would give the queues up, and no node could take
-        them while the store is away. Of those that another node has, the answer is a refusal.
+        waited for another reply. `poll` would give the queues up, and no node could take them
+        while the store is away. The store refuses when another node has the lease.
         """
         found = []
         for entry in self._queues.values():
@@ -265,7 +265,7 @@ class LeaseKeeper:
         return found
 
     def unanswered(self, request: Request, now_ns: int) -> None:
-        """The store is away, so nobody else is granted anything there: keep what is held.
+        """The store is away, so it grants no lease to another node: keep the queues.
 
         Only for an owner that its log fences by epoch, whatever the time is: the store may be away
         for this node alone.
@@ -276,7 +276,7 @@ class LeaseKeeper:
                 entry.until_ns = max(entry.until_ns, now_ns + self.terms.own_ns)
 
     def reply(self, request: Request, reply: Reply, now_ns: int) -> None:
-        """Take the answer to ``request``. Late and repeated ones do nothing."""
+        """Take the reply to ``request``. Late and repeated replies do nothing."""
         if isinstance(request, Batch):
             raise TypeError("the answers of a batch are taken one by one")
         if not isinstance(request, ListLeases) and request.queue not in self._queues:
@@ -304,14 +304,14 @@ class LeaseKeeper:
     # --- transitions ------------------------------------------------------------------------------
 
     def _on(self, entry: _Queue, event: Event, *, epoch: int = 0, reason: str = "") -> None:
-        """Do what `TRANSITIONS` lists for the state; it counts an event that it does not list."""
+        """Run the action that `TRANSITIONS` lists; the table counts an event that it lacks."""
         after = TRANSITIONS.after(entry.at, event)
         if after is not None:
             entry.at, action = after
             action(self, entry, epoch, reason)
 
     def ask(self, entry: _Queue, _epoch: int, _reason: str) -> None:
-        """`poll` asks on, or no more: an earlier question counts for nothing."""
+        """Forget the request under way: its reply is ignored, and `poll` may ask again."""
         entry.asked = None
 
     def start(self, entry: _Queue, epoch: int, _reason: str) -> None:
@@ -337,7 +337,7 @@ class LeaseKeeper:
     # --- polling ----------------------------------------------------------------------------------
 
     def _give(self, target: int) -> None:
-        """Begin to hand over what is above the target, oldest first."""
+        """Begin to hand over the queues above the target, oldest first."""
         held = [e for e in self._queues.values() if e.at is State.HELD]
         held.sort(key=lambda e: (self._may_hold(e.name), e.started))
         surplus = max(len(held) - target, sum(not self._may_hold(e.name) for e in held), 0)
@@ -351,7 +351,7 @@ class LeaseKeeper:
             self._on(entry, Event.SURPLUS, reason=reason)
 
     def _want(self, now_ns: int, send: list[Request]) -> None:
-        """Ask who holds what, when it is time or the last question was lost."""
+        """Ask for the owners of all leases, when it is time or the last request was lost."""
         lost = self._listing is not None and now_ns >= self._listing_ns + self.terms.request_ns
         due = self._listing is None and now_ns >= self._list_ns
         if not self._closing and (lost or due):
@@ -359,7 +359,7 @@ class LeaseKeeper:
             send.append(self._listing)
 
     def _choose(self, listing: Listing, now_ns: int) -> None:
-        """Try for free queues up to the target, in an order of chance."""
+        """Ask for free queues up to the target, in random order."""
         if self._movable is not None:
             return
         busy = sum(e.at in (State.HELD, State.ACQUIRING) for e in self._queues.values())

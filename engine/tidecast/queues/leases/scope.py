@@ -1,8 +1,8 @@
 """Leases of one directory of queues in a store that serves many.
 
-A service keeps leases of all engines that it manages, and not all of those share their queues: two
-topics of one name in two directories are two things. So a directory has an id, in a file of its
-own, and its leases are kept under that.
+A service keeps leases of all engines that it manages, and not all engines share their queues: two
+topics of one name in two directories are different topics. So a directory has an id, in a file
+there, and the names of its leases begin with that id.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ScopedLeases:
         return self._store.batch_max
 
     def handle(self, request: Request, now_ns: int) -> Reply:
-        """Answer one request. Raises what the store does; StorageError: no id can be made."""
+        """Answer one request. Raises the store's errors; StorageError: no id can be made."""
         if not self._head:
             self._head = f"{directory_id(self._directory)}/"
         head = self._head

@@ -1,14 +1,14 @@
 """Leases: at most one node appends to a queue, whatever the network, clocks and processes do.
 
 A *lease* of a queue has an owner, an end in time, and an *owner epoch* that grows with every grant.
-Two nets hold together:
+Two mechanisms ensure it together:
 
 1. **Time.** An owner stops by its own clock before the lease can end at the store: its term counts
    from when it *sent* the request that was granted, less a margin for clocks that run at different
-   speeds. So an owner that looks at `LeaseKeeper.epoch_to_append` before it appends never meets
-   another.
-2. **Epoch.** A process that sleeps between that look and the append is caught by the log: each new
-   owner of a queue first writes its epoch there, and an append with a lower one is refused.
+   speeds. So an owner that checks `LeaseKeeper.epoch_to_append` before it appends never appends
+   beside another owner.
+2. **Epoch.** A process may sleep between that check and the append. Then the log refuses: each new
+   owner of a queue first writes its epoch there, and the log refuses appends with a lower epoch.
 
 A queue is handed over in the order flush -> release -> acquire: the agent stops and flushes while
 the lease is still renewed, and only then gives it back. (Orleans releases before its agent has
@@ -38,9 +38,9 @@ REASON_MAX = 200
 """Characters of the reason of a `Release`."""
 
 
-# --- what travels -------------------------------------------------------------------------------
+# --- requests and replies -------------------------------------------------------------------------
 class Acquire(msgspec.Struct, frozen=True, tag=True):
-    """Ask for a queue. ``above``: the epoch its log has; the grant's is higher."""
+    """Ask for a queue. ``above``: the epoch in its log; the granted epoch is higher."""
 
     serial: int
     queue: str
@@ -60,7 +60,7 @@ class Renew(msgspec.Struct, frozen=True, tag=True):
 
 
 class Release(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Give a lease back. What was released, or lost long ago, may be released again.
+    """Give a lease back. A lease that was released or lost before may be released again.
 
     ``reason``: why, for people; at most `REASON_MAX` characters. Stores may ignore it.
     """
@@ -73,7 +73,7 @@ class Release(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ListLeases(msgspec.Struct, frozen=True, tag=True):
-    """Ask who holds what."""
+    """Ask for the owners of all leases."""
 
     serial: int
 
@@ -84,7 +84,7 @@ Single = Acquire | Renew | Release
 class Batch(msgspec.Struct, frozen=True, tag=True):
     """Requests of one owner in one step of the store, each answered as if it came alone.
 
-    ``requests``: at most `BATCH_MAX`. A batch without an answer counts as so many requests without.
+    ``requests``: at most `BATCH_MAX`. When a batch gets no reply, none of its requests has a reply.
     """
 
     serial: int
@@ -92,20 +92,20 @@ class Batch(msgspec.Struct, frozen=True, tag=True):
 
 
 class Granted(msgspec.Struct, frozen=True, tag=True):
-    """The lease is the asker's, for the time it asked, counted from now at the store."""
+    """The caller has the lease, for the time it asked, counted from now at the store."""
 
     epoch: int
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """It is another's, or has ended. ``owner`` "": nobody's."""
+    """Another node has the lease, or it has ended. ``owner`` "": no node has it."""
 
     owner: str
     epoch: int
 
 
 class Released(msgspec.Struct, frozen=True, tag=True):
-    """It is nobody's, or at least not the asker's."""
+    """The caller does not have the lease now."""
 
 
 class Listing(msgspec.Struct, frozen=True, tag=True):
@@ -135,7 +135,7 @@ class LeaseStore(Protocol):
 
     @property
     def batch_max(self) -> int:
-        """Requests that a `Batch` may have; 1: it takes none."""
+        """Requests that a `Batch` may have; 1: the store takes no batch."""
 
     def handle(self, request: Request, now_ns: int) -> Reply:
         """Answer one request."""
@@ -143,7 +143,7 @@ class LeaseStore(Protocol):
 
 @dataclass(slots=True)
 class Lease:
-    """Of one queue. ``owner`` "": nobody's; ``ends_ns`` by the store's clock."""
+    """The lease of one queue. ``owner`` "": it is free; ``ends_ns`` by the store's clock."""
 
     owner: str = ""
     epoch: int = 0
@@ -152,17 +152,17 @@ class Lease:
 
 @dataclass(slots=True)
 class LeaseTable:
-    """The store in memory. Epochs start again with it, which `Acquire.above` makes good."""
+    """The store in memory. A new store begins with epoch 1; `Acquire.above` corrects that."""
 
     leases: dict[str, Lease] = field(default_factory=dict)
     batch_max: int = BATCH_MAX
 
     def put(self, queue: str, owner: str, epoch: int, ends_ns: int) -> None:
-        """A lease as it was kept elsewhere."""
+        """Restore a lease from its saved form."""
         self.leases[queue] = Lease(owner, epoch, ends_ns)
 
     def items(self) -> Iterable[tuple[str, Lease]]:
-        """All leases that there ever were."""
+        """All leases, also ended ones: queue and lease."""
         return self.leases.items()
 
     def handle(self, request: Request, now_ns: int) -> Reply:
