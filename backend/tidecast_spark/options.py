@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tidecast.config.near import near
+from tidecast.config.suggestions import near
 from tidecast.config.topology import TOPIC_NAME, default_data_dir
 from tidecast.errors import ConfigError, NotFound
 from tidecast_spark.catalogue import Catalogue, FileCatalogue, GatewayCatalogue

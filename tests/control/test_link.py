@@ -269,7 +269,7 @@ def test_a_topology_behind_a_failed_one_does_not_stand_for_it(
         puts[0].start()
         assert begun.wait(20)
         puts[1].start()
-        eventually(lambda: link._in_order._jobs, "a topology behind the one that fails")
+        eventually(lambda: link._work_queue._jobs, "a topology behind the one that fails")
     finally:
         go.set()
         for each in puts:

@@ -17,7 +17,7 @@ from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.events import MessageDropped
 from tidecast.layout import packet as wire
 from tidecast.node.consumers.dead_letters import DeadLetters
-from tidecast.node.consumers.letters import elsewhere
+from tidecast.node.consumers.letters import remote_redrive
 from tidecast.node.consumers.letters.numbered import NumberedLetters
 from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.queues.records import is_of_engine, records_from
@@ -195,12 +195,12 @@ def test_the_engine_of_the_letters_sends_them_again(to: str | None) -> None:
         audit = two.b.connect().consumer(to or "orders", "audit", start="latest")
         found: list[bytes] = []
         for limit, records in ((5, 5), (100, N - 5), (100, 0)):
-            page: dict[str, Any] = {"marks": elsewhere.marks_of(own, *name), "limit": limit}
+            page: dict[str, Any] = {"marks": remote_redrive.marks_of(own, *name), "limit": limit}
             assert not page["marks"]["here"]
-            plan = elsewhere.send_page(keeper, *name, dry_run=True, to=to, **page)
-            result = elsewhere.send_page(keeper, *name, dry_run=False, to=to, **page)
+            plan = remote_redrive.send_page(keeper, *name, dry_run=True, to=to, **page)
+            result = remote_redrive.send_page(keeper, *name, dry_run=False, to=to, **page)
             assert plan["records"] == result["records"] == records
-            elsewhere.note_page(own, *name, result["sent"])
+            remote_redrive.note_page(own, *name, result["sent"])
             saved = own.subscriptions[name].saved
             assert saved.dead_open == N - min(N, len(found) + records)
             for message in (audit if to else consumer).fetch(100, 0.1).messages:
@@ -218,21 +218,21 @@ def test_redrives_that_meet_send_each_letter_once() -> None:
         two.refuse_all(consumer)
         keeper, own, name = two.a.engine.consumers, two.b.engine.consumers, ("orders", "billing")
         keeper.letters._clients.update({False: of_engine(two.a), True: two.a.connect()})
-        marks = elsewhere.marks_of(own, *name)
+        marks = remote_redrive.marks_of(own, *name)
 
         def page(**options: Any) -> dict[str, Any]:
-            return elsewhere.send_page(keeper, *name, marks=marks, **options)
+            return remote_redrive.send_page(keeper, *name, marks=marks, **options)
 
         first = page(limit=5, dry_run=False)
         assert page(limit=100, dry_run=True)["records"] == N - 5
         second = page(limit=4, dry_run=False)
         assert (first["records"], second["records"]) == (5, 4)
-        elsewhere.note_page(own, *name, second["sent"])  # those of the first page, too
+        remote_redrive.note_page(own, *name, second["sent"])  # those of the first page, too
         saved = own.subscriptions[name].saved
         assert saved.dead_open == N - 9
-        elsewhere.note_page(own, *name, first["sent"])  # it comes late
+        remote_redrive.note_page(own, *name, first["sent"])  # it comes late
         assert saved.dead_open == N - 9
-        marks = elsewhere.marks_of(own, *name)
+        marks = remote_redrive.marks_of(own, *name)
         third = page(limit=100, dry_run=False)
         assert third["records"] == N - 9
         assert len(third["sent"]["done"]) == N - 9, "the marks have the others, also the late ones"
@@ -252,9 +252,9 @@ def test_letters_of_a_topic_that_is_made_anew_are_sent(both_know: bool) -> None:
         keeper.letters._clients.update({False: of_engine(two.a), True: two.a.connect()})
 
         def redrive() -> int:
-            marks = elsewhere.marks_of(own, *name)
-            page = elsewhere.send_page(keeper, *name, marks=marks, limit=100, dry_run=False)
-            elsewhere.note_page(own, *name, page["sent"])
+            marks = remote_redrive.marks_of(own, *name)
+            page = remote_redrive.send_page(keeper, *name, marks=marks, limit=100, dry_run=False)
+            remote_redrive.note_page(own, *name, page["sent"])
             return int(page["records"])
 
         assert redrive() == N
@@ -280,18 +280,18 @@ def test_letters_are_sent_again_elsewhere_from_level_2_on_and_with_sound_marks()
         two.publish(1)
         two.refuse_all(two.join())
         keeper, name = two.a.engine.consumers, ("orders", "billing")
-        marks = elsewhere.marks_of(two.b.engine.consumers, *name)
+        marks = remote_redrive.marks_of(two.b.engine.consumers, *name)
         with pytest.raises(Conflict, match="level 1: from level 2 on"):
-            elsewhere.send_page(keeper, *name, marks=marks, limit=1, dry_run=True)
+            remote_redrive.send_page(keeper, *name, marks=marks, limit=1, dry_run=True)
         for level in (two.a, two.b):
             level.engine.set_level(2)
         lost, bad = marks | {"dead_letter": "none"}, marks | {"redriven": [["x", 1]]}
         with pytest.raises(NotFound, match="topic none"):
-            elsewhere.send_page(keeper, *name, marks=lost, limit=1, dry_run=True)
+            remote_redrive.send_page(keeper, *name, marks=lost, limit=1, dry_run=True)
         with pytest.raises(ConfigError, match=r"marks: .*redriven"):
-            elsewhere.send_page(keeper, *name, marks=bad, limit=1, dry_run=True)
+            remote_redrive.send_page(keeper, *name, marks=bad, limit=1, dry_run=True)
         with pytest.raises(ConfigError, match="limit: 0: allowed 1 to"):
-            elsewhere.send_page(keeper, *name, marks=marks, limit=0, dry_run=True)
+            remote_redrive.send_page(keeper, *name, marks=marks, limit=0, dry_run=True)
 
 
 def test_a_crash_before_the_positions_are_saved_stores_no_letter_twice(

@@ -17,7 +17,7 @@ from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.codes import Code
 from tidecast.kafka.storing import batches
 from tidecast.kafka.storing.writer import PartitionWriter
-from tidecast.mirror.out import FOLDER, Out
+from tidecast.mirror.outbound import FOLDER, OutboundMirror
 from tidecast.mirror.progress import Event, Progress
 from tidecast.mirror.state import StateFile
 from tidecast.queues.adapter import Record, pack
@@ -63,7 +63,9 @@ def mirror(
     kafka = kafka_source({"servers": f"127.0.0.1:{fake.port}", "topic": "copy"})
     target: Any = engine
     with StateFile(engine.data_dir, "out", FOLDER) as state:
-        out = Out(target, engine.data_dir, kafka, state, progress, on_gap=on_gap, follow=False)
+        out = OutboundMirror(
+            target, engine.data_dir, kafka, state, progress, on_gap=on_gap, follow=False
+        )
         try:
             out.run()
         except TidecastError as problem:

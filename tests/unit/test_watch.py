@@ -27,7 +27,7 @@ from tidecast.cli.processes.watch import (
 __all__ = ["node"]
 
 
-class Half:
+class Watched:
     """One that runs as long as it is told to."""
 
     name = "engine"
@@ -48,7 +48,7 @@ class Half:
 
 
 def test_what_is_missing_is_started_at_once_and_then_with_back_off() -> None:
-    half, told = Half(), list[str]()
+    half, told = Watched(), list[str]()
     keeper = Keeper(half, told.append)
 
     def look(now_s: float) -> None:

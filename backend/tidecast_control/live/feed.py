@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import time
 from collections import deque
 from dataclasses import replace
@@ -31,8 +30,6 @@ from tidecast_control.live.channels import Facts, data_of
 from tidecast_control.live.patch import difference
 from tidecast_control.live.rates import Json
 from tidecast_control.supervisor import Turn
-
-log = logging.getLogger("tidecast.control")
 
 LINGER_S, KEPT_S, FACTS_S = 10.0, 60.0, 1.0
 """A channel without a viewer continues for a while: longer if somebody watches another one."""

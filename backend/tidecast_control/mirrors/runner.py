@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +26,6 @@ from tidecast_control.mirrors.copying import COMMAND, Copy
 from tidecast_control.mirrors.models import MirrorStateRow
 from tidecast_control.mirrors.schemas import MirrorProgress
 from tidecast_control.supervisor import Turn
-
-log = logging.getLogger("tidecast.control")
 
 TICK_S, IDLE_S, LEASE_S, RELEASE_S = 1.0, 2.0, 15.0, 5.0
 Wanted = dict[str, tuple[bytes, MirrorStateRow]]

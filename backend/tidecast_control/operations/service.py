@@ -23,7 +23,7 @@ from tidecast_control.kit.paging import PageQuery, newest_first
 from tidecast_control.kit.problems import ProblemError, not_found
 from tidecast_control.kit.schemas import Page
 from tidecast_control.link.hub import Hub
-from tidecast_control.operations import elsewhere, repository
+from tidecast_control.operations import remote_redrive, repository
 from tidecast_control.operations.models import OperationRow
 from tidecast_control.operations.schemas import NodeResult, Operation
 
@@ -84,7 +84,7 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
     )
     if wanted.action == "redrive":
         known = dict(zip(nodes, answers, strict=True))
-        answers = list((await elsewhere.redrive(hub, args, known)).values())
+        answers = list((await remote_redrive.redrive(hub, args, known)).values())
     results = [_result(n, a) for n, a in zip(nodes, answers, strict=True)]
     done = [r.ok for r in results]
     missing = [r.ok or r.code == "not_found" for r in results]

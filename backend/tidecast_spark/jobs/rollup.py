@@ -36,7 +36,6 @@ SOUND = " and ".join(
     ]
 )
 """Samples that count: one that is not must not stop the job, here or in Postgres."""
-KEYS = ("minute", *DIMENSIONS)
 SUMS = tuple(COUNTS)
 DUE = "if(subscription is null, messages_in, messages_due)"
 QUANTILES = {"lag_p50": 0.5, "lag_p95": 0.95, "lag_p99": 0.99}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from tidecast.agents.asked import Asked
+from tidecast.agents.command import PendingCommand
 from tidecast.agents.events import A_STOP
 from tidecast.agents.guard import Guard, OnFault
 from tidecast.errors import Timeout
@@ -81,7 +81,7 @@ class AgentRunner:
         """
         if self.thread is None or threading.current_thread() is self.thread:
             return command()
-        asked = Asked(command)
+        asked = PendingCommand(command)
         self._commands.append(asked)
         limit_s = COMMAND_TIMEOUT_S if self._timeout_s is None else self._timeout_s
         deadline = time.monotonic() + limit_s

@@ -4,8 +4,8 @@ Two shapes. One subscription that takes all: it must not notice how many keys th
 subscription for each key, all waiting at the end of the queue while records are appended. Cases
 have their turns one after another and CPU time is counted, so that a busy machine changes little.
 
-So measured, two builds in turns, the scout's `_look_ahead` is worth 13 % of a record's cost with a
-subscription for each of 100 streams, and 15 % with 10,000.
+So measured, two builds in turns, the stream scan's `_look_ahead` is worth 13 % of a record's cost
+with a subscription for each of 100 streams, and 15 % with 10,000.
 """
 
 from __future__ import annotations

@@ -344,12 +344,6 @@ def close_ring(ring, bells, w):
     wake_armed(ring, bells)
 
 
-@inlined
-def head_of(ring):
-    """Next packet the writer will open."""
-    return load_i64(ring, lay.HEAD_AT)
-
-
 @held_kernel
 def close_abandoned(ring, bells, slots):
     """Close a ring from the engine's side. Its writer is gone, or still runs and does not know yet.

@@ -117,7 +117,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command when there is none of that name."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from tidecast.config.near import near
+            from tidecast.config.suggestions import near
 
             ctx.fail(f"no command {args[0]}{near(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

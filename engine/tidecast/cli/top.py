@@ -89,7 +89,7 @@ def _source(data_dir: Path, token: str | None) -> Iterator[_Source]:
     from tidecast.sync import connect
 
     with connect(server, name="tidecast top", token=token) as client:
-        yield _EngineAfar(client)
+        yield _RemoteEngine(client)
 
 
 class _Local:
@@ -116,7 +116,7 @@ class _Local:
         return self._engine.connected
 
 
-class _EngineAfar:
+class _RemoteEngine:
     """The counters of an engine behind a gateway, asked for at each view."""
 
     def __init__(self, client: Connection) -> None:

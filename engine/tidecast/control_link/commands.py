@@ -25,7 +25,7 @@ from tidecast.control_link.drain import drain_state
 from tidecast.errors import ConfigError, NotFound, TidecastError, Timeout
 from tidecast.layout.recorder import MEANING, Code
 from tidecast.native.mapped import MappedFile
-from tidecast.node.consumers.letters import elsewhere
+from tidecast.node.consumers.letters import remote_redrive
 from tidecast.node.consumers.redrive import redrive_pages
 from tidecast.node.kafka_endpoint import KAFKA_ACTIONS
 from tidecast.node.scheduling.scheduled import cancel_pages
@@ -143,7 +143,7 @@ class Commands:
 
     def redrive_marks(self, command: Command) -> Any:
         """The letters of a subscription that were sent again."""
-        return elsewhere.marks_of(self._node.consumers, **command.which)
+        return remote_redrive.marks_of(self._node.consumers, **command.which)
 
     def redrive_page(self, command: Command) -> Any:
         """Deliver dead letters again whose subscription has its queues at another engine."""
@@ -156,11 +156,13 @@ class Commands:
             "dry_run": command.dry_run,
         }
         named: dict[str, Any] = dict(command.which)
-        return elsewhere.send_page(self._node.consumers, **named, **chosen, **page)
+        return remote_redrive.send_page(self._node.consumers, **named, **chosen, **page)
 
     def redrive_note(self, command: Command) -> Any:
         """Another engine delivered dead letters again."""
-        return elsewhere.note_page(self._node.consumers, **command.which, sent=command.args["sent"])
+        return remote_redrive.note_page(
+            self._node.consumers, **command.which, sent=command.args["sent"]
+        )
 
     def scheduled(self, command: Command) -> dict[str, Any]:
         """Records of a topic that wait for their delivery time."""

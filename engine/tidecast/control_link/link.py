@@ -32,9 +32,9 @@ from tidecast.api.connecting import UNLOGGED, Backoff
 from tidecast.config.store import TopologyStore
 from tidecast.control_link.apply import Applier
 from tidecast.control_link.commands import Commands
-from tidecast.control_link.in_order import InOrder
 from tidecast.control_link.leases import LinkLeases
 from tidecast.control_link.peers import announced
+from tidecast.control_link.work_queue import WorkQueue
 from tidecast.disk import write_atomically
 from tidecast.errors import AuthError, ConfigError, TidecastError
 from tidecast.telemetry.queues import Times
@@ -166,7 +166,7 @@ class ControlLink:
         self.leases.bind(self._send_now)
         """The queues' lease store, in the service's Postgres."""
         self._pool = ThreadPoolExecutor(COMMANDS_AT_ONCE_MAX, thread_name_prefix="control-command")
-        self._in_order = InOrder("control-apply")
+        self._work_queue = WorkQueue("control-apply")
         self._stopping = threading.Event()
         self._lock, self._saving = threading.Lock(), threading.Lock()
         self._socket: ClientConnection | None = None
@@ -200,7 +200,7 @@ class ControlLink:
             connection.close_socket()
         if self._thread.is_alive():
             self._thread.join(5.0)
-        self._in_order.stop(5.0)
+        self._work_queue.stop(5.0)
         self._commands.stop()
         self._applier.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -385,7 +385,7 @@ class ControlLink:
         if message.get("name") in LOOKS:
             begin()
         else:
-            self._in_order.submit(begin)
+            self._work_queue.submit(begin)
 
     def leased(self, message: dict[str, Any]) -> None:
         """An answer of the lease store."""
@@ -398,13 +398,13 @@ class ControlLink:
             self._commands.cancel(str(message.get("id")))
 
         cancel()
-        self._in_order.submit(cancel)
+        self._work_queue.submit(cancel)
 
     def dismissed(self, message: dict[str, Any]) -> None:
         """The service ended this engine's identity: clients are let in by declared keys alone."""
-        self._in_order.forget()
+        self._work_queue.forget()
         self.node.keys.learn([])
-        self._in_order.submit(lambda: self.node.keys.learn([]))  # a topology may set some now
+        self._work_queue.submit(lambda: self.node.keys.learn([]))  # a topology may set some now
         # keys and topology come again, all of them, if it is let in again
         self.state = msgspec.structs.replace(self.state, version=0)
         self._save()
@@ -429,7 +429,7 @@ class ControlLink:
                 if connection is not None:
                     connection.close_socket()
 
-        self._in_order.submit(apply)
+        self._work_queue.submit(apply)
 
     def _apply(
         self, message: dict[str, Any], connection: ClientConnection | None, state: ControlState

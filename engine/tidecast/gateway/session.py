@@ -70,7 +70,7 @@ OUTBOX_MAX, REFUSED_MAX = 10_000, 10_000
 _PER_MESSAGE = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
 
 
-class _News(Exception):
+class _ImagesChanged(Exception):
     """Ends a wait: the client must hear of an image before the next batch."""
 
 
@@ -103,7 +103,7 @@ class _Relay(Subscription):
         self.current: Image | None = None
 
     async def take(self) -> Batch | None:
-        """The next batch, of image ``current``; None at the end. Raises _News."""
+        """The next batch, of image ``current``; None at the end. Raises _ImagesChanged."""
         return await self._wait_batch(BATCH_MESSAGES_MAX, Deadline(None))
 
     def take_in_all(self) -> None:
@@ -113,12 +113,12 @@ class _Relay(Subscription):
 
     def step(self, limit: int) -> Batch | None:
         if self.news:
-            raise _News
+            raise _ImagesChanged
         batch = super().step(limit)
         if self._held is not None and self._held.misplaced:
             self._count("bad_places", self._held.take_misplaced())
         if batch is None and self.news:
-            raise _News
+            raise _ImagesChanged
         self.current = self._held if batch is not None else None
         return batch
 
@@ -179,7 +179,7 @@ class _Subscription:
         try:
             while True:
                 batch = None
-                with contextlib.suppress(_News):
+                with contextlib.suppress(_ImagesChanged):
                     batch = await relay.take()
                     if batch is None:
                         return

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidecast.errors import CorruptLog, NotFound, StorageError
+from tidecast.kafka.answers.block_loader import LOG_BYTES, BlockLoader, read_batches
 from tidecast.kafka.answers.cache import Piece
-from tidecast.kafka.answers.loads import LOG_BYTES, Loads, read_batches
 from tidecast.kafka.answers.pacing import SLEEPER
 from tidecast.kafka.codes import Code
 from tidecast.kafka.wire import Struct
@@ -67,7 +67,7 @@ class Fetching:
         self._endpoint = endpoint
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="kafka-fetch")
         self._cache = endpoint.cache
-        self._loads = Loads(self._cache, self._pool, endpoint.counters.count)
+        self._loads = BlockLoader(self._cache, self._pool, endpoint.counters.count)
 
     def stop(self) -> None:
         """End the threads."""

@@ -111,7 +111,7 @@ class KafkaEndpoint:
         self._woken: set[str] = set()
         self._warned_s = self._told_s = 0.0
         self._server = ServerThread(self._main, "tidecast-kafka")
-        self.guests = GroupAdministration(
+        self.administration = GroupAdministration(
             node, self.groups, lambda: list(self._connections), lambda: self._server.loop
         )
         topics = TopicAdministration(node, administration, self._settings)
@@ -173,11 +173,11 @@ class KafkaEndpoint:
             self._server.stop(timeout_s=STOP_TIMEOUT_S)
             self._release()
             raise
-        self.node.kafka.serve(self.guests)
+        self.node.kafka.serve(self.administration)
 
     def stop(self) -> None:
         """End all connections. Idempotent."""
-        self.node.kafka.end(self.guests)
+        self.node.kafka.end(self.administration)
         self._server.stop(timeout_s=STOP_TIMEOUT_S)
         self._release()
 

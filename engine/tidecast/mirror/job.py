@@ -32,7 +32,7 @@ OK, FAILED, STUCK = 0, 1, 3
 
 
 class Mirror(Protocol):
-    """`Into` or `Out`."""
+    """`InboundMirror` or `OutboundMirror`."""
 
     def run(self) -> None:
         """Copy until it is stopped."""
@@ -100,7 +100,7 @@ def opened(job: Job, progress: Progress, stack: ExitStack) -> Mirror:
     options: dict[str, Any] = {"start": job.start, "on_gap": job.on_gap}
     token = job.token or None
     if job.direction == "to_kafka":
-        from tidecast.mirror.out import FOLDER, Out
+        from tidecast.mirror.outbound import FOLDER, OutboundMirror
 
         kafka = source_of(job, stack)
         state = stack.enter_context(StateFile(data_dir, job.name, FOLDER))
@@ -108,10 +108,10 @@ def opened(job: Job, progress: Progress, stack: ExitStack) -> Mirror:
             job.topic, job.name, progress, data_dir=data_dir, server=None, token=token
         )
         stack.callback(topic.close)
-        out = Out(topic, data_dir, kafka, state, progress, **options)
+        out = OutboundMirror(topic, data_dir, kafka, state, progress, **options)
         stack.callback(out.close)
         return out
-    from tidecast.mirror.into import Into
+    from tidecast.mirror.inbound import InboundMirror
 
     state = stack.enter_context(StateFile(data_dir, job.name))
     topic = Target.of(
@@ -120,7 +120,7 @@ def opened(job: Job, progress: Progress, stack: ExitStack) -> Mirror:
     stack.callback(topic.close)
     adapter, source = adapter_of(job, stack)
     stack.callback(adapter.close)
-    into = Into(adapter, topic, state, progress, source=source, place=job.place, **options)
+    into = InboundMirror(adapter, topic, state, progress, source=source, place=job.place, **options)
     stack.callback(into.close)
     return into
 

@@ -11,7 +11,6 @@ from tidecast.mirror.runs import Placed
 from tidecast.mirror.state import Saved
 from tidecast.queues.mapper import hash_of, table_of
 
-PLACES = ("auto", "queue", "key")
 _SHIFT = 16
 
 

@@ -17,7 +17,7 @@ LOCAL_BYTES_MAX, REMOTE_BYTES_MAX = 16 << 20, 900 << 10
 """Bytes of a run: the limit of a frame of the engine's socket, and of a gateway's frame."""
 
 
-class Asked(Protocol):
+class TargetSession(Protocol):
     """A session with the engine."""
 
     def administer(self, action: str, arguments: dict[str, Any]) -> Any:
@@ -56,13 +56,13 @@ class Target:
         topic: str,
         mirror: str,
         progress: Progress,
-        connect: Callable[[], Asked],
+        connect: Callable[[], TargetSession],
         bytes_max: int,
     ) -> None:
         self.topic, self.mirror, self.bytes_max = topic, mirror, bytes_max
         self._progress, self._connect = progress, connect
         self._lock = threading.Lock()
-        self._session: Asked | None = None
+        self._session: TargetSession | None = None
 
     @classmethod
     def of(
@@ -77,16 +77,16 @@ class Target:
     ) -> Target:
         """The topic at the engine of a data directory, or behind a gateway."""
         if server is None:
-            local: Callable[[], Asked] = lambda: _Local(data_dir, token)  # noqa: E731
+            local: Callable[[], TargetSession] = lambda: _Local(data_dir, token)  # noqa: E731
             return cls(topic, mirror, progress, local, LOCAL_BYTES_MAX)
-        remote: Callable[[], Asked] = lambda: _Remote(server, token)  # noqa: E731
+        remote: Callable[[], TargetSession] = lambda: _Remote(server, token)  # noqa: E731
         return cls(topic, mirror, progress, remote, REMOTE_BYTES_MAX)
 
     def ask(self, action: str, **arguments: Any) -> Any:
         """Ask the engine, again while it is away. Raises TidecastError, Stopped."""
         backoff, since_s = Backoff(), 0.0
         while True:
-            session: Asked | None = None
+            session: TargetSession | None = None
             try:
                 session = self._open()
                 return session.administer(action, {"topic": self.topic} | arguments)
@@ -101,13 +101,13 @@ class Target:
                 self._progress.count(retries=1)
                 self._progress.wait(backoff.next_s())
 
-    def _open(self) -> Asked:
+    def _open(self) -> TargetSession:
         with self._lock:
             if self._session is None:
                 self._session = self._connect()
             return self._session
 
-    def _drop(self, session: Asked | None) -> None:
+    def _drop(self, session: TargetSession | None) -> None:
         with self._lock:
             if session is not None and self._session is session:
                 self._session = None

@@ -16,7 +16,7 @@ KAFKA_ACTIONS = frozenset(
 Json = dict[str, Any]
 
 
-class KafkaGuests(Protocol):
+class KafkaAdministration(Protocol):
     """Clients and groups of an endpoint. All methods may be called in any thread."""
 
     def perform(self, action: str, arguments: Json) -> Any:
@@ -26,30 +26,30 @@ class KafkaGuests(Protocol):
         """Clients and groups for telemetry: bounded, and not newer than it is cheap."""
 
 
-class KafkaHere:
+class KafkaRegistration:
     """The endpoint of a node, while it has one."""
 
     def __init__(self) -> None:
-        self._guests: KafkaGuests | None = None
+        self._administration: KafkaAdministration | None = None
 
-    def serve(self, guests: KafkaGuests) -> None:
+    def serve(self, administration: KafkaAdministration) -> None:
         """An endpoint has started."""
-        self._guests = guests
+        self._administration = administration
 
-    def end(self, guests: KafkaGuests) -> None:
+    def end(self, administration: KafkaAdministration) -> None:
         """It ends; an endpoint that was started since stays."""
-        if self._guests is guests:
-            self._guests = None
+        if self._administration is administration:
+            self._administration = None
 
     def perform(self, action: str, arguments: Json) -> Any:
-        """See `KafkaGuests`. Raises NotFound without an endpoint."""
-        if self._guests is None:
+        """See `KafkaAdministration`. Raises NotFound without an endpoint."""
+        if self._administration is None:
             raise NotFound(
                 "this engine has no Kafka endpoint: start it with --kafka HOST:PORT, or set "
                 "kafka.listen in its topology"
             )
-        return self._guests.perform(action, arguments)
+        return self._administration.perform(action, arguments)
 
     def sample(self) -> Json | None:
-        """See `KafkaGuests`; None without an endpoint."""
-        return None if self._guests is None else self._guests.sample()
+        """See `KafkaAdministration`; None without an endpoint."""
+        return None if self._administration is None else self._administration.sample()

@@ -48,7 +48,7 @@ from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.node.context import NodeContext
 from tidecast.node.durable.service import Durable
 from tidecast.node.faults import Faults, set_quarantine
-from tidecast.node.kafka_endpoint import KafkaHere
+from tidecast.node.kafka_endpoint import KafkaRegistration
 from tidecast.node.live import agent_tables, continuation, sessions
 from tidecast.node.live.images import Images
 from tidecast.node.live.peers import Peers
@@ -104,7 +104,7 @@ class Node:
         self.topic_by_name = ctx.topic_by_name
         self.keys = KeyRing(topology.keys, data_dir / KEYS_NAME)
         self.key_counts = KeyCounts(lambda: ctx.counters)
-        self.kafka = KafkaHere()
+        self.kafka = KafkaRegistration()
         self.lease_store, self._memory = lease_store, memory
         self._faults = Faults(ctx)
         self.peers = Peers(ctx, self._faults.name_seen)

@@ -226,8 +226,9 @@ class Network:
 
     ``drop``, ``duplicate``, ``reorder``: probabilities a packet and receiver. ``delay_us``: one
     way, besides the step in which a packet is sent. All may be changed while it runs (they are
-    attributes of ``switch``). ``real_time``: the clock is the machine's own, plus the time
-    that `advance` added; `run` and `settle` are for virtual time only. ``name``: for URLs (`SimulatedNode.url`).
+    attributes of ``switch``). ``real_time``: the clock is the machine's own, plus the time that
+    `advance` added; `run` and `settle` are for virtual time only. ``name``: for URLs
+    (`SimulatedNode.url`).
 
     In virtual time no real time passes: when a client waits and no work is left, the clock jumps to
     the next timer. Timeouts of its clients are virtual, too.

@@ -107,7 +107,7 @@ MUTATIONS = (
     ),
     Mutation(
         "seal-plain-passes-where-sealed-is-required",
-        "engine/tidecast/agents/live/opening.py",
+        "engine/tidecast/agents/live/unsealing.py",
         "    if mode == MODE_REQUIRED and _is_plain(buffer, at, n):\n",
         "    if mode < 0 and _is_plain(buffer, at, n):\n",
         (f"{_NETWORK}test_plain_packets_are_refused_where_sealed_ones_are_required",),

@@ -35,14 +35,6 @@ from tidecast.agents.live.images import (
     SESSION_PENDING,
     SETUPS_KEPT_MAX,
 )
-from tidecast.agents.live.opening import (
-    AS_IT_CAME,
-    REFUSED,
-    is_sealed,
-    name_of_learned,
-    open_datagram,
-    take_learned,
-)
 from tidecast.agents.live.receiving import (
     AHEAD_MAX,
     UNREPORTED_NS,
@@ -59,6 +51,14 @@ from tidecast.agents.live.receiving import (
     ring_of,
     send_naks,
     send_status,
+)
+from tidecast.agents.live.unsealing import (
+    AS_IT_CAME,
+    REFUSED,
+    is_sealed,
+    name_of_learned,
+    open_datagram,
+    take_learned,
 )
 from tidecast.buffers.slots import wake_armed
 from tidecast.layout import packet as wire

@@ -18,13 +18,6 @@ from tidecast.agents.events import (
     emit,
 )
 from tidecast.agents.live.compacting import define_again, use_tables
-from tidecast.agents.live.opening import (
-    AS_IT_CAME,
-    REFUSED,
-    name_of_learned,
-    open_datagram,
-    take_learned,
-)
 from tidecast.agents.live.publications import (
     M_BEACON_NS,
     M_BUSY,
@@ -48,6 +41,13 @@ from tidecast.agents.live.sending import (
     note,
     send_new_packets,
     send_repairs,
+)
+from tidecast.agents.live.unsealing import (
+    AS_IT_CAME,
+    REFUSED,
+    name_of_learned,
+    open_datagram,
+    take_learned,
 )
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec

@@ -24,7 +24,6 @@ from tidecast.agents.puller.delivery import (
     waits_until,
 )
 from tidecast.agents.puller.fetch import ask_shell, fetch_here, read_ahead
-from tidecast.agents.puller.scouting import scout
 from tidecast.agents.puller.state import (
     DEAD_ATTEMPTS,
     DEAD_TERM,
@@ -41,6 +40,7 @@ from tidecast.agents.puller.state import (
     PULLER,
     SAMPLES,
 )
+from tidecast.agents.puller.stream_scan import scan_streams
 from tidecast.buffers.member_ring import HOSTILE, NOTHING, next_ack, pass_ack, publish, set_wake
 from tidecast.layout import member as lay
 from tidecast.native.atomics import (
@@ -74,9 +74,6 @@ check costs some 15 ns a cursor and 1 ns an entry."""
 ACKS_MAX = 4096
 _ACKS_AHEAD = 2
 NAK_DELAY_NS_MAX = 7 * 24 * 3600 * 1_000_000_000
-BUSY, BACKOFF, BLOCK = 0, 1, 2
-SPINS, YIELDS = 200, 20
-PARK_NS_MAX = 20_000_000
 
 # --- members ------------------------------------------------------------------------------------
 
@@ -526,15 +523,15 @@ def _woken(S, now):
 
 
 @inlined
-def _scouts(S, now):
-    """Look at new records for the cursors that follow one stream each."""
+def _scan_streams(S, now):
+    """Scan new records of queues whose cursors of one stream wait."""
     work = 0
-    for i in range(S.scouting.shape[0]):
-        word = S.scouting[i]
+    for i in range(S.scanning.shape[0]):
+        word = S.scanning[i]
         while word != 0:
             bit = _lowest_bit(word)
             word &= ~(1 << bit)
-            work += scout(S, i * 64 + bit, now, BUDGET)
+            work += scan_streams(S, i * 64 + bit, now, BUDGET)
     return work
 
 
@@ -570,7 +567,7 @@ def pull_cycle(S, now):
         S.misc[P_TIMER_NS] = now + TIMER_GRAIN_NS + S.misc[P_CURSORS] * TIMER_CURSOR_NS
         if S.misc[P_DUE_NS] <= now:
             work += _timers(S, now)
-    work += _scouts(S, now)
+    work += _scan_streams(S, now)
     work += _ready_cursors(S, now)
     for k in range(S.misc[P_TOUCHED]):
         m = S.members[S.touched[k]]

@@ -48,7 +48,6 @@ SKIP, HOLD, STOP, LATER = -1, -2, -3, -4
 STUCK = -1
 _FRAME = lay.FRAME_HEADER_BYTES
 _U32 = (1 << 32) - 1
-_NEVER = (1 << 62) - 1
 STALLED_MAX = 64
 """A walk over waiting entries ends after so many that could not go to their member: a walk over
 100,000 entries that were all due cost 92 us, for each record."""

@@ -89,7 +89,7 @@ PULLER = Kind(
         ("heirs", np.uint16, (SHARES,)),  # the next owners of moving shares
         ("queues", QUEUE, ()),
         ("wanting", np.int64, ()),  # bitmap of queues that want a block
-        ("scouting", np.int64, ()),  # bitmap of queues with new records for cursors of one stream
+        ("scanning", np.int64, ()),  # bitmap of queues with new records for cursors of one stream
         ("held", np.int64, (QUEUE_BLOCKS_MAX,)),  # blocks by queue
         ("blocks", BLOCK, ()),
         ("spare", np.int64, ()),  # blocks that no queue holds
@@ -122,7 +122,7 @@ def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
         heirs=np.zeros((CURSORS_MAX, SHARES), dtype=np.uint16),
         queues=np.zeros(QUEUES_MAX, dtype=QUEUE),
         wanting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
-        scouting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
+        scanning=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
         held=np.zeros((QUEUES_MAX, QUEUE_BLOCKS_MAX), dtype=np.int64),
         blocks=np.zeros(BLOCKS_MAX, dtype=BLOCK),
         spare=np.zeros(BLOCKS_MAX, dtype=np.int64),

@@ -25,7 +25,7 @@ from tidecast.cli.common import (
 from tidecast.cli.messages.mirrors import commands
 
 if TYPE_CHECKING:
-    from tidecast.mirror.into import Into
+    from tidecast.mirror.inbound import InboundMirror
     from tidecast.mirror.progress import Event, Progress
     from tidecast.queues.adapter import Adapter
 
@@ -132,7 +132,7 @@ def mirror(
         limits = (rate, retry_s)
         _to_kafka(source, topic, name, limits, place, dry_run, data_dir, token, as_json, **options)
         return
-    from tidecast.mirror.into import Into
+    from tidecast.mirror.inbound import InboundMirror
     from tidecast.mirror.progress import Progress
     from tidecast.mirror.state import StateFile
     from tidecast.mirror.target import Target
@@ -145,7 +145,7 @@ def mirror(
             topic, state.name, progress, data_dir=data_dir, server=server_of(), token=token
         )
         adapter = _opened(source, progress)
-        into = Into(
+        into = InboundMirror(
             adapter,
             target,
             state,
@@ -198,7 +198,7 @@ def _to_kafka(
 ) -> None:
     """``limits``: records a second, and how long errors may last."""
     from tidecast.config.sources.kafka import kafka_source_of
-    from tidecast.mirror.out import FOLDER, Out
+    from tidecast.mirror.outbound import FOLDER, OutboundMirror
     from tidecast.mirror.progress import Progress
     from tidecast.mirror.state import StateFile
     from tidecast.mirror.target import Target
@@ -209,7 +209,7 @@ def _to_kafka(
     progress = Progress(limits[0], screen.event, patience_s=limits[1])
     with StateFile(data_dir, name or f"{topic}-to-{kafka.topic}", FOLDER) as state:
         source = Target.of(topic, state.name, progress, data_dir=data_dir, server=None, token=token)
-        out = Out(source, data_dir, kafka, state, progress, **options)
+        out = OutboundMirror(source, data_dir, kafka, state, progress, **options)
         with _until_stopped(progress, screen, out, source, quiet=dry_run):
             if dry_run:
                 _show_rows(out.rows(), topic, kafka.topic, "queue", as_json)
@@ -286,7 +286,7 @@ def _opened(source: str, progress: Progress) -> Adapter:
             return adapter
 
 
-def _show_plan(into: Into, adapter: Adapter, topic: str, as_json: bool) -> None:
+def _show_plan(into: InboundMirror, adapter: Adapter, topic: str, as_json: bool) -> None:
     plan = into.plan()
     rows = []
     for route in plan.routes:

@@ -263,7 +263,7 @@ def _check_combination(
 
 def new_topic(client: Connection, topic: str) -> str:
     """Words for a warning if the topic is not there yet: a mistyped name would go unnoticed."""
-    from tidecast.config.near import near
+    from tidecast.config.suggestions import near
     from tidecast.config.topology import is_pattern
     from tidecast.errors import TidecastError
 

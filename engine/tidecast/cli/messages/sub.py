@@ -254,7 +254,7 @@ def _consumer(
     opened: contextlib.ExitStack, client: Connection, topic: str, name: str, start: Start | None
 ) -> Consumer:
     from tidecast.api.start import Earliest
-    from tidecast.config.near import near
+    from tidecast.config.suggestions import near
     from tidecast.config.topology import is_pattern
     from tidecast.errors import NotFound
 

@@ -40,7 +40,7 @@ SOUND_S = 60.0
 Say = Callable[[str], None]
 
 
-class Half(Protocol):
+class Watched(Protocol):
     """The engine or the service."""
 
     name: str
@@ -52,7 +52,7 @@ class Half(Protocol):
         """Start it. Raises an error with the reason when it cannot."""
 
 
-class ServiceHalf:
+class WatchedService:
     """The control service, on the port that engines know."""
 
     name = "control service"
@@ -63,13 +63,13 @@ class ServiceHalf:
         self.service = service
 
     def runs(self) -> bool:
-        """See `Half`."""
+        """See `Watched`."""
         if self.service is not None:
             self.service.process.poll()  # reaped, when it ended
         return service_state(self._data_dir) is not None
 
     def start(self) -> None:
-        """See `Half`."""
+        """See `Watched`."""
         self.service = start_service(self._data_dir, "--port", str(self._port))
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class ServiceHalf:
             self.service.stop()
 
 
-class EngineHalf:
+class WatchedEngine:
     """The engine, as `up --detach` starts it."""
 
     name = "engine"
@@ -88,14 +88,14 @@ class EngineHalf:
         self._process: subprocess.Popen[bytes] | None = None
 
     def runs(self) -> bool:
-        """See `Half`."""
+        """See `Watched`."""
         from tidecast.engine.process import running_pid
 
         starting = self._process is not None and self._process.poll() is None
         return starting or running_pid(self._data_dir) is not None
 
     def start(self) -> None:
-        """See `Half`."""
+        """See `Watched`."""
         self._process = self._start()
 
     def code(self) -> int | None:
@@ -115,17 +115,17 @@ class EngineHalf:
 
 
 class Keeper:
-    """Looks after one half, with back-off. ``now_s`` is an argument: see `look`."""
+    """Looks after one each, with back-off. ``now_s`` is an argument: see `look`."""
 
-    def __init__(self, half: Half, say: Say) -> None:
-        self._half, self._say = half, say
+    def __init__(self, each: Watched, say: Say) -> None:
+        self._watched, self._say = each, say
         self._backoff_s = BACKOFF_S_MIN
         self._ran_since_s: float | None = None
         self._next_s = 0.0
 
     def look(self, now_s: float) -> None:
         """Start it when it is missing and its time has come."""
-        if self._half.runs():
+        if self._watched.runs():
             if self._ran_since_s is None:
                 self._ran_since_s = now_s
             if now_s - self._ran_since_s >= SOUND_S:
@@ -136,29 +136,29 @@ class Keeper:
             self._next_s = now_s + (0.0 if self._backoff_s == BACKOFF_S_MIN else self._backoff_s)
         if now_s < self._next_s:
             return
-        self._say(f"the {self._half.name} is missing: it is started again")
+        self._say(f"the {self._watched.name} is missing: it is started again")
         try:
-            self._half.start()
+            self._watched.start()
         except (click.ClickException, OSError) as problem:
             words = problem.message if isinstance(problem, click.ClickException) else str(problem)
-            self._say(f"the {self._half.name} does not start: {words}")
+            self._say(f"the {self._watched.name} does not start: {words}")
         self._next_s = now_s + self._backoff_s
         self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
 
 
 class Watch:
-    """A thread for each half: a half that starts slowly does not delay the other."""
+    """A thread for each each: a each that starts slowly does not delay the other."""
 
     def __init__(
-        self, halves: Sequence[Half], say: Say, wanted: Callable[[], bool] = lambda: True
+        self, watched: Sequence[Watched], say: Say, wanted: Callable[[], bool] = lambda: True
     ) -> None:
         """``wanted``: False = the platform was removed, and nothing is to be started."""
         self._stopping, self._wanted = threading.Event(), wanted
         self._threads = [
             threading.Thread(
-                target=self._keep, args=(Keeper(half, say),), name=f"keep {half.name}", daemon=True
+                target=self._keep, args=(Keeper(each, say),), name=f"keep {each.name}", daemon=True
             )
-            for half in halves
+            for each in watched
         ]
 
     def start(self) -> None:
@@ -273,13 +273,13 @@ def keep_up(
     lock = hold(data_dir)
     if lock is None:
         raise Failure(f"process {watching_pid(data_dir)} keeps Tidecast running on {data_dir}")
-    engine = EngineHalf(
+    engine = WatchedEngine(
         data_dir, lambda: start_engine(data_dir, topology_file, token, gateway, url, log=None)
     )
-    halves: list[EngineHalf | ServiceHalf] = [engine]
+    watched: list[WatchedEngine | WatchedService] = [engine]
     if url is not None:
-        halves.append(ServiceHalf(data_dir, urlsplit(url).port or 0, service))
-    made = Watch(halves, lambda words: click.echo(words, err=True))
+        watched.append(WatchedService(data_dir, urlsplit(url).port or 0, service))
+    made = Watch(watched, lambda words: click.echo(words, err=True))
     try:
         engine.start()
         while not answers(data_dir, token):
@@ -294,8 +294,8 @@ def keep_up(
             pass
     finally:
         made.stop()
-        for half in halves:
-            half.stop()
+        for each in watched:
+            each.stop()
         lock.close()
     return 0
 
@@ -321,13 +321,13 @@ def watch(
     url = None if port is None else f"http://127.0.0.1:{port}"
     token = os.environ.get("TIDECAST_TOKEN")
     log = data_dir / ENGINE_LOG_NAME
-    halves: list[Half] = [
-        EngineHalf(
+    watched: list[Watched] = [
+        WatchedEngine(
             data_dir, lambda: start_engine(data_dir, topology_file, token, gateway, url, log=log)
         )
     ]
     if port is not None:
-        halves.append(ServiceHalf(data_dir, port))
+        watched.append(WatchedService(data_dir, port))
     held = os.fstat(lock.fileno())
 
     def wanted() -> bool:
@@ -335,7 +335,7 @@ def watch(
             return os.path.samestat(held, (data_dir / LOCK_NAME).stat())
         return False
 
-    made = Watch(halves, _say, wanted)
+    made = Watch(watched, _say, wanted)
     made.start()
     while not stopping.wait(LOOK_S) and wanted():  # with a time: any thread may get the signal
         pass

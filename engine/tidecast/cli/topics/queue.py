@@ -123,7 +123,7 @@ def _check_open(topic: str, adapters: list[dict[str, Any]]) -> None:
 
 
 def _unknown(topic: str, where: str, topics: list[str]) -> NotFound:
-    from tidecast.config.near import near
+    from tidecast.config.suggestions import near
     from tidecast.errors import NotFound
 
     known = ", ".join(topics[:TOPICS_SHOWN_MAX]) or "none"

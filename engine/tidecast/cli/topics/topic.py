@@ -165,7 +165,7 @@ class _File:
         pass
 
 
-class _TopicsAfar:
+class _RemoteTopics:
     """Topics of an engine behind a gateway."""
 
     def __init__(self, data_dir: Path, token: str | None) -> None:
@@ -208,7 +208,7 @@ def _target(data_dir: Path, token: str | None) -> tuple[Any, str]:
 
     server = server_of()
     if server is not None:
-        return _TopicsAfar(data_dir, token), f"at {server}"
+        return _RemoteTopics(data_dir, token), f"at {server}"
     pid = running_pid(data_dir)
     if pid is not None:
         return control(data_dir, token), f"in the running engine (pid {pid})"
@@ -239,7 +239,7 @@ def _attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
 
 
 def _find(topics: list[TopicConfig], name: str) -> TopicConfig:
-    from tidecast.config.near import near
+    from tidecast.config.suggestions import near
     from tidecast.errors import NotFound
 
     found = next((t for t in topics if t.name == name), None)

@@ -22,7 +22,7 @@ from tidecast.client.admin.types import (
 from tidecast.client.consumer.core import start_options
 from tidecast.client.core.public import Public
 from tidecast.config.check import build, raise_problems
-from tidecast.config.near import near
+from tidecast.config.suggestions import near
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import Conflict, NotFound
 

@@ -10,7 +10,7 @@ import numpy as np
 from tidecast.api.link import Link, PublicationOptions
 from tidecast.buffers.ring_file import describe
 from tidecast.client.kernels import ports
-from tidecast.config.near import near
+from tidecast.config.suggestions import near
 from tidecast.errors import BackPressure, NotFound, PayloadTooLarge, RateLimited, TidecastError
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as ring_layout

@@ -9,7 +9,7 @@ from pathlib import Path
 from tidecast.api.logs import Blocks, Logs, QueueRange, Report
 from tidecast.client.remote.log import LogClient
 from tidecast.client.remote.log_frames import Range
-from tidecast.config.near import near
+from tidecast.config.suggestions import near
 from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.log.batch import CAUSES
 from tidecast.log.files import queue_directory

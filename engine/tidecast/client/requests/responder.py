@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from tidecast import codecs
@@ -33,7 +33,6 @@ from tidecast.errors import (
     ConfigError,
     Conflict,
     PayloadTooLarge,
-    TidecastError,
     Timeout,
 )
 from tidecast.events import RequestRefused
@@ -329,11 +328,3 @@ class ResponderFlows(SubscriptionFlows, ABC):
         self._connection.emit(RequestRefused(topic=self.topic, kind=kind, detail=text))
         self._connection.bell.ring()
         return kind, text
-
-
-def fits(problem: BaseException) -> bool:
-    """Should the requester get this exception of a handler?"""
-    return isinstance(problem, UNFIT) or not isinstance(problem, TidecastError)
-
-
-Handler = Callable[[Request], Any]

@@ -95,7 +95,7 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class GroupAdministration:
-    """See module, and `tidecast.node.kafka_endpoint.KafkaGuests`."""
+    """See module, and `tidecast.node.kafka_endpoint.KafkaAdministration`."""
 
     def __init__(
         self,
@@ -120,13 +120,13 @@ class GroupAdministration:
         }
 
     def perform(self, action: str, arguments: Json) -> Any:
-        """See `KafkaGuests`."""
+        """See `KafkaAdministration`."""
         return self._actions[action](arguments)
 
     # --- looking ----------------------------------------------------------------------------------
 
     def sample(self) -> Json:
-        """See `KafkaGuests`."""
+        """See `KafkaAdministration`."""
         clients = sorted(self._connections(), key=lambda each: each.number)
         with self._lock:
             began_s = time.monotonic()

@@ -95,8 +95,8 @@ class SubscriptionRows:
         values[S.PAUSED] = int((of("paused") != 0).sum())
         ends = np.array([one.here.log.next_token for one in cursors], dtype=np.int64)
         following = tables.links[numbers, FOR_QUEUE, WHERE] >= STREAM_CHAINS
-        scouted = np.where(following, tables.queues["scout"][of("queue")], 0)
-        next_tokens = np.maximum(of("next"), scouted)
+        scanned = np.where(following, tables.queues["scanned"][of("queue")], 0)
+        next_tokens = np.maximum(of("next"), scanned)
         lag = int(
             np.maximum(ends - next_tokens, 0).sum() + sum(of(name).sum() for name in NOT_ACKED)
         )

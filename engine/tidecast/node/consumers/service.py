@@ -22,7 +22,7 @@ from tidecast.agents.puller.observer import Dead, Observer
 from tidecast.agents.puller.runtime import Puller
 from tidecast.api.link import ConsumerGrant, ConsumerOptions
 from tidecast.buffers.member_ring import MemberFile, wake_queue
-from tidecast.config.near import near
+from tidecast.config.suggestions import near
 from tidecast.config.topology import TopicConfig, check_pattern, is_pattern, matches
 from tidecast.errors import ConfigError, Conflict, NotFound, StorageError, Timeout
 from tidecast.layout import member as lay

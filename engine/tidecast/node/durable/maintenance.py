@@ -22,7 +22,7 @@ from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
 
 _log = logging.getLogger("tidecast.node")
-DRAIN_S, FLUSH_S = 10.0, 2.0
+FLUSH_S = 2.0
 COPIED_BYTES_MAX = 4 << 20
 """A queue that is handed over with a newest segment up to this begins no new one."""
 

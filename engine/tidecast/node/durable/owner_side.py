@@ -82,7 +82,7 @@ class SessionEvent(Enum):
 
 
 @dataclass(slots=True)
-class Asked:
+class RequestedSession:
     """A SETUP of a session that waits to begin."""
 
     runtime: TransportRuntime
@@ -125,7 +125,7 @@ class Openings:
     def __init__(self, registry: SourceRegistry, pending: PendingSessions, grants: Grants) -> None:
         self._registry, self._pending, self._grants = registry, pending, grants
         self._ctx = registry.ctx
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, RequestedSession] = {}
         self._overtaken: dict[int, None] = {}
 
     def wait(
@@ -136,20 +136,24 @@ class Openings:
         asked = self.asked.get(setup.session)
         if asked is None:
             claim = _claim(self._ctx, setup, block, topic)
-            asked = self.asked[setup.session] = Asked(runtime, setup, block, claim, now_s, now_s)
+            asked = self.asked[setup.session] = RequestedSession(
+                runtime, setup, block, claim, now_s, now_s
+            )
         if setup.left and not asked.claim.left:
             asked.claim = replace(asked.claim, left=True)  # since
         self._pending.ask(asked.claim)
         asked.heard_s = now_s
 
-    def give_up(self, session: int) -> Asked | None:
+    def give_up(self, session: int) -> RequestedSession | None:
         """A session waits no more."""
         asked = self.asked.pop(session, None)
         if asked is not None:
             self._pending.give_up(asked.claim)
         return asked
 
-    def outcome(self, asked: Asked, topic: DurableTopic) -> tuple[SessionEvent, Step] | None:
+    def outcome(
+        self, asked: RequestedSession, topic: DurableTopic
+    ) -> tuple[SessionEvent, Step] | None:
         """Grant epoch and first sequence to a session that waits, or refuse it; None: not yet."""
         block, claim = asked.block, asked.claim
         step = Step(topic.config.name, claim.session, asked.setup, asked.runtime)
@@ -374,7 +378,7 @@ class OwnerSide:
             elif session in self._openings.asked:
                 self._advance(asked)
 
-    def _advance(self, asked: Asked) -> None:
+    def _advance(self, asked: RequestedSession) -> None:
         found = self._openings.outcome(asked, self._registry.topics[asked.claim.topic])
         if found is not None:
             self._on(*found)

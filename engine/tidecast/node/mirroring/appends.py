@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.config.near import near
+from tidecast.config.suggestions import near
 from tidecast.config.topology import check_topic_name
 from tidecast.errors import ConfigError, NotFound
 from tidecast.log import batch

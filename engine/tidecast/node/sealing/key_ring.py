@@ -11,7 +11,7 @@ import secrets
 from pathlib import Path
 
 from tidecast import events
-from tidecast.agents.live.opening import FORGED_PLAIN
+from tidecast.agents.live.unsealing import FORGED_PLAIN
 from tidecast.config.topology import TransportConfig
 from tidecast.errors import ConfigError, NotFound, TidecastError
 from tidecast.layout import recorder as rec

@@ -32,7 +32,7 @@ QUEUE = np.dtype(
         ("spilled", np.int64),  # of these, blocks in which a slow or paused cursor rested
         ("bad", np.int64),  # fetches whose batches were damaged
         ("followers", np.int64),  # cursors of one stream that wait for its next record
-        ("scout", np.int64),  # token behind the last record that was matched with their streams
+        ("scanned", np.int64),  # token behind the last record that was matched with their streams
         ("reader_address", np.int64),  # words of the READER of its log; 0: the shell fetches
     ]
 )

@@ -239,7 +239,7 @@ def queue_grew(S, q):
     """New records were appended: the next fetch finds the new end."""
     S.queues[q].end, S.queues[q].grew = UNKNOWN, 1
     if S.queues[q].followers > 0:
-        S.scouting[q >> 6] |= 1 << (q & 63)
+        S.scanning[q >> 6] |= 1 << (q & 63)
     return wake_chain(S, FOR_QUEUE, DATA_CHAINS + q)
 
 
@@ -285,7 +285,7 @@ def stream_chain(q, key_hash):
 def may_follow(S, C):
     """Whether the scan of the queue's new records has yet to reach the cursor's position."""
     Q = S.queues[C.queue]
-    return Q.followers == 0 or C.next >= Q.scout
+    return Q.followers == 0 or C.next >= Q.scanned
 
 
 @inlined
@@ -295,15 +295,15 @@ def follow(S, C, cursor):
     Q = S.queues[q]
     if S.links[cursor, FOR_QUEUE, WHERE] == BLOCK_CHAINS + q:
         return
-    if Q.followers == 0 or C.next < Q.scout:
-        Q.scout = C.next
+    if Q.followers == 0 or C.next < Q.scanned:
+        Q.scanned = C.next
     C.reason = CAUGHT_UP  # as far as its own stream is concerned
     chain = stream_chain(q, C.stream_hash)
     if S.links[cursor, FOR_QUEUE, WHERE] != chain:
         link(S, cursor, FOR_QUEUE, chain)
         Q.followers += 1
-    if Q.scout < Q.end:
-        S.scouting[q >> 6] |= 1 << (q & 63)
+    if Q.scanned < Q.end:
+        S.scanning[q >> 6] |= 1 << (q & 63)
 
 
 @inlined
@@ -311,6 +311,6 @@ def catch_up(S, C, cursor):
     """Advance a waiting cursor to the position of the scan. Returns records passed."""
     if S.links[cursor, FOR_QUEUE, WHERE] < STREAM_CHAINS:
         return 0
-    done = max(0, S.queues[C.queue].scout - C.next)
+    done = max(0, S.queues[C.queue].scanned - C.next)
     C.next += done
     return done

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Asked:
+class PendingCommand:
     """A command that runs in the agent's thread; the caller waits for `done`, or gives up.
 
     A command that was given up never runs: the memory that it would use may be unmapped by then.

@@ -9,7 +9,7 @@ import pytest
 
 from tidecast.errors import ConfigError, Conflict
 from tidecast.kafka.storing.notes import Mark
-from tidecast.mirror.out import whole_batches
+from tidecast.mirror.outbound import whole_batches
 from tidecast.mirror.state import Saved, StateFile, Stored
 from tidecast.queues.adapter import Record, pack
 

@@ -1,4 +1,4 @@
-"""Work of the link that may take minutes, in the order of its messages, in a thread of its own.
+"""Work of the link that may take minutes: a thread does it in the order of the messages.
 
 A topology may wait for a compiler, or for the recovery of a large log. The link's thread continues:
 it takes answers about leases, asks for the time and sends telemetry.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 Job = Callable[[], None]
 
 
-class InOrder:
+class WorkQueue:
     """Runs jobs one after another, each once. From any thread."""
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The known name that a mistyped name may mean."""
+"""Suggestions for mistyped names: the nearest known name."""
 
 from __future__ import annotations
 

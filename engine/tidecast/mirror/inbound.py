@@ -26,7 +26,6 @@ from tidecast.mirror.threads import run_together
 from tidecast.queues.adapter import Adapter, Growing, LeftOut, Receiver, Run
 
 WAIT_S, HELD_S, LOOK_S = 0.25, 0.02, 0.5
-GAPS = ("report", "stop")
 
 
 class _Moved(Exception):
@@ -217,7 +216,7 @@ class Copier:
         self.durable = max(self.durable, reached)
 
 
-class Into:
+class InboundMirror:
     """A mirror from an adapter to a durable topic. `run` until it is over or is stopped."""
 
     def __init__(

@@ -26,31 +26,31 @@ _AHEAD = 2
 
 
 @inlined
-def _hand_over(S, C, cursor, b, now, limit):
+def _deliver(S, C, cursor, b, now, limit):
     """Deliver up to ``limit`` records to a waiting cursor, which continues to wait.
 
     A cursor that is held back leaves the chain, and becomes ready or waits for credit.
     """
-    handed_over = C.owner < 0 and (C.owners == 0 or C.moving > 0)
-    if C.paused != 0 or handed_over or C.again_n > C.scheduled or window.window_room(C) == 0:
+    unowned = C.owner < 0 and (C.owners == 0 or C.moving > 0)
+    if C.paused != 0 or unowned or C.again_n > C.scheduled or window.window_room(C) == 0:
         cursors.unlink(S, cursor, cursors.FOR_QUEUE)
         cursors.make_ready(S, cursor)
         return
     C.block, C.block_generation = b, S.blocks[b].generation
     if deliver_run(S, C, cursor, b, now, limit) == STUCK:
-        cursors.unlink(S, cursor, cursors.FOR_QUEUE)  # it is in the chain of those without credit
+        cursors.unlink(S, cursor, cursors.FOR_QUEUE)  # it waits for credit now
 
 
 @inlined
 def _deliver_to_waiting(S, q, b, key_hash, token, now, limit):
-    """Give the cursors that wait for a stream its next ``limit`` records, which lie together."""
+    """Deliver a stream's next ``limit`` records, which are adjacent, to its waiting cursors."""
     cursor = S.chains[cursors.stream_chain(q, key_hash)]
     while cursor >= 0:
         behind = S.links[cursor, cursors.FOR_QUEUE, cursors.NEXT]
         C = S.cursors[cursor]
         if C.queue == q and C.stream_hash == key_hash and C.next <= token:
             C.next = token
-            _hand_over(S, C, cursor, b, now, limit)
+            _deliver(S, C, cursor, b, now, limit)
         cursor = behind
 
 
@@ -76,24 +76,24 @@ def _look_ahead(S, q, B, data, token, end):
 
 
 @inlined
-def scout(S, q, now, most):
-    """Look at up to ``most`` records for the cursors that wait for their stream. How many."""
+def scan_streams(S, q, now, most):
+    """Scan up to ``most`` new records of a queue for waiting cursors. Returns records scanned."""
     Q = S.queues[q]
-    if Q.followers == 0 or Q.scout >= Q.end:
-        S.scouting[q >> 6] &= ~(1 << (q & 63))
+    if Q.followers == 0 or Q.scanned >= Q.end:
+        S.scanning[q >> 6] &= ~(1 << (q & 63))
         return 0
-    b = find_block(S, q, Q.scout)
+    b = find_block(S, q, Q.scanned)
     if b < 0:
         if Q.want < 0:
-            Q.want = Q.scout
+            Q.want = Q.scanned
         if Q.fetching == 0:
             S.wanting[q >> 6] |= 1 << (q & 63)
         return 0
     touch(S, b, S.misc[P_CYCLE])
     B = S.blocks[b]
     data = data_of(B)
-    Q.scout = max(Q.scout, B.first)
-    token = Q.scout
+    Q.scanned = max(Q.scanned, B.first)
+    token = Q.scanned
     end = min(B.end, token + most)
     run_end = token
     while token < end and Q.followers > 0:
@@ -107,6 +107,6 @@ def scout(S, q, now, most):
             run_end += 1
         _deliver_to_waiting(S, q, b, key_hash, token, now, run_end - token)
         token += 1
-    done = token - Q.scout
-    Q.scout = token
+    done = token - Q.scanned
+    Q.scanned = token
     return done

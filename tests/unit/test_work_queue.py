@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from tidecast.control_link.in_order import InOrder
+from tidecast.control_link.work_queue import WorkQueue
 
 
 def test_jobs_run_once_and_in_order() -> None:
-    work, done, found = InOrder("work"), threading.Event(), list[int]()
+    work, done, found = WorkQueue("work"), threading.Event(), list[int]()
     for n in range(100):
         work.submit(lambda n=n: found.append(n))  # type: ignore[misc]
     work.submit(done.set)
@@ -21,7 +21,7 @@ def test_jobs_run_once_and_in_order() -> None:
 
 
 def test_jobs_that_have_not_begun_are_forgotten() -> None:
-    work, begun, go, found = InOrder("work"), threading.Event(), threading.Event(), list[int]()
+    work, begun, go, found = WorkQueue("work"), threading.Event(), threading.Event(), list[int]()
 
     def first() -> None:
         begun.set()
@@ -43,4 +43,4 @@ def test_jobs_that_have_not_begun_are_forgotten() -> None:
 
 
 def test_one_that_never_ran_stops() -> None:
-    InOrder("work").stop(1.0)
+    WorkQueue("work").stop(1.0)

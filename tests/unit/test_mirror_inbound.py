@@ -10,7 +10,7 @@ from tests.support.punched import Punched, PunchedReceiver
 
 from tidecast.errors import PayloadTooLarge
 from tidecast.layout import segment as lay
-from tidecast.mirror.into import Copier
+from tidecast.mirror.inbound import Copier
 from tidecast.mirror.plan import Placing, Route
 from tidecast.mirror.progress import Event, Progress
 from tidecast.mirror.target import LOCAL_BYTES_MAX, REMOTE_BYTES_MAX

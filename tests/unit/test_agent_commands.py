@@ -11,7 +11,7 @@ import pytest
 from tests.support.durable import platform
 from tests.support.simulation import network_of
 
-from tidecast.agents.asked import Asked
+from tidecast.agents.command import PendingCommand
 from tidecast.agents.puller.runtime import Puller
 from tidecast.agents.runner import AgentRunner
 from tidecast.api.link import PublicationOptions
@@ -25,11 +25,11 @@ PATIENCE_S = 60.0
 
 def test_one_that_was_given_up_never_runs_and_one_that_runs_is_not_given_up() -> None:
     ran: list[int] = []
-    first = Asked(lambda: ran.append(1))
+    first = PendingCommand(lambda: ran.append(1))
     assert first.give_up()
     first()
     assert (ran, first.done.is_set()) == ([], False)
-    second = Asked(lambda: second.give_up())
+    second = PendingCommand(lambda: second.give_up())
     second()
     assert second.done.is_set()
     assert second.outcome() is False

@@ -37,7 +37,7 @@ class _Load:
         self.ended, self.pinned = False, True
 
 
-class Loads:
+class BlockLoader:
     """See module. `start`, `load` and `ahead` in the loop's thread."""
 
     def __init__(

@@ -53,7 +53,7 @@ FOLDER = "mirrors/kafka"
 _NOBODY = -1
 
 
-class _Anew(Exception):
+class _PositionsLost(Exception):
     """The brokers have lost or forgotten records: count again."""
 
 
@@ -78,7 +78,7 @@ class Writing:
         queue: int,
         mark: Mark,
         writer: PartitionWriter,
-        out: Out,
+        out: OutboundMirror,
         *,
         until: int | None,
     ) -> None:
@@ -100,7 +100,7 @@ class Writing:
         return self.mark if found is None or found.token < self.mark.token else found
 
     def run(self) -> None:
-        """Copy until all is copied. Raises TidecastError, Stopped, _Anew."""
+        """Copy until all is copied. Raises TidecastError, Stopped, _PositionsLost."""
         progress = self._out.progress
         while self._until is None or self.token < self._until:
             progress.check()
@@ -207,7 +207,7 @@ class Writing:
             except ConnectionLost as lost:
                 problem, self.token = lost, self.writer.behind
             except SequenceGap as lost:
-                raise _Anew(str(lost)) from None
+                raise _PositionsLost(str(lost)) from None
             except TidecastError as refusal:
                 self.token = self.writer.behind
                 problem = self._leave_out(refusal)
@@ -228,7 +228,7 @@ class Writing:
             progress.check()
 
 
-class Out:
+class OutboundMirror:
     """A mirror from a durable topic to Kafka. `run` until it is over or is stopped."""
 
     def __init__(
@@ -437,7 +437,7 @@ class Out:
             writing.run()
         except (Stopped, Closed):
             pass
-        except _Anew as problem:
+        except _PositionsLost as problem:
             self.progress.tell("CountedAnew", f"{problem}", queue=writing.queue)
             self._again.set()
         except Fenced as problem:
