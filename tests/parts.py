@@ -15,7 +15,8 @@ PARTS = ("all", "kernels", "rest")
 """Values of ``--part``: every test, those that a checked build runs, and those that it does not."""
 KERNELS = ("tests/unit/test_", "tests/property/test_", "tests/simulation/test_")
 _PLAIN_UNIT = """
-    adapters_waiting admission agent_commands agent_faults app attached bench_report cancelling cli cli_api
+    adapters_waiting admission agent_commands agent_faults app attached bench_report cancelling cli
+    cli_api
     cli_help cli_queue client_admin client_async client_lifecycle client_read config config_kafka
     doctor engine_process events frame_rights gateway_keys gateway_requests grants importing
     jetstream_adapter jetstream_storage

@@ -244,16 +244,7 @@ CODE_WORDS = re.compile(
     r"\b(?:told|tells|(?:go(?:es)?|went|going)\s+on|anew|mend(?:s|ed|ing)?|amid|whoever)\b",
     re.IGNORECASE,
 )
-"""Words of `WORDS` that no comment and no docstring of these folders has.
-
-Kernels are left out: an edit compiles them.
-"""
-CODE_FOLDERS = (
-    *(f"engine/tidecast/{name}/" for name in ("app", "cli", "client", "control_link", "engine")),
-    *(f"engine/tidecast/{name}/" for name in ("gateway", "jetstream", "kafka", "node")),
-    "engine/tidecast/telemetry/",
-    "backend/",
-)
+"""Words of `WORDS` that no comment and no docstring of the sources has."""
 
 
 NOUN_WORDS = re.compile(
@@ -261,13 +252,7 @@ NOUN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Words in the place of a noun, which no comment and no docstring of these folders has."""
-NOUN_FOLDERS = tuple(
-    f"engine/tidecast/{name}/"
-    for name in (
-        *("api", "app", "cli", "client", "config", "connections", "control_link", "engine"),
-        *("events", "gateway", "jetstream", "mirror", "node", "rest", "telemetry"),
-    )
-)
+NOUN_FOLDERS = ("engine/", "backend/tidecast_control/")
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:
@@ -381,15 +366,11 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     ),
     "named nouns": (
         nouns_are_named,
-        [
-            each
-            for each in select(".py", under=NOUN_FOLDERS)
-            if "/kernels/" not in each[0] and not each[0].endswith(("/compiled.py", "kernels.py"))
-        ],
+        [*select(".py", under=NOUN_FOLDERS)],
     ),
     "plain comments": (
         comments_are_plain,
-        [each for each in select(".py", under=CODE_FOLDERS) if "/kernels/" not in each[0]],
+        [*select(".py", under=("engine/", "backend/"))],
     ),
 }
 

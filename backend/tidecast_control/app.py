@@ -92,7 +92,7 @@ def create_app(lifespan: Lifespan | None = None) -> FastAPI:
     app.add_middleware(RequestShell, prefix=PREFIX)
     app.include_router(api_router(), prefix=PREFIX, dependencies=[ONLY_KNOWN_QUERIES])
     app.include_router(system, dependencies=[ONLY_KNOWN_QUERIES])
-    app.include_router(page)  # last: it answers every path that nobody else does
+    app.include_router(page)  # last: it answers every path that no other route answers
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app
 

@@ -117,7 +117,7 @@ class Database:
                 connection.commit()
 
     def analyze(self, table: str) -> None:
-        """Have Postgres count what is in a table, so that it plans well."""
+        """Let Postgres collect statistics of a table, so that it plans well."""
         with self.engine.begin() as connection:
             connection.execute(text(f"ANALYZE {table}"))
 

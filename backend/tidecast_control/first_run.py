@@ -82,7 +82,7 @@ def _ensure(
 
 
 def prepare(session: Session, settings: Settings) -> Secrets:
-    """Make what is missing; nothing on later runs."""
+    """Create missing resources; nothing on later runs."""
     password = auth.first_run_secret(session)
     if password is not None or repository.count(session, "transport") == 0:
         seed(session, _topology(settings))

@@ -139,7 +139,7 @@ async def _listen(db: Database, hub: Hub, turn: Turn) -> None:
     )
     async with connection:
         await connection.execute(f"LISTEN {repository.CHANNEL}")
-        hub.refresh()  # what was announced while nobody listened
+        hub.refresh()  # changes that were announced before this connection listened
         turn.done()
         async for _ in connection.notifies():
             hub.refresh()
@@ -188,7 +188,7 @@ class NodesCheck:
 
 
 async def _end_faults(ctx: Context, turn: Turn) -> None:
-    """Switch off what expired, one by one: one that cannot be ended keeps no other on."""
+    """Switch off expired faults, each by itself: a fault that cannot be ended keeps no other on."""
     over, unreadable = await run_in_threadpool(_expired, ctx.db)
     for problem in unreadable:
         turn.failed(problem)
@@ -202,7 +202,7 @@ async def _end_faults(ctx: Context, turn: Turn) -> None:
 
 
 def _expired(db: Database) -> tuple[list[str], list[Exception]]:
-    """(faults whose time is over, what is wrong with rows that cannot be read)."""
+    """(faults whose time is over, problems of rows that cannot be read)."""
     over: list[str] = []
     unreadable: list[Exception] = []
     with db.begin() as session:

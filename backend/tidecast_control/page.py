@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, PlainTextResponse, RedirectRespons
 
 STATIC = Path(__file__).parent / "static"
 CACHED = {"Cache-Control": "public, max-age=31536000, immutable"}
-"""Names below assets/ carry a digest of what they hold."""
+"""Names below assets/ carry a digest of their content."""
 FRESH = {"Cache-Control": "no-cache"}
 TEXT_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 PAGES = frozenset(

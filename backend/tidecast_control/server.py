@@ -73,7 +73,7 @@ class Peers:
 
 
 class Config(uvicorn.Config):
-    """Configuration, and what connections share."""
+    """Configuration, and the state that connections share."""
 
     peers: Peers
 

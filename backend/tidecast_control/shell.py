@@ -158,7 +158,7 @@ def _too_large(allowed: int) -> ProblemError:
 
 
 async def _refuse(scope: Scope, send: Send, problem: ProblemError, prefix: str) -> None:
-    """Answer without reading the body, and close: what is still on its way is nobody's."""
+    """Answer without reading the body, and close: the rest of the body is dropped."""
     entry = CATALOGUE[problem.problem]
     body: dict[str, Any] = Problem(
         type=f"{prefix}/problems/{problem.problem}",

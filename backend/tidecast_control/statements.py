@@ -1,7 +1,7 @@
 """Single statements in the event loop, each a transaction of its own.
 
-What most requests need of Postgres (the caller, one resource, one page) is a statement or two. Here
-they cost no thread, no unit of work and, once prepared, no parsing.
+Most requests need a statement or two of Postgres (the caller, one resource, one page). Here they
+cost no thread, no unit of work and, once prepared, no parsing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Statements:
             return await self._run(await self._connect(), sql, parameters)
 
     async def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the unused connections."""
         while self._free:
             await self._free.pop().close()
 
@@ -100,7 +100,7 @@ class Statements:
             if not connection.broken:
                 self._free.append(connection)
             raise
-        except BaseException:  # cancelled: what the server makes of it is not waited for
+        except BaseException:  # cancelled: do not wait for the server's result
             await connection.close()
             raise
         self._free.append(connection)

@@ -34,7 +34,7 @@ class Turn(Protocol):
 
 
 class Unsupervised:
-    """For tests that run a task by itself: what fails is raised."""
+    """For tests that run a task by itself: failures are raised."""
 
     def done(self) -> None:
         """Nothing."""
@@ -79,7 +79,7 @@ class Task:
     def note(self, problem: BaseException | None) -> None:
         """Count a failure and keep its text. None: the task ended by itself, which it never should.
 
-        A traceback is logged for what is unforeseen: a database that is away is not.
+        A traceback is logged for unexpected exceptions, but not for a database that is away.
         """
         self.failures += 1
         lines = str(problem).strip().splitlines() or [""]
@@ -93,7 +93,7 @@ class Task:
 
     @property
     def check(self) -> str:
-        """``ok``, or what is wrong."""
+        """``ok``, or the problem."""
         if self.problem:
             return self.problem
         age_s = self._clock_s() - self._at_s
@@ -117,7 +117,7 @@ class Supervisor:
         self._running.append(asyncio.create_task(self._run(task, run), name=name))
 
     def checks(self) -> dict[str, str]:
-        """State of each task: ``ok`` or what is wrong."""
+        """State of each task: ``ok`` or the problem."""
         return {name: task.check for name, task in self.tasks.items()}
 
     async def stop(self) -> None:

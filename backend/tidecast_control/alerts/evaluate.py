@@ -1,8 +1,8 @@
 """Alert rules against telemetry: alerts that fire or resolve, and the webhooks that they call.
 
-What is not measured changes nothing: while a node that a value came from is not heard, an alert
-keeps its state, and says so (`no_data`). All of it is in Postgres: a service that starts again
-continues where the one before it ended.
+A missing value changes nothing: while a node that a value came from is not heard, an alert keeps
+its state and has `no_data`. All state is in Postgres: after a restart the service continues where
+it ended.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def measured_of_mirrors(session: Session, metric: str) -> Measured:
 
 @dataclass
 class Round:
-    """One evaluation: what it reads once, and what came of it."""
+    """One evaluation: the rows that it reads once, and its results."""
 
     session: Session
     now: datetime
@@ -239,7 +239,7 @@ class Evaluator:
                 self._look_after(done, rule, row, found)
         for key, pending in done.pending.items():
             if key[0] == name and key not in done.firing and not _known(done, pending.nodes, found):
-                waiting.add(key)  # what a silent node reported last may hold still
+                waiting.add(key)  # the last report of a silent node may still be true
         return waiting
 
     def _known_down(self, node: str) -> bool:

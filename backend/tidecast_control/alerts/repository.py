@@ -79,7 +79,7 @@ def forget_secrets(session: Session) -> None:
 
 
 def claim(session: Session, now: datetime, until: datetime, limit: int) -> list[DeliveryRow]:
-    """Calls that are due, the oldest to each target: they come in order. Nobody else takes them."""
+    """Take due calls, the oldest to each target, so that they come in order; no other task may."""
     oldest = (
         select(col(DeliveryRow.id))
         .ext(distinct_on(col(DeliveryRow.target)))

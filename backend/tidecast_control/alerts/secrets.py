@@ -16,10 +16,10 @@ LOST = "failed: the URL is lost, give it again"
 
 
 def seal(session: Session, rule: str, spec: AlertRuleSpec, *, store: bool) -> AlertRuleSpec:
-    """The spec with its secrets masked; ``store``: they are kept, and older ones are deleted.
+    """The spec with its secrets masked; ``store``: store new secrets, and delete older secrets.
 
-    A value that is masked already means the one that is stored. Raises `invalid_request` when
-    there is none: what `export` gave knows no secrets.
+    A value that is masked already stands for the stored secret. Raises `invalid_request` when no
+    secret is stored: the output of `export` has none.
     """
     shown: dict[str, str] = {}
     for field in FIELDS:

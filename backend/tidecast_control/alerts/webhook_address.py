@@ -64,5 +64,5 @@ def masked(value: str) -> str:
 
 
 def is_masked(value: str) -> bool:
-    """It is what `masked` made."""
+    """Whether `masked` made the value."""
     return _MARKED.search(value) is not None

@@ -24,7 +24,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Seen:
-    """A connected engine: what is stored of it, and what it says that it runs."""
+    """A connected engine: its stored state, and the configuration that it reports."""
 
     name: str
     applied_version: int
@@ -53,7 +53,7 @@ class Seen:
 
 
 def applied(states: Sequence[Seen], row: Row, path: str | None = None) -> dict[str, Any]:
-    """The fields of `Status` for one row, from what the connected engines report."""
+    """The fields of `Status` for one row, from the reports of the connected engines."""
     reference = f"{path or row.kind}/{row.name}"
     conditions: list[Condition] = []
     observed = {state.name: state.observed(row, reference) for state in states}
@@ -94,7 +94,7 @@ def applied(states: Sequence[Seen], row: Row, path: str | None = None) -> dict[s
 
 
 def drift_of(state: NodeStateRow | Seen, version: int) -> str:
-    """How an engine differs from what is wanted, and what to do; "" when it does not."""
+    """How an engine differs from the desired state, and the remedy; "" when it does not differ."""
     found = []
     if state.restart_needed:
         found.append(f"restart it for {', '.join(map(str, state.restart_needed))}")
@@ -106,7 +106,7 @@ def drift_of(state: NodeStateRow | Seen, version: int) -> str:
 
 
 def connected(session: Session) -> list[Seen]:
-    """The nodes that are connected, with what they report."""
+    """The connected nodes, with their reports."""
     reported: Callable[[str], Reported | None] | None = session.info.get("reported")
     return [
         Seen(

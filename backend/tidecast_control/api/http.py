@@ -71,7 +71,7 @@ Ctx = Annotated[Context, Depends(context)]
 async def transaction(ctx: Ctx) -> AsyncIterator[Session]:
     """One transaction a request: committed before the response is sent, rolled back on error.
 
-    It begins with the first query. What talks to Postgres does so in threads.
+    It begins with the first query. Code that uses Postgres runs in threads.
     """
     block = ctx.db.begin()
     session = block.__enter__()  # makes an object, nothing more
@@ -139,7 +139,7 @@ DryRun = Annotated[bool, Query(description="Report the changes without making th
 
 
 def needs(right: str) -> Any:
-    """A dependency that is the actor, who has the right. The matrix test reads `.right`."""
+    """A dependency that returns the actor and checks the right. The matrix test reads `.right`."""
 
     async def check(actor: Who) -> Actor:
         actor.need(right)
@@ -150,7 +150,7 @@ def needs(right: str) -> Any:
 
 
 def as_json(model: BaseModel, headers: dict[str, str] | None = None) -> Response:
-    """A model as a response, without the checks that FastAPI makes of what we built ourselves."""
+    """A model as a response, without FastAPI's validation: the service has built it itself."""
     return Response(model.model_dump_json(), 200, headers, media_type="application/json")
 
 
@@ -195,7 +195,7 @@ def entity_tags(header: str) -> list[str]:
 
 
 def _version(tag: str) -> str:
-    """A tag without the digest: a write depends on what was wanted, not on the status."""
+    """A tag without the digest: a write depends on the desired state, not on the status."""
     version, dot, _ = tag.partition(".")
     return f'{version}"' if dot else tag
 
@@ -247,7 +247,7 @@ def respond(request: Request, problem: ProblemError) -> Response:
 def _audit_denial(request: Request, problem: ProblemError) -> None:
     actor = getattr(request.state, "actor", None)
     if actor is None and problem.problem == "unauthenticated" and request.method in SAFE_METHODS:
-        return  # a page that polls after its session ended says nothing about anybody
+        return  # pages continue to poll after their session ended: no entry for that
     path = getattr(request.scope.get("route"), "path_format", "unknown path")
     note_denial(request, problem, f"{request.method} {path}", actor)
 
@@ -310,7 +310,7 @@ _HTTP_CODES = {400: "bad_request", 413: "too_large", 415: "unsupported_media_typ
 
 
 def _no_route(request: Request) -> Response:
-    """No route has this path, or those that have it have other methods; OPTIONS says which."""
+    """No route has this path, or only with other methods; OPTIONS lists the methods."""
     methods = methods_of(request.app, request.url.path)
     if not methods:
         return respond(request, ProblemError("not_found", f"no path {request.url.path}"[:300]))

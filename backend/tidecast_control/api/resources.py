@@ -184,7 +184,7 @@ def plan_of(
     *,
     dry_run: bool,
 ) -> Plan:
-    """The plan of what is no resource: users, keys, enrolments, runs. None: it does not exist."""
+    """The plan of users, keys, enrolments, runs, which are no resources. None: absent."""
     fields = sorted({*(before or {}), *(after or {})})
     found = [(f, (before or {}).get(f), (after or {}).get(f)) for f in fields]
     changes = [Change(path=f"/{f}", old=old, new=new) for f, old, new in found if old != new]
@@ -226,9 +226,9 @@ def put(
     precondition: Precondition = no_precondition,
     plan_only: bool = False,
 ) -> Outcome:
-    """Make a resource what the body says. A repeat does not raise the generation.
+    """Create or replace a resource by the body. A repeat does not raise the generation.
 
-    ``plan_only``: nobody wants to see the resource as it is afterwards, with its status.
+    ``plan_only``: the caller does not need the resource afterwards, with its status.
     """
     row = repository.find(session, kind.name, name, lock=not dry_run)
     precondition(etag(row))
@@ -237,7 +237,7 @@ def put(
     needs = [*rights.of_resource(kind.name, name, body.spec.model_dump(mode="json"))]
     if row is not None:
         needs += rights.to_replace(kind.name, name, row.spec)
-    actor.need(f"{kind.rights}:write", *needs)  # first: other problems tell what there is
+    actor.need(f"{kind.rights}:write", *needs)  # first: other problems reveal existing resources
     spec = kind.seal(session, name, body.spec, store=not dry_run)
     body = body.model_copy(update={"spec": spec})
     new = _checked(session, kind, name, body, row)

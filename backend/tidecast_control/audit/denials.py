@@ -1,7 +1,7 @@
 """Refused requests in the audit: the first of a kind at once, its repeats as one row a minute.
 
-A row costs a transaction and is kept for a year: requests that nobody had to log in for must not
-make as many of them as they like.
+A row costs a transaction and is kept for a year: requests without a login must not create rows
+without limit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Denial:
     actor: str
     actor_kind: str
     route: str
-    """Method and path pattern: what may follow in the path makes no kind of its own."""
+    """Method and path pattern: names in the path make no separate kinds."""
     action: str
     """Method and path."""
     status: int
@@ -136,14 +136,14 @@ class Denials:
             await asyncio.sleep(FLUSH_S)
 
     async def flush_now(self) -> None:
-        """The service stops: store what is there, repeats too."""
+        """The service stops: store all denials, repeats too."""
         with contextlib.suppress(SQLAlchemyError):
             await run_in_threadpool(self.flush, windows_end=True)
 
     def flush(self, *, windows_end: bool = False) -> None:
-        """Store what came; with ``windows_end`` also repeats of the minute that runs.
+        """Store new denials; with ``windows_end`` also repeats of the present minute.
 
-        What another thread is about to store is stored, too, when this returns.
+        Denials that another thread is about to store are stored, too, when this returns.
         """
         with self._flushing:
             now_s = self._clock_s()

@@ -91,5 +91,5 @@ def entry(session: Session, entry_id: int) -> AuditEntry:
 
 
 def forget(session: Session, days: float) -> int:
-    """Delete what is older than ``days``; how many went."""
+    """Delete entries older than ``days``. Returns how many."""
     return repository.forget(session, utc_now() - timedelta(days=days))

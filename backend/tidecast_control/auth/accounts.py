@@ -77,7 +77,7 @@ def put_user(
     *,
     dry_run: bool = False,
 ) -> tuple[User, Plan]:
-    """The user, and what changed. Raises `conflict` when no admin would be left."""
+    """The user, and the changes. Raises `conflict` when no admin would be left."""
     actor.need_to_grant("a user", body.role, None)
     with resources.trial(session, dry_run=dry_run):
         return _put_user(session, name, body, actor, precondition, dry_run=dry_run)
@@ -217,7 +217,7 @@ def create_key(
 
 
 def _check_scopes(body: KeyInput) -> None:
-    """Raise `invalid_request` for scopes that would not bound, or not allow, what they say."""
+    """Raise `invalid_request` for scopes that would not limit the key, or not allow a right."""
     if body.role == "admin" and body.scopes:
         raise invalid(
             "/scopes",

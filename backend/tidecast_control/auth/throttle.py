@@ -1,8 +1,8 @@
-"""Login throttling: failures are counted by user and network, and each further one waits longer.
+"""Login throttling: failures are counted by user and network, and further attempts wait longer.
 
-An attempt counts as failed when it begins: many at once are no way around. What one network does
-locks nobody out elsewhere, and nobody for longer than `WAIT_S_MAX`. Memory and time are bounded:
-a network has a limited number of names, and there is a limited number of networks.
+An attempt counts as failed when it begins, so that many attempts at once do not bypass the limit.
+Failures from a network lock no user out in other networks, and none for longer than `WAIT_S_MAX`.
+Memory and time are bounded: the names of a network, and the networks, are limited in number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FREE_FAILURES, NETWORK_FREE_FAILURES = 5, 100
 WAIT_S_MAX, NETWORK_WAIT_S_MAX = 60.0, 10.0
 FORGET_S = 3600.0
 NETWORKS_MAX, NAMES_MAX = 10_000, 200
-"""NAMES_MAX: beyond `NETWORK_FREE_FAILURES`, so nobody forgets a name by trying others."""
+"""NAMES_MAX: above `NETWORK_FREE_FAILURES`, so that attempts on other names displace no name."""
 
 
 @dataclass

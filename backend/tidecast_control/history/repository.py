@@ -18,8 +18,8 @@ _ROWS = {
     QUEUES: "queue >= 0 and subscription = ''",
     READERS: "subscription <> ''",
 }
-"""Kinds of rows: of a topic, of a queue, of a subscription on a queue. They overlap in what they
-count, so a metric is read from the first kind of its list that has it."""
+"""Kinds of rows: of a topic, of a queue, of a subscription on a queue. Their counts overlap, so a
+metric is read from the first kind of its list that has it."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def read(session: Session, wanted: Wanted, now: datetime) -> History:
 
 
 def need_shown(session: Session, wanted: Wanted, actor: Actor) -> None:
-    """Raise `denied` for what belongs to no topic that the caller sees."""
+    """Raise `denied` unless the history belongs to a topic that the caller sees."""
     about = wanted.name
     match wanted.scope:
         case "queue":

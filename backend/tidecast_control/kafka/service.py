@@ -1,6 +1,6 @@
 """Kafka clients and groups, by way of the engines that have them.
 
-Engines leave out what the caller does not see: it is asked for by the patterns of its scopes.
+Engines get the patterns of the caller's scopes, and leave out rows that the caller does not see.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ async def _nodes(hub: Hub, node: str) -> list[str]:
 async def _all(
     hub: Hub, command: str, asked: dict[str, Json]
 ) -> tuple[dict[str, Json], list[NotAsked]]:
-    """The answers of engines, and those that gave none; without an endpoint they are left out."""
+    """The answers of engines, and the engines without an answer, unless they have no endpoint."""
     done = await asyncio.gather(
         *(hub.ask(name, command, args) for name, args in asked.items()), return_exceptions=True
     )

@@ -105,7 +105,7 @@ class Actor:
 
     @property
     def shown(self) -> tuple[str, ...] | None:
-        """Patterns of what lists show; None: everything that the role may see."""
+        """Patterns of topics that lists show; None: all that the role may see."""
         if self.unbounded or not self.scopes:
             return None
         patterns = tuple(scope.pattern for scope in self.scopes)
@@ -140,9 +140,9 @@ class Actor:
             raise ProblemError("denied", f"key {self.name} has no right on {pattern}")
 
     def need_to_grant(self, what: str, role: Role, scopes: Iterable[Scope] | None) -> None:
-        """Raise `denied` when somebody would get more than the caller has.
+        """Raise `denied` when a user or a key would get more rights than the caller has.
 
-        ``scopes``: of a key; None: of a user, whom nothing but the role bounds.
+        ``scopes``: of a key; None: a user, whose rights only the role limits.
         """
         if self.unbounded:
             return

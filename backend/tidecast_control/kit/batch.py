@@ -30,7 +30,7 @@ class Batch:
     version: int | None = None
     announced: bool = False
     inserts: dict[type[SQLModel], list[dict[str, Any]]] = field(default_factory=dict)
-    """Rows that nobody reads before the end: given to Postgres as they are."""
+    """Rows that the batch does not read again: Postgres gets them all at the end."""
     numbers: dict[str, dict[int, set[str]]] = field(default_factory=dict)
     """Kind -> number -> names: topics by their id in packets."""
 

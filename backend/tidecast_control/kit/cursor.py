@@ -18,7 +18,7 @@ def encode(sort: str, value: Any, name: str) -> str:
 
 
 def decode(cursor: str, sort: str) -> tuple[Any, str]:
-    """(value, name). Raises the problem `invalid_request` for what `encode` did not make."""
+    """(value, name). Raises the problem `invalid_request` for a text that `encode` did not make."""
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         raw = base64.b64decode(padded, altchars=b"-_", validate=True)

@@ -13,16 +13,16 @@ from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Impact, ProblemItem, Resource, ResourceInput, Status
 
 Checks = Callable[[Session, str, Any, ResourceRow | None], list[ProblemItem]]
-"""(session, name, new spec, row before) -> what is wrong beyond the fields' own limits."""
+"""(session, name, new spec, row before) -> problems beyond the limits of single fields."""
 
 Learn = Callable[[Session], Any]
 """Reads the facts that statuses of a kind need besides the rows."""
 
 StatusOf = Callable[[Any, Any, Sequence[Row]], list[Status]]
-"""(what was learned, the `World` of telemetry lately or None, rows) -> their statuses."""
+"""(result of `Learn`, the `World` of recent telemetry or None, rows) -> their statuses."""
 
 Unstored = Callable[[Any], Mapping[str, Mapping[str, Any]]]
-"""The `World` of telemetry, or None -> spec by name of what engines have without a resource."""
+"""The `World` of telemetry, or None -> spec by name of things on engines without a resource."""
 
 Changed = Callable[[Session, str, "Mapping[str, Any] | None"], None]
 """(session, name, new spec or None for a deletion)."""

@@ -107,7 +107,7 @@ class TopologyClock(SQLModel, table=True):
     id: int = Field(default=1, primary_key=True)
     version: int = Field(default=0, sa_type=BigInteger)
     trimmed: int = Field(default=0, sa_type=BigInteger)
-    """Outbox rows up to this version are gone: who is older reads everything."""
+    """Outbox rows up to this version are deleted: an engine with an older version reads all."""
 
 
 class OutboxRow(SQLModel, table=True):

@@ -1,6 +1,6 @@
-"""Query parameters: a name that a route does not know is refused, and so is one given twice.
+"""Query parameters: a route refuses unknown names, and names given twice.
 
-An ignored `?dryrun=true` would do for real what the caller wanted to try.
+An ignored `?dryrun=true` would make the changes that the caller only wanted to try.
 """
 
 from __future__ import annotations
@@ -76,4 +76,4 @@ async def _only_known(connection: HTTPConnection) -> None:
 
 
 ONLY_KNOWN_QUERIES = Depends(_only_known)
-"""For every route of the API: raises `invalid_request` for what the route does not know."""
+"""For every route of the API: raises `invalid_request` for unknown query parameters."""

@@ -1,7 +1,7 @@
 """Reading resources: one statement each. Other inputs of statuses are kept until they change.
 
-Every statement brings, with its rows, the topology's version and how far the engines are: while
-both are as they were, so is what a kind has learned (`Kind.learn`), and no notice is needed.
+Every statement returns, with its rows, the topology's version and the progress of the engines:
+while both are unchanged, the result of `Kind.learn` is valid, and no notice is needed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ListQuery:
     labels: tuple[str, ...] = ()
     count: bool = False
     unstored: bool = False
-    """Also what `Kind.unstored` names."""
+    """Also the names of `Kind.unstored`."""
 
 
 async def one(db: Database, kind: Kind, name: str, actor: Actor) -> tuple[Stored, Stamp]:
@@ -92,7 +92,7 @@ async def one(db: Database, kind: Kind, name: str, actor: Actor) -> tuple[Stored
 
 
 async def page(db: Database, kind: Kind, query: ListQuery, actor: Actor) -> bytes:
-    """One page of what the caller sees of a kind: `Page`, as JSON."""
+    """A page of the resources of a kind that the caller sees: `Page`, as JSON."""
     where, arguments = _filters(kind, query)
     shown, patterns = _shown(kind, actor)
     where, arguments = where + shown, arguments + patterns
@@ -175,7 +175,7 @@ async def views(
 ) -> list[dict[str, Any]]:
     """Rows as resources, with their statuses: for `encode`.
 
-    Not as models: making two of them a row is half of what a page of 50 costs.
+    Not as models: creating two models a row is half of the cost of a page of 50.
     """
     known = db.learned.get(kind.name)
     if known is None or known[0] != stamp or not kind.keeps:

@@ -24,7 +24,7 @@ CHANNEL = "tidecast_topology"
 
 
 def find(session: Session, kind: str, name: str, *, lock: bool = False) -> ResourceRow | None:
-    """One row; ``lock``: nobody else changes it before this transaction ends."""
+    """One row; ``lock``: no other transaction changes it before this transaction ends."""
     batch = batch_of(session)
     if batch is not None and (kind, name) in batch.rows:
         return batch.rows[kind, name]
@@ -100,7 +100,7 @@ def clock(session: Session) -> tuple[int, int]:
 
 
 def generations(session: Session, since: int) -> dict[str, int]:
-    """``kind/name`` -> generation of what engines apply and what changed after a version."""
+    """``kind/name`` -> generation of resources that changed after a version."""
     columns = col(ResourceRow.kind), col(ResourceRow.name), col(ResourceRow.generation)
     found = session.execute(select(*columns).where(col(ResourceRow.version) > since))
     return {f"{kind}/{name}": int(generation) for kind, name, generation in found}

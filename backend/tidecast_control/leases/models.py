@@ -22,7 +22,7 @@ class LeaseRow(SQLModel, table=True):
 
 
 class LeaseMoveRow(SQLModel, table=True):
-    """A queue that went from a node to another. ``to_node`` "": nobody has it yet (open)."""
+    """A queue that moved from a node to another. ``to_node`` "": no node has it yet (open)."""
 
     __tablename__ = "lease_moves"
     __table_args__ = (

@@ -55,10 +55,10 @@ class Moves:
             self._open = {row.queue: row for row in session.execute(query).scalars()}
 
     def left(self, lease: LeaseRow, reason: str, now: datetime) -> None:
-        """The owner of ``lease`` has it no more, and nobody has it yet."""
+        """The owner of ``lease`` has lost or released it, and no node has it yet."""
         if _is_presence(lease.queue):
             return
-        self._session.flush()  # what was completed before: a queue has one open move
+        self._session.flush()  # completed moves first: a queue has one open move
         self._open[lease.queue] = self._note(lease, now, reason or GIVEN_BACK)
 
     def taken(self, lease: LeaseRow, owner: str, epoch: int, now: datetime) -> None:
@@ -151,7 +151,7 @@ def _shown(row: LeaseMoveRow) -> LeaseMove:
 
 
 def forget(session: Session) -> None:
-    """Delete what is old, and what is beyond `ROWS_MAX`. An open move is kept while it is new."""
+    """Delete old moves, and moves beyond the newest `ROWS_MAX`."""
     old = col(LeaseMoveRow.at) < utc_now() - timedelta(days=DAYS)
     session.execute(delete(LeaseMoveRow).where(old))
     newest = select(col(LeaseMoveRow.id)).order_by(col(LeaseMoveRow.id).desc())

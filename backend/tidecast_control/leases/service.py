@@ -82,7 +82,10 @@ def handle(session: Session, node: str, raw: Any) -> dict[str, Any]:
 
 
 def end(session: Session, owner: str, reason: str) -> None:
-    """Others may have what a node holds, at once. Epochs stay: its writes are fenced."""
+    """End all leases of a node, so that other nodes may take its queues at once.
+
+    Epochs stay: the node's writes are fenced.
+    """
     held = select(LeaseRow).where(col(LeaseRow.owner) == owner).order_by(col(LeaseRow.queue))
     rows = list(session.execute(held.with_for_update()).scalars())
     now, noted = _now(session), Moves(session, [])
@@ -104,10 +107,10 @@ def _owners(session: Session) -> dict[str, str]:
 
 
 def _locked(session: Session, queues: Sequence[str]) -> tuple[dict[str, LeaseRow], datetime]:
-    """The rows of queues, and the time once all are ours: waiting for them counts for nobody.
+    """Lock the rows of queues. Returns them, and the time after all are locked.
 
-    ``queues`` are sorted. All rows are made before the first is locked, and both in this order: no
-    two engines wait for each other.
+    So the wait for locks shortens no lease. ``queues`` are sorted. All rows are created before the
+    first is locked, both in this order, so that no two engines wait for each other.
     """
     there = select(col(LeaseRow.queue)).where(col(LeaseRow.queue).in_(queues))
     known = set(session.execute(there).scalars())

@@ -1,6 +1,6 @@
 """The engines that are connected: their applied state, their telemetry, commands to them.
 
-Runs in the service's event loop; what touches Postgres runs in threads.
+Runs in the service's event loop; code that uses Postgres runs in threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COMMANDS_UNDER_WAY_MAX = 256
 MESSAGE_BYTES_MAX = 64 << 20
 """Of an engine that was admitted; before, a socket may send no more than any other."""
 MESSAGE_BYTES_KEY = "tidecast.message_bytes_max"
-"""In a websocket's ASGI extensions: what sets its limit."""
+"""In a websocket's ASGI extensions: the function that sets its limit."""
 RETRY_S = 1.0
 DISMISSED = 4403
 HEARD_S, HEARD_INTERVALS = 3.0, 2.5
@@ -100,7 +100,7 @@ class Engine:
         return age_s <= max(HEARD_S, HEARD_INTERVALS * interval_ms / 1000)
 
     def rest(self) -> None:
-        """Nobody watches: what comes next is not compared with what came before."""
+        """No client watches: the next sample is not compared with earlier samples."""
         self._earlier.clear()
         self.before, self._resting = None, True
 
@@ -361,7 +361,7 @@ class Hub:
         self.on_change()
 
     async def applied(self, version: int, timeout_s: float) -> list[str]:
-        """Wait until all connected engines applied a topology; the names of those that did not."""
+        """Wait until all connected engines have applied a topology. Returns late engines."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._late(version):
@@ -379,7 +379,7 @@ class Hub:
             engine.dirty.set()
 
     async def _pump(self, engine: Engine) -> None:
-        """Send what changed, whenever something changed; try again while Postgres is away."""
+        """Send changes to an engine as they come; try again while Postgres is away."""
         sent, first = engine.version, True
         while True:
             await engine.dirty.wait()
@@ -477,7 +477,7 @@ class Hub:
         return _value(engine.name, result)
 
     async def stream(self, node: str, command: str, args: Json, on_items: OnItems) -> str:
-        """Begin a stream; ``on_items`` gets what comes. The id, for `end_stream`."""
+        """Begin a stream; ``on_items`` gets its items. Returns the id, for `end_stream`."""
         engine = self.engine(node)
         stream_id = uuid.uuid4().hex
         engine.streams[stream_id] = on_items

@@ -37,8 +37,8 @@ def message(
 ) -> dict[str, Any]:
     """A ``topology`` message for a node that has applied version ``since``.
 
-    ``first`` of a connection: with all generations and transports, so that the engine can say what
-    it runs.
+    ``first`` of a connection: with all generations and transports, so that the engine can report
+    the configuration that it runs.
     """
     version, trimmed = repository.clock(session)
     full = since == 0 or since < trimmed or since > version

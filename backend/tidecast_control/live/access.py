@@ -17,7 +17,7 @@ OF_PLATFORM = {
 
 
 def need_channel(actor: Actor, name: str) -> None:
-    """Raise `denied` when somebody may not watch a channel.
+    """Raise `denied` unless the actor may watch a channel.
 
     A channel of a topic shows that topic, every other shows all of them.
     """

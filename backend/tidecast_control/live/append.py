@@ -60,9 +60,9 @@ async def open_source(name: str, db: Database, hub: Hub) -> AppendSource | None:
 
 
 class Tail:
-    """Messages of a topic as they come, from every engine: each shows what is published there.
+    """Messages of a topic as they come, from every engine: each shows its own publications.
 
-    What comes from nodes that are not connected to the service is shown by the first engine.
+    The first engine shows messages of nodes that are not connected to the service.
     """
 
     def __init__(self, topic: str, hub: Hub, *, withheld: bool) -> None:
@@ -168,7 +168,7 @@ class Recorder(_Polled):
 
 
 class _Changing(_Polled):
-    """The newest rows of a table whose rows change: those that are new or changed."""
+    """New and changed rows among the newest rows of a table."""
 
     def __init__(self, db: Database) -> None:
         super().__init__()

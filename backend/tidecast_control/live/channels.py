@@ -33,7 +33,7 @@ class Facts:
 
 
 OWN_TOPICS = "tidecast."
-"""The platform's own, telemetry: counted for nobody's traffic."""
+"""Topics of the platform itself, such as telemetry: their traffic is not counted."""
 
 
 def overview(world: World, facts: Facts, now: datetime) -> Json:
@@ -369,7 +369,7 @@ def _flow_queues(
 def _flow_subscription(
     world: World, name: str, row: Json, box: Callable[..., str], edges: dict[str, Json]
 ) -> None:
-    """From the agents of the nodes that keep its queues; it holds back what has no credit."""
+    """Edges from the agents of the nodes that keep its queues, with lag and pressure."""
     rate = row.get("delivered_per_s") or 0.0
     target = box(
         f"subscription/{name}", "subscription", name, packets_per_s=rate, state=_reader_state(row)

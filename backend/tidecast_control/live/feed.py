@@ -32,12 +32,13 @@ from tidecast_control.live.rates import Json
 from tidecast_control.supervisor import Turn
 
 LINGER_S, KEPT_S, FACTS_S = 10.0, 60.0, 1.0
-"""A channel without a viewer continues for a while: longer if somebody watches another one."""
+"""A channel without a viewer continues for a while: longer while another channel has viewers."""
 FRESH_S, FRESH_WAIT_S, SEEN_S = 2.0, 1.0, 5.0
 FRAMES_KEPT_MAX, FRAMES_KEPT_BYTES_MAX = 240, 1 << 20
 """A minute at 4 Hz, of a channel that is not huge: a late page begins with it, not empty."""
 EARLY, TOGETHER_S = 0.8, 0.01
-"""A tick may come by this share of its period; what other engines say so soon is in it, too."""
+"""A tick may come after this share of its period; samples that other engines send shortly after the
+first are in it, too."""
 SOURCES_WAIT_S = 0.05
 """A tick waits so long for entries of append channels; slower sources are in a later one."""
 CHANNELS_MAX, CHANNELS_KEPT_MAX = 512, 24
@@ -45,7 +46,7 @@ FRAME_ENTRIES_MAX = 200
 
 
 class EncodedFrame:
-    """One frame, encoded once for all who watch."""
+    """A frame, encoded once for all viewers."""
 
     __slots__ = ("at", "channel", "data", "kind", "seq", "text")
 
@@ -79,7 +80,7 @@ class Channel:
         """It has its first figures, or could not get them: ticks compute it from now on."""
         self.idle_since_s = 0.0
         self.taking: asyncio.Task[Json | None] | None = None
-        """Under way: what its source has that is new."""
+        """The running read of new entries from its source."""
         self._bytes = 0
         self._base: Json = {}
         self._base_at = ""
@@ -100,7 +101,7 @@ class Channel:
                 self._base = merged(self._base, gone.data)
 
     async def end(self) -> None:
-        """Nobody watches any more."""
+        """The last viewer is gone: end the source."""
         if self.taking is not None:
             self.taking.cancel()
         if self.source is not None:
@@ -118,7 +119,7 @@ class Channel:
         return self._base_at or (self.frames[0].at if self.frames else "")
 
     def replay(self) -> list[str]:
-        """For who begins: all of it as it was, and every frame since then."""
+        """Frames for a new viewer: the oldest kept snapshot, and every frame since then."""
         base = encode(self.floor, "snapshot", self.public, self._base, self._base_at)
         if not self._base_at and self.frames:  # nothing is forgotten: the first frame is all of it
             first = self.frames[0]
@@ -142,7 +143,7 @@ class Feed:
         self._facts_s = 0.0
         self._version = self._shown = 0
         self._silent: list[str] = []
-        """Of what is known, and of what the channels were computed from."""
+        """Versions of the newest samples, and of the samples in the computed channels."""
         self._built = (0, frozenset[str](), worlds.World())
         self.bad_samples: dict[str, Exception] = {}
         """Engines whose newest sample cannot be read, and why."""
@@ -151,7 +152,7 @@ class Feed:
         self._reading: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
         self.background_ms = 0
-        """Telemetry that alert rules need even when nobody watches: its interval, 0 = none."""
+        """Interval of telemetry that alert rules need also without viewers; 0 = none."""
         hub.on_telemetry = self._on_telemetry
         hub.on_change = self._on_change
 
@@ -170,7 +171,7 @@ class Feed:
     # --- watching ---------------------------------------------------------------------------------
 
     async def open(self, name: str) -> Channel:
-        """Begin to watch a channel. Raises `not_found`, `throttled`, what its source raises."""
+        """Begin to watch a channel. Raises `not_found`, `throttled`, and its source's problems."""
         channel = self._channels.get(name)
         spare: AppendSource | None = None
         if channel is None:
@@ -234,7 +235,7 @@ class Feed:
         return texts + channel.replay()
 
     async def once(self, name: str) -> Json:
-        """A channel's data, from a sample taken now when nobody watches."""
+        """A channel's data; without viewers, from a sample taken now."""
         if not self._hub.interval_ms:
             first = await self._hub.samples()
             await asyncio.sleep(min(0.1, 1 / self.hz))
@@ -254,7 +255,7 @@ class Feed:
         return data
 
     def world(self) -> worlds.World:
-        """The newest world: what telemetry says now."""
+        """The world of the newest telemetry."""
         built, version = self._built, self._version  # other threads ask, too
         sources = self._sources()
         names = frozenset(each.node for each in sources)
@@ -270,7 +271,7 @@ class Feed:
         return self.world() if lately else None
 
     async def fresh(self) -> None:
-        """See that `seen` has something to say: ask once for all who want to know."""
+        """Make sure that `seen` has data: one request to the engines serves all callers."""
         if self._hub.interval_ms or not self._hub.connected():
             return
         now_s = time.monotonic()
@@ -324,7 +325,7 @@ class Feed:
         await asyncio.sleep(max(TOGETHER_S, early_s))
 
     async def _step(self, turn: Turn) -> None:
-        """One tick. What fails in a channel, a sample or Postgres holds up no other channel."""
+        """One tick. A failure of a channel, a sample or Postgres delays no other channel."""
         await self._drop_unwatched(turn)
         reading = self._begin_facts()  # figures do not wait for Postgres
         if reading is not None and reading.done() and reading.exception() is not None:
@@ -391,7 +392,7 @@ class Feed:
         return self._reading
 
     async def _refresh_facts(self) -> None:
-        for _ in range(2):  # what was under way may be of before the newest change
+        for _ in range(2):  # a running read may have begun before the newest change
             reading = self._begin_facts()
             if reading is not None:
                 await asyncio.wait({reading})

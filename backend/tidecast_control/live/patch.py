@@ -22,10 +22,10 @@ def difference(old: Json, new: Json) -> Json:
 
 
 def combined(first: Json, second: Json) -> Json | None:
-    """One patch that does what both do, one after the other; None: no patch does.
+    """A patch with the effect of both, one after the other; None: there is no such patch.
 
-    An object in place of what was removed, or of a plain value, is such a case: a merge patch
-    with the object would leave members of the old one.
+    There is none for an object that replaces a removed member or a plain value: a merge patch with
+    that object would keep members of an older object.
     """
     result = dict(first)
     for key, value in second.items():

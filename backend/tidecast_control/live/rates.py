@@ -70,7 +70,7 @@ def messages(before: Json | None, publication: Json, seconds: float) -> float:
 
 def held(before: Json | None, after: Json, seconds: float) -> Json:
     """For which share of the time limits held a publication's packets back."""
-    if before is None:  # what it has waited before is not of this interval
+    if before is None:  # the time that it has waited belongs to earlier intervals
         return dict.fromkeys(HELD, 0.0)
     return {
         name: min(1.0, round(growth(before, after, total, seconds) / 1e9, 4))

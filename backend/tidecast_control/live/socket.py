@@ -94,10 +94,10 @@ async def _serve(viewer: Viewer, websocket: WebSocket) -> None:
 async def _end(
     websocket: WebSocket, tasks: set[asyncio.Task[Ending]], code: int, reason: str
 ) -> None:
-    """End what serves a socket, and the socket itself: the client connects again."""
+    """End the tasks of a socket, and the socket itself: the client connects again."""
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)  # `gather` would hide from anyio who cancels this
+    await asyncio.wait(tasks)  # with `gather`, anyio would not see a cancellation of this task
     for task in tasks:
         if not task.cancelled():
             task.exception()  # seen: asyncio does not log it
@@ -124,7 +124,7 @@ class Viewer:
         self._changes, self._checked_s = ctx.db.statements.recent.changes, time.monotonic()
 
     async def receive(self) -> Ending:
-        """Do what the client says, until it says what it may not."""
+        """Handle the client's messages until it sends an invalid message."""
         while True:
             text = await self._websocket.receive_text()
             if len(text) > MESSAGE_BYTES_MAX:
@@ -132,7 +132,7 @@ class Viewer:
             await self.watch(text)
 
     async def watch(self, text: str) -> None:
-        """Replace what is watched by what a client's message says."""
+        """Replace the watched channels by the channels of a client's message."""
         try:
             wanted = Watch.model_validate_json(text)
         except ValidationError as problem:
@@ -185,7 +185,7 @@ class Viewer:
         appending = name.startswith(APPENDING)
         if after is None:
             self._sent[name] = channel.seq if appending else None
-            if appending:  # the source is open: what comes from now on is sent
+            if appending:  # the source is open: entries from now on are sent
                 await self._send(encode(channel.seq, "snapshot", name, {}))
             return
         if channel.after(after) is not None:
@@ -209,7 +209,7 @@ class Viewer:
             self._close(name)
 
     async def send_frames(self) -> Ending:
-        """Send what is new at each tick, at most ``hz`` times a second; ping when nothing is."""
+        """Send new frames at each tick, at most ``hz`` times a second; ping without frames."""
         spoke_s = time.monotonic()
         self._feed.viewers.add(self._tick)
         while True:
@@ -230,10 +230,11 @@ class Viewer:
                 await asyncio.sleep(max(0.0, began_s + 0.9 / self._hz - time.monotonic()))
 
     async def _changed(self) -> Ending | None:
-        """Why the connection ends; None: the caller is there, with the rights that it had.
+        """Why the connection ends; None: the caller exists, with unchanged rights.
 
-        Asked before each round: a change through this service counts at once, one through another
-        within `AUTH_S`. Who lost some rights connects again, with those that are left.
+        Called before each round: a change through this service takes effect at once, a change
+        through another service within `AUTH_S`. A caller that lost rights connects again, with its
+        remaining rights.
         """
         recent, now_s = self._ctx.db.statements.recent, time.monotonic()
         if recent.changes == self._changes and now_s - self._checked_s < AUTH_S:

@@ -242,7 +242,7 @@ INT64 = frozenset(
 
 
 def _texts(row: Json) -> Json:
-    """64-bit numbers as strings; what is not known is left out; ages to a millisecond."""
+    """64-bit numbers as strings; unknown values are left out; ages to a millisecond."""
     return {
         k: str(v) if k in INT64 else round(v, 3) if isinstance(v, float) else v
         for k, v in row.items()
@@ -286,7 +286,7 @@ def _add_queue(world: World, node: str, row: Json, old: Json | None, seconds: fl
 
 
 def _add_adapters(world: World, node: str, sample: Json) -> None:
-    """Adapters that keep topics' queues on a node, those that wait for their system included."""
+    """Adapters that keep topics' queues on a node, also adapters that wait for their system."""
     counted = {row["name"]: row for row in sample["counters"].get("adapter", ())}
     for each in sample.get("adapters", ()):
         counts = counted.get(each["topic"], {})
@@ -358,7 +358,7 @@ REFUSED = frozenset(
         "plain_refused",
     )
 )
-"""Counters of packets that agents refused, besides those that are invalid."""
+"""Counters of valid packets that agents refused."""
 
 
 def _add_causes(world: World, row: Json) -> None:

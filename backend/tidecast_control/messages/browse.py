@@ -1,7 +1,7 @@
 """Browsing: every engine that keeps queues of the topic is asked, and their answers are merged.
 
-A cursor holds, by engine and queue, where the next page begins. What could not be looked at is
-said, and then a page is never `complete`.
+A cursor holds, by engine and queue, where the next page begins. A page lists the queues that could
+not be searched, and is never `complete` then.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def decode(cursor: str, topic: str) -> Place:
 
 
 async def search(hub: Hub, kept: Kept, args: Json, place: Place | None) -> Found:
-    """One page. Raises `no_node`, and what the engines said when none could answer."""
+    """One page. Raises `no_node`, or an engine's problem when no engine could answer."""
     node = str(args.get("node") or "")
     if place is not None:
         node = place.node
@@ -143,7 +143,7 @@ def _unseen(
     connected = hub.connected()
     if not kept.durable:
         return []
-    if not kept.owner:  # each engine keeps what is published there
+    if not kept.owner:  # each engine keeps the messages that are published there
         return [
             NotSearched(node=name, reason=f"{name} is not connected")
             for name in kept.nodes
@@ -160,9 +160,10 @@ def _unseen(
 
 
 def _drop_doubles(good: dict[str, Json]) -> None:
-    """Of a live topic every engine hears the others: each shows what was published there.
+    """Keep each message once: every engine of a live topic receives the others' messages, too.
 
-    What comes from nodes that are not connected is shown by the first engine that heard it.
+    Each engine shows its own messages. The first engine that has messages of a node that is not
+    connected shows them.
     """
     shown_by: dict[tuple[str, int], str] = {}
     for name, answer in sorted(good.items()):
@@ -180,7 +181,7 @@ def _time(each: tuple[str, Json]) -> tuple[int, str]:
 
 
 def _page(good: Mapping[str, Json], missing: list[NotSearched], place: Place, limit: int) -> Found:
-    """Merge what engines found; what does not fit is left for the next page."""
+    """Merge the engines' messages; messages beyond the limit are left for the next page."""
     older = place.older
     rows = [
         [(name, m) for m in (reversed(a["messages"]) if older else a["messages"])]

@@ -22,7 +22,7 @@ from tidecast_control.messages.schemas import NotSearched, ScheduledMessage, Sch
 
 
 class ListPlace(msgspec.Struct, array_like=True):
-    """Where the next page begins: the engine, and what its page before called ``next``."""
+    """Where the next page begins: the engine, and ``next`` of its page before."""
 
     chosen: tuple[str, str, str, str]
     """Topic, subscription, key, where: a cursor continues one list."""

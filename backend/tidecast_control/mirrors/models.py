@@ -43,7 +43,7 @@ class MirrorStateRow(SQLModel, table=True):
 
 
 class MirrorSecretRow(SQLModel, table=True):
-    """A secret of a mirror, sealed. ``shown``: as the spec has it; ``bound``: what it is for."""
+    """A secret of a mirror, sealed. ``shown``: its mask; ``bound``: digest of `secrets.BOUND`."""
 
     __tablename__ = "mirror_secrets"
 

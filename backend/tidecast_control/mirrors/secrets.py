@@ -16,13 +16,13 @@ from tidecast_control.mirrors.schemas import MirrorSpec
 from tidecast_control.vault import Unopened, renew_rows, vault_of
 
 MASK = re.compile(r"\*{8}-[0-9a-f]{12}")
-"""Random: a digest of a short password says what it is."""
+"""Random: a digest of a short password would reveal it."""
 BOUND = {
     "secret": ("servers", "user", "mechanism", "tls", "ca"),
     "token": ("gateway",),
 }
-"""Of each secret: the settings that say who gets it. When one changes, the secret is given again:
-else anybody who may edit a mirror could have its password sent to a server of his own."""
+"""By secret: the settings that decide which server gets it. When a setting changes, the secret must
+be given again: else an editor of the mirror could send its password to another server."""
 
 
 def seal(session: Session, mirror: str, spec: MirrorSpec, *, store: bool) -> MirrorSpec:

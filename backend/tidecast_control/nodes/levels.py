@@ -30,7 +30,7 @@ LATELY = timedelta(days=7)
 
 
 class Unreadable(ProblemError):
-    """An engine does not read what the service, or the cluster, speaks.
+    """An engine does not read the level of the service, or of the cluster.
 
     ``noted``: its node shows the refusal, and the audit has it.
     """
@@ -90,7 +90,7 @@ def note_refusal(session: Session, refused: Unreadable, address: str) -> bool:
 
 
 def status(session: Session) -> Cluster:
-    """The level, the engines, and what holds the next level back."""
+    """The level, the engines, and the reasons that hold the next level back."""
     row = session.get(ClusterRow, 1) or ClusterRow(id=1, level=known.OURS.high)
     target = known.OURS.high
     blocked = _blocked(session, target)

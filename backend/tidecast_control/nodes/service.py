@@ -159,9 +159,10 @@ def enrol(
 
 
 def enrol_local(session: Session, token: str) -> None:
-    """A token for the engine beside the service; the one of the run before ends.
+    """Create a token for the engine beside the service; the token of the run before ends.
 
-    It lies where Postgres' own files are: who can read it owns the platform, so it may replace.
+    It is stored beside Postgres' files: a reader of these files owns the platform, so the token may
+    replace a credential.
     """
     old = repository.enrolment_by_name(session, LOCAL)
     if old is not None:
@@ -193,7 +194,7 @@ def revoke_enrolment(session: Session, name: str, actor: Actor, *, dry_run: bool
 
 
 def holds_secret(session: Session, secret: str) -> bool:
-    """Somebody has this credential, or it is an enrolment token that may be used."""
+    """Whether a node has this credential, or it is an enrolment token that may be used."""
     if secret.startswith(identity.CREDENTIAL_PREFIX):
         return repository.state_by_credential(session, digest(secret)) is not None
     token = repository.enrolment_by_digest(session, digest(secret))
@@ -203,7 +204,7 @@ def holds_secret(session: Session, secret: str) -> bool:
 def report(session: Session, name: str, since: datetime | None, said: dict[str, Any]) -> None:
     """Store an engine's report of the topology that it applied; see `gone` for ``since``.
 
-    Raises `invalid_request`: a field.
+    Raises `invalid_request` for a bad field.
     """
     state = repository.state(session, name, lock=True)
     if state is None or state.connected_at != since:

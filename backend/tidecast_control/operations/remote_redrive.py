@@ -1,9 +1,9 @@
-"""Re-drive of dead letters that another engine keeps than the one with the subscription's queues.
+"""Re-drive of dead letters, when one engine has the letters and another the subscription's queues.
 
-Engines send each other no commands: the service asks the engine of the subscription which letters
-were sent again, an engine that keeps the letters for a page of others, and has the first one note
-what was sent. The engine of the letters sends no letter twice while it runs, also when the note
-failed: its next page is noted with them.
+Engines send each other no commands. So the service asks the engine of the subscription which
+letters were sent again, lets an engine with letters send a page of other letters, and lets the
+first engine note these letters. The engine with the letters sends no letter twice while it runs,
+also when the note failed: the next page is noted together with them.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ async def one(db: Database, operation_id: str, actor: Actor) -> Operation:
 
 
 async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation:
-    """Ask every engine that is connected; what each said. Raises when all refused."""
+    """Ask every connected engine. Returns the results of all. Raises when all refused."""
 
     def check() -> dict[str, Any]:
         with db.begin() as session:

@@ -13,10 +13,10 @@ from tidecast_control.kit.models import time_column, utc_now
 
 
 class PipelineRunRow(SQLModel, table=True):
-    """One run. ``pid`` and ``pid_start``: of its process, so that no other is ever killed.
+    """A run. ``pid`` and ``pid_start``: of its process, so that no other process is ever killed.
 
-    ``held_until``: until then the service that has the process is believed to live. ``ending``:
-    somebody asked that service to end the run.
+    ``held_until``: until then the service that has the process is assumed to run. ``ending``: a
+    user has asked to end the run.
     """
 
     __tablename__ = "pipeline_runs"
@@ -53,7 +53,7 @@ class PipelineRunRow(SQLModel, table=True):
 
 
 class PipelineLogRow(SQLModel, table=True):
-    """The end of what a run wrote to standard error."""
+    """The end of a run's standard error."""
 
     __tablename__ = "pipeline_logs"
 

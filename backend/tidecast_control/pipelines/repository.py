@@ -65,7 +65,7 @@ def take_queued(session: Session, at_most: int, lease_s: float) -> list[Pipeline
 
 
 def renew(session: Session, runs: Collection[str], lease_s: float) -> dict[str, bool]:
-    """Hold runs for so long from now on: those that are still held, and whether each shall end."""
+    """Renew leases of runs. Returns the runs that are still held, and whether each shall end."""
     query = update(PipelineRunRow).where(
         col(PipelineRunRow.id).in_(runs), col(PipelineRunRow.state) == "running"
     )

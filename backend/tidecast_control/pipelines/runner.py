@@ -110,7 +110,7 @@ class Runner:
             self._tasks.clear()
 
     async def _renew(self) -> None:
-        """Renew the leases of this service's runs, and end those that are no longer wanted."""
+        """Renew the leases of this service's runs, and end runs that are no longer wanted."""
         mine = [run for run, task in self._tasks.items() if not task.done()]
 
         def renew() -> dict[str, bool]:
@@ -241,7 +241,7 @@ class Runner:
         except TimeoutError:
             signal_group(active.process.pid, signal.SIGKILL)
             await active.process.wait()
-        signal_group(active.process.pid, signal.SIGKILL)  # what it started and left behind
+        signal_group(active.process.pid, signal.SIGKILL)  # processes that it left behind
 
     async def _finish(self, active: _Active) -> None:
         signal_group(active.process.pid, signal.SIGKILL)

@@ -57,7 +57,7 @@ class Schedule:
 
 
 def parse(text: str) -> Schedule:
-    """A schedule. Raises ValueError, which says what is allowed."""
+    """A schedule. Raises ValueError with the allowed forms."""
     every = _EVERY.fullmatch(text)
     if every:
         every_s = int(every[1]) * _UNITS[every[2]]

@@ -203,14 +203,14 @@ def capacity(session: Session, actor: Actor) -> Capacity:
         try:
             advice = CapacityAdvice.model_validate(each)
         except ValidationError:
-            continue  # internal topics have names that nobody may change
+            continue  # internal topics have names that no user may change
         if actor.sees(advice.topic):
             items.append(advice)
     return Capacity(run=row.id, made_at=row.finished_at, items=items)
 
 
 def apply_advice(session: Session, topic: str, actor: Actor, *, dry_run: bool) -> resources.Outcome:
-    """Give a topic what is recommended. Raises `not_found`."""
+    """Apply the recommended settings to a topic. Raises `not_found`."""
     actor.need("topics:write", Need("manage", topic))
     found = next((each for each in capacity(session, actor).items if each.topic == topic), None)
     if found is None:

@@ -49,7 +49,7 @@ def get(session: Session, name: str, actor: Actor) -> Queue:
 
 
 def _topics(session: Session, world: World | None, topic: str, after: str) -> list[tuple[str, int]]:
-    """(name, queues) from ``after`` on: durable topics, and what adapters of engines keep."""
+    """(name, queues) from ``after`` on: durable topics, and topics of engines' adapters."""
     known = repository.durable_topics(session, topic, after)
     names, attached = {name for name, _ in known}, dict[str, int]()
     for row in world.queues.values() if world is not None else ():

@@ -52,7 +52,7 @@ FROM_THE_BEGINNING = {
     "sender": ("naks_received",),
     "receiver": ("naks_sent",),
 }
-"""Sent as 0, too: engines leave out what has not happened, and the first rise would be missed."""
+"""Sent also as 0: engines leave out counters that are 0, and the first rise would be missed."""
 SERVERS: dict[str, frozenset[IntEnum]] = {
     "gateway": frozenset(GATEWAY_GAUGES),
     "kafka": frozenset(KAFKA_GAUGES),
@@ -198,7 +198,7 @@ DISK_REFUSALS = {
 
 
 def _hosts(samples: dict[str, Json]) -> Iterator[Metric]:
-    """Since when each engine runs, the space that it has, and what its disk refused."""
+    """Since when each engine runs, its space, and the failures of its disk."""
     started = _gauge("node_start_time_seconds", "When the engine started, since 1970.", ["node"])
     for node, sample in samples.items():
         if "started_ns" in sample.get("host", {}):
@@ -241,7 +241,7 @@ def _rings(samples: dict[str, Json]) -> Iterator[Metric]:
 
 
 def _kafka_groups(world: World) -> Iterator[Metric]:
-    """Of each engine those that lag the most."""
+    """The groups of each engine that lag the most."""
     for name, words, field in (
         ("kafka_group_lag_messages", "Records that a Kafka group has not committed.", "lag"),
         ("kafka_group_lag_seconds", "Age of the oldest of these.", "lag_s"),

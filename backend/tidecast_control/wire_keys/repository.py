@@ -21,17 +21,17 @@ def epochs(session: Session, transport: str, *, lock: bool = False) -> list[Wire
 
 
 def living(session: Session, now: datetime) -> list[WireEpochRow]:
-    """Of all transports, those that have not ended."""
+    """Epochs of all transports that have not ended."""
     ended = col(WireEpochRow.retire_at)
     query = select(WireEpochRow).where((ended.is_(None)) | (ended > now))
     return list(session.exec(query.order_by(WireEpochRow.transport, col(WireEpochRow.epoch))))
 
 
 def all_(session: Session) -> list[WireEpochRow]:
-    """Of all transports, also those that have ended."""
+    """Epochs of all transports, also ended ones."""
     return list(session.exec(select(WireEpochRow)))
 
 
 def forget_ended(session: Session, now: datetime) -> None:
-    """Delete the secrets that are over: what they sealed cannot be read from then on."""
+    """Delete the secrets of ended epochs: packets sealed under them cannot be read afterwards."""
     session.execute(delete(WireEpochRow).where(col(WireEpochRow.retire_at) <= now))

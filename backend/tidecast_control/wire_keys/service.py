@@ -26,7 +26,7 @@ from tidecast_control.wire_keys.models import WireEpochRow
 from tidecast_control.wire_keys.schemas import WireEpoch, WireKeyState
 
 ACTIVATE_S = 10.0
-"""Engines get a new epoch within a second or two; those that are away get it when they connect."""
+"""Engines get a new epoch within a second or two; absent engines get it when they connect."""
 RETIRE_S = 20.0
 """How long packets of the epoch before are still taken."""
 SECRET_BYTES = 32
@@ -92,7 +92,7 @@ def rotate_all(session: Session) -> None:
 
 
 def tend(session: Session, rotate_after_s: float) -> None:
-    """Delete the secrets that are over; rotate those that are old. 0: never."""
+    """Delete secrets of ended epochs; rotate secrets older than ``rotate_after_s``, 0: never."""
     now = utc_now()
     repository.forget_ended(session, now)
     if not rotate_after_s:

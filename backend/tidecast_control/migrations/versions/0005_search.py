@@ -1,4 +1,4 @@
-"""search: what ?q= looks into, in one column."""
+"""search: one column with the texts that ?q= searches."""
 
 from __future__ import annotations
 

@@ -25,6 +25,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The same, back; with what the page proposed."""
+    """Undo it; with the threshold that the page proposed."""
     for old, new in RENAMED.items():
         op.get_bind().execute(CHANGE, {"old": new, "new": old, "threshold": 100})

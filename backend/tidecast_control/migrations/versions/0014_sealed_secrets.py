@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make room. The service seals what is there when it starts: it has the key."""
+    """Make room. The service seals stored secrets when it starts: it has the key."""
     op.alter_column("wire_epochs", "secret", type_=sa.Text(), existing_nullable=False)
     target = sa.Column("target", sa.Text(), nullable=False, server_default="")
     op.add_column("webhook_deliveries", target)
