@@ -468,11 +468,16 @@ def ring_map() -> str:
         (0, ring.CONSUMERS_AT, "ring header"),
         (
             ring.CONSUMERS_AT,
-            ring.CONSUMERS_MAX * ring.CONSUMER_BYTES,
-            f"{ring.CONSUMERS_MAX} consumer entries",
+            ring.HEADER_CONSUMERS * ring.CONSUMER_BYTES,
+            f"{ring.HEADER_CONSUMERS} consumer entries",
         ),
         (ring.HEADER_BYTES, "8 N, rounded up to a page", "control words, one a slot"),
         ("behind", "N x slot_bytes, rounded up to a page", "slots: packets with their headers"),
+        (
+            "behind",
+            ring.TAIL_BYTES,
+            f"`TDCRING2`: the tail, {ring.TAIL_CONSUMERS} more consumer entries",
+        ),
     ]
     return table(("at", "bytes", "what"), rows)
 

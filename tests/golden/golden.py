@@ -253,6 +253,7 @@ def shared_memory() -> dict[str, str]:
         )
         struct.pack_into("<q", ring.data, lay.CREATED_AT, 0)
         raw = ring.tobytes()
+        with_tail = _ring_with_tail(Path(directory) / "tail")
         file = create_recorder(Path(directory) / "recorder").array
         record_from_python(file, rec.WRITER_RECEIVER, rec.ALERT, 123, rec.Code.GAP, 5, 1, 2, 3, 4)
         at = rec.ring_at(rec.WRITER_RECEIVER, rec.ALERT)
@@ -262,9 +263,38 @@ def shared_memory() -> dict[str, str]:
     return {
         "ring_header": drawn(lay.RING_HEADER, raw[: lay.RING_HEADER.size].rstrip(b"\0")),
         "ring_consumer": drawn(lay.CONSUMER_ENTRY, entry),
+        "ring_with_tail": with_tail,
         "ring_control_words": drawn(Layout("control words", 0, ()), words),
         "recorder_record": drawn(rec.RECORD, record),
     }
+
+
+def _ring_with_tail(path: Path) -> str:
+    """The size of a ring of 16 slots, its magic number, and the 39th subscription's entry."""
+    ring = create_ring(
+        path,
+        kind=lay.KIND_IMAGE,
+        slots=16,
+        slot_bytes=1400,
+        session=1,
+        topic=1,
+        node=1,
+        channel=1,
+        flow=0,
+        reliability=0,
+        has_network=False,
+        incarnation=WHEN,
+        tail=True,
+    ).array
+    for subscription in range(1, 40):
+        entry = add_consumer(
+            ring, position=7, client=2, doorbell=65, subscription=subscription, tethered=True
+        )
+    at = ring.size - lay.TAIL_BYTES
+    ring[at + lay.CONSUMER_ARMED_AT] = 1
+    raw = ring.tobytes()
+    head = f"magic {raw[:8].decode()}, {len(raw)} bytes, entry {entry} at {at}\n"
+    return head + drawn(lay.CONSUMER_ENTRY, raw[at : at + lay.CONSUMER_BYTES])
 
 
 def log_files() -> dict[str, str]:

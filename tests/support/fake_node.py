@@ -98,6 +98,10 @@ class FakeNode:
         self.started = False
         self.bells_path.unlink(missing_ok=True)
 
+    @property
+    def level(self) -> int:
+        return self.topology.level
+
     def attach(self, name: str, *, outlives: bool = False) -> int:
         with self._lock:
             client, self._next = self._next, self._next + 1

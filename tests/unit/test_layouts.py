@@ -55,12 +55,15 @@ def test_words_with_different_writers_lie_on_different_cache_lines() -> None:
 
 
 def test_ring_geometry() -> None:
-    assert ring.CONSUMERS_AT + ring.CONSUMERS_MAX * ring.CONSUMER_BYTES <= ring.HEADER_BYTES
-    assert ring.SENDER_ARMED_BIT > ring.CONSUMERS_MAX
+    assert ring.CONSUMERS_AT + ring.HEADER_CONSUMERS * ring.CONSUMER_BYTES <= ring.HEADER_BYTES
+    assert ring.SENDER_ARMED_BIT > ring.TAIL_ARMED_BIT > ring.HEADER_CONSUMERS
+    assert ring.TAIL_BYTES % ring.PAGE_BYTES == 0
     for slots in (16, 512, 513 * 0 + 1024, 1 << 20):
         assert ring.slots_at(slots) % ring.PAGE_BYTES == 0
         assert ring.slots_at(slots) >= ring.HEADER_BYTES + slots * 8
-        assert ring.ring_bytes(slots, 1400) >= ring.slots_at(slots) + slots * 1400
+        size = ring.ring_bytes(slots, 1400, tail=False)
+        assert size >= ring.slots_at(slots) + slots * 1400
+        assert ring.ring_bytes(slots, 1400, tail=True) == size + ring.TAIL_BYTES
     assert ring.slots_for(1, 1400) == 16
     assert ring.slots_for(4 << 20, 1400) == 2048
     assert ring.slots_for(1 << 60, 1400) == ring.SLOTS_MAX

@@ -28,6 +28,7 @@ from tidecast.engine.admission import AdmissionServer
 from tidecast.errors import ConfigError, ConnectionLost
 from tidecast.layout import member, ring, segment
 from tidecast.layout.levels import LEVEL_MAX, LEVELS, LOWEST, NEWEST
+from tidecast.node.live.agent_tables import LEVEL_OF_TAILS
 from tidecast.node.live.setup import LEVEL_OF_AREA
 
 OLD, NEW = LEVELS[NEWEST], "9.9.9"
@@ -52,9 +53,13 @@ def test_the_table_agrees_with_what_is_written() -> None:
     assert Range(LOWEST, NEWEST) == levels.OURS
     assert NEWEST - LOWEST <= 1, "a build reads its level and the one before"
     assert LEVELS[NEWEST].log == segment.SEGMENT_VERSION == segment.BATCH_VERSION
-    assert LEVELS[NEWEST].ring == member.MEMBER_VERSION
+    assert LEVELS[LOWEST].ring == member.MEMBER_VERSION, "members' rings did not change"
+    magics = {1: ring.MAGIC, 2: ring.MAGIC_WITH_TAIL}
+    assert {each.ring for each in LEVELS.values()} == set(magics)
+    assert (LEVELS[LEVEL_OF_TAILS - 1].ring, LEVELS[LEVEL_OF_TAILS].ring) == (1, 2)
     assert (LEVELS[LEVEL_OF_AREA - 1].wire, LEVELS[LEVEL_OF_AREA].wire) == (1, 2)
-    assert ring.MAGIC.to_bytes(8, "little") == b"TDCRING%d" % LEVELS[NEWEST].ring
+    for number, magic in magics.items():
+        assert magic.to_bytes(8, "little") == b"TDCRING%d" % number
     assert [levels.protocol_of(each) for each in ("socket", "gateway", "control")] == [1, 2, 1]
 
 
@@ -100,8 +105,14 @@ def test_a_refusal_names_both_ranges_and_the_cure() -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Path]:
-    topology = default_topology()
+def level() -> int:
+    """The level of the cluster."""
+    return LOWEST
+
+
+@pytest.fixture
+def served(tmp_path: Path, level: int) -> Iterator[Path]:
+    topology = msgspec.structs.replace(default_topology(), level=level)
     node = FakeNode(topology, tmp_path)
     node.start()
     server = AdmissionServer(node, tmp_path, TopologyStore(topology, tmp_path / "topology.yaml"))
@@ -114,7 +125,8 @@ def served(tmp_path: Path) -> Iterator[Path]:
 def greeted(data_dir: Path, **said: Any) -> frames.Welcome | str:
     """The engine's answer to a hello: the welcome, or the reason of a refusal."""
     sock = dial(data_dir)
-    sock.sendall(frames.frame(frames.Request(1, frames.Hello(name="x", attach=False, **said))))
+    hello = frames.Hello(name="x", **{"attach": False, **said})
+    sock.sendall(frames.frame(frames.Request(1, hello)))
     sock.shutdown(socket.SHUT_WR)
     content = receive_frame(sock)
     assert content is not None
@@ -139,6 +151,23 @@ def test_an_engine_of_the_next_level_serves_clients_of_this_one(served: Path) ->
     assert isinstance(old, frames.Welcome)
     assert isinstance(new, frames.Welcome)
     assert (old.level, new.level) == (NEWEST, NEWEST + 1)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_rings_of_the_clusters_level_are_for_clients_that_read_them(
+    served: Path, level: int
+) -> None:
+    assert isinstance(greeted(served, levels=(1, 1)), frames.Welcome), "it reads no rings"
+    answer = greeted(served, levels=(1, 1), version="0.1.0", attach=True)
+    if level == 1:
+        assert isinstance(answer, frames.Welcome)
+    else:
+        assert answer == (
+            "client 0.1.0 reads level 1, the rings of this engine are of level 2: "
+            "upgrade the client to >= 0.2.0"
+        )
+    for reads in ((1, 2), (2, 3)):
+        assert isinstance(greeted(served, levels=reads, attach=True), frames.Welcome)
 
 
 @pytest.mark.usefixtures("later_build")

@@ -10,9 +10,16 @@ import pytest
 
 from tidecast.buffers import reader as ring_reader
 from tidecast.buffers import writer
-from tidecast.buffers.ring_file import add_consumer, consumers, create_ring, describe
+from tidecast.buffers.ring_file import (
+    add_consumer,
+    consumer_entry,
+    consumers,
+    create_ring,
+    describe,
+    remove_consumer,
+)
 from tidecast.buffers.slots import control_at, control_word
-from tidecast.errors import SharedMemoryError
+from tidecast.errors import Conflict, SharedMemoryError
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import MappedFile
@@ -25,7 +32,9 @@ EMPTY = np.empty(0, dtype=np.uint8)
 class Ring:
     """One ring with its writer, and readers as asked for."""
 
-    def __init__(self, directory: Path, *, has_network: bool = False, first: int = 0) -> None:
+    def __init__(
+        self, directory: Path, *, has_network: bool = False, first: int = 0, tail: bool = False
+    ) -> None:
         self.mapped = create_ring(
             directory / "ring",
             kind=lay.KIND_PUBLICATION,
@@ -42,6 +51,7 @@ class Ring:
             first=first,
             topic_name="t",
             node_name="n",
+            tail=tail,
         )
         bells_bytes = lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
         self.bells = MappedFile.create(directory / "bells", bells_bytes).array
@@ -52,10 +62,12 @@ class Ring:
     def word(self, at: int) -> Any:
         return self.ring[at : at + 8].view(np.int64)
 
-    def reader(self, *, tethered: bool = True, position: int | None = None) -> Reader:
+    def reader(
+        self, *, tethered: bool = True, position: int | None = None, doorbell: int = 4
+    ) -> Reader:
         at = self.first if position is None else position
         consumer = add_consumer(
-            self.ring, position=at, client=1, doorbell=4, subscription=1, tethered=tethered
+            self.ring, position=at, client=1, doorbell=doorbell, subscription=1, tethered=tethered
         )
         return Reader(self.ring, consumer)
 
@@ -124,6 +136,12 @@ class Reader:
 @pytest.fixture
 def ring(tmp_path: Path) -> Ring:
     return Ring(tmp_path)
+
+
+@pytest.fixture
+def long_ring(tmp_path: Path) -> Ring:
+    """A ring with a tail."""
+    return Ring(tmp_path, tail=True)
 
 
 def test_messages_come_in_order_and_share_a_packet(ring: Ring) -> None:
@@ -342,3 +360,100 @@ def test_damaged_files_are_refused(ring: Ring) -> None:
     ring.ring[lay.SLOTS_AT] = 17
     with pytest.raises(SharedMemoryError, match="17 slots"):
         describe(ring.ring)
+
+
+def _rung(ring: Ring) -> list[int]:
+    """Lines whose bells were rung so far, once for each time."""
+    words = ring.bells.view(np.int32)[:: lay.DOORBELL_BYTES // 4]
+    return [line for line, count in enumerate(words.tolist()) for _ in range(count)]
+
+
+def test_a_tail_has_places_for_further_readers_and_none_for_agents(long_ring: Ring) -> None:
+    readers = [long_ring.reader() for _ in range(lay.CONSUMERS_MAX - lay.AGENT_CONSUMERS)]
+    with pytest.raises(Conflict, match="at most 294 subscriptions"):
+        long_ring.reader()
+    agents = [
+        add_consumer(
+            long_ring.ring, position=0, client=0, doorbell=9, subscription=agent, tethered=True
+        )
+        for agent in (0, -1)
+    ]
+    assert agents == [38, 39]
+    assert {each.consumer for each in readers} | {*agents} == {*range(lay.CONSUMERS_MAX)}
+    assert len(consumers(long_ring.ring)) == lay.CONSUMERS_MAX
+    remove_consumer(long_ring.ring, 200)
+    assert long_ring.reader().consumer == 200
+
+
+def test_each_reader_of_a_tail_holds_the_writer_back(long_ring: Ring) -> None:
+    readers = [long_ring.reader() for _ in range(lay.CONSUMERS_MAX - lay.AGENT_CONSUMERS)]
+    full = bytes(ROOM)
+    while long_ring.append(full) == 0:
+        for each in readers[:-1]:
+            while each.poll():
+                pass
+    assert describe(long_ring.ring).head == SLOTS
+    while readers[-1].poll():
+        pass
+    assert long_ring.append(full) == 0
+
+
+def test_a_commit_wakes_the_readers_of_a_tail_that_sleep(long_ring: Ring) -> None:
+    """Each commit rings the bells of the sleepers alone; whoever does not sleep is left alone."""
+    readers = [long_ring.reader(doorbell=64 + n) for n in range(100)]
+    first, before, behind, last = (readers[n] for n in (0, 37, 38, 99))
+    assert [each.consumer for each in (before, behind)] == [37, 40]
+    for each in (first, before, behind, last):
+        assert not ring_reader.arm(long_ring.ring, each.r)
+    ring_reader.disarm(long_ring.ring, behind.r)
+    long_ring.append(b"a", flush=True)
+    assert _rung(long_ring) == [64, 64 + 37, 64 + 99]
+    long_ring.append(b"b", flush=True)
+    assert _rung(long_ring) == [64, 64 + 37, 64 + 99]
+    for each in (behind, last):
+        assert ring_reader.arm(long_ring.ring, each.r), "there is something to read"
+        assert each.poll() == [b"a", b"b"]
+        assert not ring_reader.arm(long_ring.ring, each.r)
+    long_ring.append(b"c", flush=True)
+    assert _rung(long_ring) == [64, 64 + 37, 64 + 38, 64 + 99, 64 + 99]
+
+
+def test_an_entry_of_a_tail_begins_without_its_last_owners_state(long_ring: Ring) -> None:
+    readers = [long_ring.reader(doorbell=70) for _ in range(39)]
+    assert not ring_reader.arm(long_ring.ring, readers[-1].r)
+    remove_consumer(long_ring.ring, readers[-1].consumer)
+    new = long_ring.reader(doorbell=71)
+    assert new.consumer == readers[-1].consumer
+    long_ring.append(b"a", flush=True)
+    assert _rung(long_ring) == []
+
+
+@pytest.mark.parametrize("used", [-1, 41, 297, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("tail", [False, True])
+def test_no_count_in_open_memory_makes_a_writer_leave_the_file(
+    tmp_path: Path, tail: bool, used: int
+) -> None:
+    """Also where the header says that there is a tail, and there is none."""
+    ring = Ring(tmp_path, tail=tail)
+    ring.word(lay.MAGIC_AT)[0] = lay.MAGIC_WITH_TAIL
+    ring.word(lay.CONSUMERS_USED_AT)[0] = used
+    ring.word(lay.ARMED_AT)[0] = -1
+    while ring.append(bytes(ROOM)) == 0 and int(ring.word(lay.HEAD_AT)[0]) < 3 * SLOTS:
+        pass
+
+
+def test_a_ring_without_a_tail_has_no_entry_behind_those_of_its_header(ring: Ring) -> None:
+    for _ in range(lay.HEADER_CONSUMERS):
+        ring.reader()
+    with pytest.raises(Conflict, match="at most 40 subscriptions"):
+        ring.reader()
+    for index in (-1, lay.HEADER_CONSUMERS, lay.CONSUMERS_MAX):
+        with pytest.raises(SharedMemoryError, match=f"consumer {index}: "):
+            consumer_entry(ring.ring[: lay.HEADER_BYTES], index)
+
+
+def test_a_ring_that_is_shorter_than_its_tail_is_refused(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, tail=True)
+    assert describe(ring.ring).tail
+    with pytest.raises(SharedMemoryError, match="damaged ring"):
+        describe(ring.ring[: -lay.PAGE_BYTES])

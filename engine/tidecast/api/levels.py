@@ -95,6 +95,19 @@ def check_level(level: int) -> None:
         )
 
 
+def check_rings(version: str, theirs: Range, cluster: int) -> None:
+    """A client of this host reads the rings that its engine writes at the cluster's level.
+
+    Raises ConfigError: their format came with a level that the client does not read.
+    """
+    newest = LEVELS[min(theirs.high, OURS.high)]
+    if cluster > theirs.high and LEVELS[cluster].ring != newest.ring:
+        raise ConfigError(
+            f"client {version} reads {theirs}, the rings of this engine are of level {cluster}: "
+            f"upgrade the client to >= {LEVELS[cluster].since}"
+        )
+
+
 def _refusal(peer: str, version: str, theirs: Range, here: str) -> str:
     """Both ranges, and which end to upgrade to which version."""
     if theirs.low > OURS.high:

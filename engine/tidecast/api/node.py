@@ -81,6 +81,10 @@ class NodeApi(Protocol):
     """After `stop`."""
 
     @property
+    def level(self) -> int:
+        """The level of the cluster: the formats that this node writes."""
+
+    @property
     def consumers(self) -> ConsumersApi:
         """Durable subscriptions."""
 

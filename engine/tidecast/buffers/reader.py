@@ -61,15 +61,13 @@ from tidecast.buffers.reading import (
     note_malformed,
     unfinished,
 )
-from tidecast.buffers.slots import control_at, holds, packets_ahead
+from tidecast.buffers.slots import arm_entry, control_at, disarm_entry, holds, packets_ahead
 from tidecast.buffers.unordered import forget_seen, next_ahead, read_ahead, resume_behind_hole
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import (
     fence_acquire,
     fence_seq_cst,
-    fetch_and,
-    fetch_or,
     load_acquire,
     load_relaxed,
     prefetch,
@@ -138,11 +136,11 @@ _CACHE_LINE_BYTES = 64
 
 def reader_state(ring: Bytes, consumer: int, subscriber: int = 0) -> np.ndarray:
     """Private state for reading ``ring`` through consumer entry ``consumer``, from its position."""
-    from tidecast.buffers.ring_file import describe
+    from tidecast.buffers.ring_file import consumer_at, describe
 
     about = describe(ring)
     r = np.zeros(READER_FIELDS, dtype=np.int64)
-    entry = lay.CONSUMERS_AT + consumer * lay.CONSUMER_BYTES
+    entry = consumer_at(ring, consumer)
     fields = ring[entry : entry + lay.CONSUMER_BYTES].view(np.int64)
     r[R_SEQ] = fields[lay.CONSUMER_POSITION_AT // 8]
     r[R_AT] = max(_HEADER, min(fields[lay.CONSUMER_OFFSET_AT // 8], about.slot_bytes))
@@ -401,7 +399,7 @@ def has_more(ring, r):
 def arm(ring, r):
     """Ask to be woken by the next commit. True: there is something already, do not sleep."""
     release(ring, r)
-    fetch_or(ring, lay.ARMED_AT, 1 << r[R_CONSUMER])
+    arm_entry(ring, r[R_CONSUMER], r[R_ENTRY])
     fence_seq_cst()
     return has_more(ring, r)
 
@@ -409,7 +407,7 @@ def arm(ring, r):
 @held_kernel
 def disarm(ring, r):
     """Withdraw `arm`."""
-    fetch_and(ring, lay.ARMED_AT, ~(1 << r[R_CONSUMER]))
+    disarm_entry(ring, r[R_CONSUMER], r[R_ENTRY])
 
 
 @held_kernel
@@ -432,6 +430,6 @@ def still_held(ring, r):
 @held_kernel
 def arm_keeping(ring, r):
     """Like `arm`, but keeps the messages of the last poll."""
-    fetch_or(ring, lay.ARMED_AT, 1 << r[R_CONSUMER])
+    arm_entry(ring, r[R_CONSUMER], r[R_ENTRY])
     fence_seq_cst()
     return has_more(ring, r)

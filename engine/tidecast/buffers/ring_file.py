@@ -15,6 +15,9 @@ from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 
+_FOR_AGENTS = lay.HEADER_CONSUMERS - lay.AGENT_CONSUMERS
+"""The first entry that a header with a tail keeps for agents."""
+
 
 @dataclass(frozen=True, slots=True)
 class RingInfo:
@@ -38,6 +41,7 @@ class RingInfo:
     closed: bool
     node_name: str
     topic_name: str
+    tail: bool
 
 
 def create_ring(
@@ -58,14 +62,16 @@ def create_ring(
     first: int = 0,
     node_name: str = "",
     topic_name: str = "",
+    tail: bool = False,
 ) -> MappedFile:
     """Create a ring's file. ``slots``: a power of two; ``first``: first packet it will hold.
 
-    ``created_ns``: time of day, 0: of the host.
+    ``created_ns``: time of day, 0: of the host. ``tail``: with entries for many consumers, which
+    builds of level 1 cannot read.
     """
     assert slots & (slots - 1) == 0 and lay.SLOTS_MIN <= slots <= lay.SLOTS_MAX, slots
     assert wire.PACKET_HEADER_BYTES < slot_bytes <= wire.PACKET_BYTES_MAX, slot_bytes
-    mapped = MappedFile.create(path, lay.ring_bytes(slots, slot_bytes))
+    mapped = MappedFile.create(path, lay.ring_bytes(slots, slot_bytes, tail=tail))
     ring = mapped.array
     put = pack_into
     put("<III", ring, lay.KIND_AT, kind, slots, slot_bytes)
@@ -92,7 +98,7 @@ def create_ring(
     words = ring[lay.HEADER_BYTES : lay.HEADER_BYTES + slots * 8].view(np.int64)
     seqs = np.arange(first, first + slots, dtype=np.int64)
     words[seqs & (slots - 1)] = ((seqs - slots) & lay.SEQ_MASK) << lay.SEQ_SHIFT
-    put("<Q", ring, lay.MAGIC_AT, lay.MAGIC)
+    put("<Q", ring, lay.MAGIC_AT, lay.MAGIC_WITH_TAIL if tail else lay.MAGIC)
     return mapped
 
 
@@ -102,7 +108,7 @@ def describe(ring: Bytes) -> RingInfo:
         raise SharedMemoryError(f"not a ring: {ring.size} bytes")
     get = unpack_from
     (magic,) = get("<Q", ring, lay.MAGIC_AT)
-    if magic != lay.MAGIC:
+    if magic not in (lay.MAGIC, lay.MAGIC_WITH_TAIL):
         raise SharedMemoryError("not a ring of this version: wrong magic number")
     kind, slots, slot_bytes = get("<III", ring, lay.KIND_AT)
     session, topic, node, channel, flow, reliability, network = get(
@@ -112,7 +118,7 @@ def describe(ring: Bytes) -> RingInfo:
         lay.SLOTS_MIN <= slots <= lay.SLOTS_MAX
         and slots & (slots - 1) == 0
         and wire.PACKET_HEADER_BYTES < slot_bytes <= wire.PACKET_BYTES_MAX
-        and ring.size >= lay.ring_bytes(slots, slot_bytes)
+        and ring.size >= lay.ring_bytes(slots, slot_bytes, tail=magic == lay.MAGIC_WITH_TAIL)
     )
     if not sound:
         raise SharedMemoryError(f"damaged ring: {slots} slots of {slot_bytes} in {ring.size} bytes")
@@ -137,6 +143,7 @@ def describe(ring: Bytes) -> RingInfo:
         closed=bool(get("<q", ring, lay.CLOSED_AT)[0]),
         node_name=_name(ring, lay.NODE_NAME_AT),
         topic_name=_name(ring, lay.TOPIC_NAME_AT),
+        tail=magic == lay.MAGIC_WITH_TAIL,
     )
 
 
@@ -157,11 +164,16 @@ def add_consumer(
 ) -> int:
     """Claim a consumer entry, in the conductor's thread. Returns its index.
 
-    Raises Conflict when all entries are taken.
+    ``subscription``: its id; below 1 the entry is an agent's. Raises Conflict when all entries that
+    it may have are taken.
     """
-    for i in range(lay.CONSUMERS_MAX):
-        at = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
-        entry = ring[at : at + lay.CONSUMER_BYTES].view(np.int64)
+    allowed = _entries(ring)
+    if allowed > lay.HEADER_CONSUMERS and subscription > 0:
+        places = [*range(_FOR_AGENTS), *range(lay.HEADER_CONSUMERS, allowed)]
+    else:
+        places = [*range(lay.HEADER_CONSUMERS)]
+    for i in places:
+        entry = consumer_entry(ring, i)
         if entry[lay.CONSUMER_STATE_AT // 8] != lay.CONSUMER_FREE:
             continue
         entry[lay.CONSUMER_POSITION_AT // 8] = position
@@ -170,30 +182,46 @@ def add_consumer(
         entry[lay.CONSUMER_SUBSCRIPTION_AT // 8] = subscription
         entry[lay.CONSUMER_TETHERED_AT // 8] = int(tethered)
         entry[lay.CONSUMER_OFFSET_AT // 8] = offset
+        entry[lay.CONSUMER_ARMED_AT // 8] = 0
         entry[lay.CONSUMER_STATE_AT // 8] = lay.CONSUMER_ACTIVE
         used = ring[lay.CONSUMERS_USED_AT : lay.CONSUMERS_USED_AT + 8].view(np.int64)
         used[0] = max(int(used[0]), i + 1)
         return i
-    raise Conflict(f"a ring serves at most {lay.CONSUMERS_MAX} subscriptions on one node")
+    raise Conflict(f"a ring serves at most {len(places)} subscriptions on one node")
+
+
+def _entries(ring: Bytes) -> int:
+    """How many consumer entries a ring has."""
+    tail = unpack_from("<Q", ring, lay.MAGIC_AT) == (lay.MAGIC_WITH_TAIL,)
+    return lay.CONSUMERS_MAX if tail else lay.HEADER_CONSUMERS
+
+
+def consumer_at(ring: Bytes, index: int) -> int:
+    """Offset of a consumer entry. Raises SharedMemoryError: the file has no room for it."""
+    if 0 <= index < lay.HEADER_CONSUMERS:
+        return lay.CONSUMERS_AT + index * lay.CONSUMER_BYTES
+    at = ring.size - (lay.CONSUMERS_MAX - index) * lay.CONSUMER_BYTES
+    if not lay.HEADER_BYTES <= at <= ring.size - lay.CONSUMER_BYTES:
+        raise SharedMemoryError(f"consumer {index}: a ring of {ring.size} bytes has no such entry")
+    return at
+
+
+def consumer_entry(ring: Bytes, index: int) -> np.ndarray:
+    """A consumer entry as int64[8]. Raises SharedMemoryError: the file has no room for it."""
+    at = consumer_at(ring, index)
+    return ring[at : at + lay.CONSUMER_BYTES].view(np.int64)
 
 
 def remove_consumer(ring: Bytes, index: int) -> None:
     """Free a consumer entry."""
-    at = lay.CONSUMERS_AT + index * lay.CONSUMER_BYTES
-    ring[at : at + lay.CONSUMER_BYTES].view(np.int64)[lay.CONSUMER_STATE_AT // 8] = (
-        lay.CONSUMER_FREE
-    )
+    consumer_entry(ring, index)[lay.CONSUMER_STATE_AT // 8] = lay.CONSUMER_FREE
 
 
 def consumers(ring: Bytes) -> list[tuple[int, np.ndarray]]:
     """(index, entry as int64[8]) of every entry that is not free."""
-    found = []
-    for i in range(lay.CONSUMERS_MAX):
-        at = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
-        entry = ring[at : at + lay.CONSUMER_BYTES].view(np.int64)
-        if entry[0] != lay.CONSUMER_FREE:
-            found.append((i, entry))
-    return found
+    (used,) = unpack_from("<q", ring, lay.CONSUMERS_USED_AT)
+    entries = [(i, consumer_entry(ring, i)) for i in range(min(used, _entries(ring)))]
+    return [(i, entry) for i, entry in entries if entry[0] != lay.CONSUMER_FREE]
 
 
 def tethered_readers(ring: Bytes) -> int:

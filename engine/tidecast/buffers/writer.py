@@ -13,7 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidecast.buffers.slots import control_at, control_word, holds, wake_armed
+from tidecast.buffers.slots import (
+    control_at,
+    control_word,
+    entries_used,
+    entry_at,
+    holds,
+    wake_armed,
+)
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import (
@@ -71,9 +78,8 @@ def _limit_within(ring, w, limit):
     slots = w[W_SLOTS]
     if w[W_HAS_NETWORK] != 0:
         limit = min(limit, load_acquire(ring, lay.NETWORK_LIMIT_AT))
-    used = min(load_acquire(ring, lay.CONSUMERS_USED_AT), lay.CONSUMERS_MAX)
-    for i in range(used):
-        entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
+    for i in range(entries_used(ring)):
+        entry = entry_at(ring, i)
         if (
             load_acquire(ring, entry + lay.CONSUMER_STATE_AT) == lay.CONSUMER_ACTIVE
             and load_relaxed(ring, entry + lay.CONSUMER_TETHERED_AT) != 0

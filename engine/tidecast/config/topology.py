@@ -39,7 +39,7 @@ from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
 from tidecast.disk import write_atomically
 from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
-from tidecast.layout.levels import LEVEL_MAX
+from tidecast.layout.levels import LEVEL_MAX, NEWEST
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
 from tidecast.layout.ring import SLOTS_MAX
 from tidecast.layout.sealed import LANES_MAX
@@ -761,13 +761,13 @@ def platform_topology(platform: str) -> Topology:
 
 
 def first_topology(data_dir: Path) -> Topology:
-    """For a data directory without a file: a new platform's.
+    """For a data directory without a file: a new platform's, at the newest level.
 
     Where an engine ran before, it is the default one, as that engine had.
     """
     if (data_dir / LOCK_NAME).exists():
         return default_topology()
-    return platform_topology(secrets.token_hex(8))
+    return msgspec.structs.replace(platform_topology(secrets.token_hex(8)), level=NEWEST)
 
 
 def own_topology() -> Topology:

@@ -258,6 +258,7 @@ class _Connection:
         self._hears_news = hello.working
         node, doorbell = self.node, 0
         if hello.attach:
+            levels.check_rings(printable(hello.version), reads, node.level)
             attach = partial(node.attach, hello.name, outlives=True)
             # in a thread of its own: requests may wait for the compiler for minutes
             loop = asyncio.get_running_loop()

@@ -34,7 +34,7 @@ class Level(NamedTuple):
 
 LEVELS = {
     1: Level(since="0.1.0", wire=1, log=1, ring=1, socket=1, gateway=2, control=1),
-    2: Level(since="0.2.0", wire=2, log=1, ring=1, socket=1, gateway=2, control=1),
+    2: Level(since="0.2.0", wire=2, log=1, ring=2, socket=1, gateway=2, control=1),
 }
 LOWEST, NEWEST = min(LEVELS), max(LEVELS)
 LEVEL_MAX = 0xFFFF

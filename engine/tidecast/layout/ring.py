@@ -1,15 +1,23 @@
-"""The packet ring's shared-memory file: header page, control words, slots. Version 1."""
+"""The packet ring's shared-memory file: header page, control words, slots, a tail. Versions 1, 2.
+
+A ring of version 2 has a tail, behind its slots: further consumer entries.
+"""
 
 from __future__ import annotations
 
 from tidecast.layout.fields import Field, Layout
 
 MAGIC = 0x31474E4952434454  # "TDCRING1", little endian
+MAGIC_WITH_TAIL = 0x32474E4952434454  # "TDCRING2"
 PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES
 SLOTS_MIN, SLOTS_MAX = 16, 1 << 20
-CONSUMERS_MAX = 40
 CONSUMERS_AT, CONSUMER_BYTES = 1024, 64
+HEADER_CONSUMERS, TAIL_CONSUMERS = 40, 256
+CONSUMERS_MAX = HEADER_CONSUMERS + TAIL_CONSUMERS
+TAIL_BYTES = TAIL_CONSUMERS * CONSUMER_BYTES
+AGENT_CONSUMERS = 2
+"""The last entries of a header that has a tail are for agents: those know no other entries."""
 
 KIND_PUBLICATION, KIND_IMAGE = 1, 2
 RELIABLE, UNORDERED, UNRELIABLE = 0, 1, 2
@@ -42,7 +50,7 @@ RING_HEADER = Layout(
     "ring header",
     CONSUMERS_AT,
     (
-        Field("magic", MAGIC_AT, 8, '"TDCRING1"'),
+        Field("magic", MAGIC_AT, 8, '"TDCRING1", or "TDCRING2": with a tail'),
         Field("kind", KIND_AT, 4, "publication 1, image 2"),
         Field("slots", SLOTS_AT, 4, "N, a power of two"),
         Field("slot_bytes", SLOT_BYTES_AT, 4, "bytes a slot = largest packet"),
@@ -71,7 +79,12 @@ RING_HEADER = Layout(
         Field("base", BASE_AT, 8, "first packet of the receive window (image)"),
         Field("ack_armed", ACK_ARMED_AT, 8, "1: the writer sleeps until `durable` moves"),
         Field("ack_bell", ACK_BELL_AT, 8, "doorbell line of the writer"),
-        Field("armed", ARMED_AT, 8, "bit i: consumer i sleeps; bit 62: the sender sleeps"),
+        Field(
+            "armed",
+            ARMED_AT,
+            8,
+            "bit i: consumer i < 40 sleeps; 61: some consumer of the tail; 62: the sender",
+        ),
         Field("sender_bell", SENDER_BELL_AT, 8, "doorbell line of the sender"),
         Field("consumers_used", CONSUMERS_USED_AT, 8, "behind the last consumer entry ever used"),
         Field("closed", CLOSED_AT, 8, "1: no more packets will be written"),
@@ -94,7 +107,7 @@ RING_HEADER = Layout(
 # --- consumer entries ---------------------------------------------------------------------------
 CONSUMER_STATE_AT, CONSUMER_POSITION_AT, CONSUMER_CLIENT_AT = 0, 8, 16
 CONSUMER_DOORBELL_AT, CONSUMER_SUBSCRIPTION_AT, CONSUMER_TETHERED_AT = 24, 32, 40
-CONSUMER_OFFSET_AT = 48
+CONSUMER_OFFSET_AT, CONSUMER_ARMED_AT = 48, 56
 CONSUMER_FREE, CONSUMER_ACTIVE, CONSUMER_EVICTED = 0, 1, 2
 CONSUMER_CUT_OFF = 4
 """More than a ring of packets was lost: the consumer starts again behind them."""
@@ -110,6 +123,7 @@ CONSUMER_ENTRY = Layout(
         Field("subscription", CONSUMER_SUBSCRIPTION_AT, 8, "subscription id at the node"),
         Field("tethered", CONSUMER_TETHERED_AT, 8, "1: holds the writer back; 0: may be lapped"),
         Field("offset", CONSUMER_OFFSET_AT, 8, "where it starts in its first packet; 0: at once"),
+        Field("armed", CONSUMER_ARMED_AT, 8, "of the tail: 1: this consumer sleeps"),
     ),
 )
 
@@ -121,7 +135,7 @@ CONSUMER_ENTRY = Layout(
 EMPTY, OPEN, SEALED, GONE = 0, 1, 2, 3
 """Slot states. GONE: given up on (unreliable skip, or lost for good): length 0."""
 SEQ_MASK, SEQ_SHIFT, STATE_SHIFT, CONTROL_LENGTH_MASK = (1 << 31) - 1, 32, 24, (1 << 24) - 1
-SENDER_ARMED_BIT = 62
+TAIL_ARMED_BIT, SENDER_ARMED_BIT = 61, 62
 
 # --- doorbells: one futex word a line, one line a client or agent ---------------------------------
 DOORBELL_BYTES, DOORBELLS_MAX = 64, 1024
@@ -130,9 +144,10 @@ DOORBELL_FIRST_CLIENT = 64
 """Lower lines belong to agents: transport i has sender 2 i and receiver 2 i + 1."""
 
 
-def ring_bytes(slots: int, slot_bytes: int) -> int:
+def ring_bytes(slots: int, slot_bytes: int, *, tail: bool) -> int:
     """Size of a ring's file in bytes."""
-    return slots_at(slots) + -(-slots * slot_bytes // PAGE_BYTES) * PAGE_BYTES
+    size = slots_at(slots) + -(-slots * slot_bytes // PAGE_BYTES) * PAGE_BYTES
+    return size + TAIL_BYTES * tail
 
 
 def slots_at(slots: int) -> int:

@@ -458,6 +458,11 @@ class Node:
         """Replace the node's section of the topology."""
         self.context.set_node_settings(settings)
 
+    @property
+    def level(self) -> int:
+        """The level of the cluster: the formats that this node writes."""
+        return self.context.topology.level
+
     def set_level(self, level: int) -> None:
         """Write this level from now on. Raises ConfigError: this build does not read it."""
         with self.lock:

@@ -6,7 +6,7 @@ from tidecast.agents.events import E_EVICTED, E_SESSION_ENDED, emit
 from tidecast.agents.live.images import M_NODE, M_UNREPORTED, NEVER
 from tidecast.agents.live.remote_acks import image_unacked, send_ack
 from tidecast.buffers.recorder import record
-from tidecast.buffers.slots import control_at, control_word
+from tidecast.buffers.slots import control_at, control_word, entries_used, entry_at
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -71,9 +71,8 @@ def consumed_by_all(image, ring):
     """
     slowest = tethered = NEVER
     fastest = -1
-    used = min(load_acquire(ring, lay.CONSUMERS_USED_AT), lay.CONSUMERS_MAX)
-    for i in range(used):
-        entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
+    for i in range(entries_used(ring)):
+        entry = entry_at(ring, i)
         if load_acquire(ring, entry + lay.CONSUMER_STATE_AT) == lay.CONSUMER_ACTIVE:
             position = load_acquire(ring, entry + lay.CONSUMER_POSITION_AT)
             slowest = min(slowest, position)
@@ -98,9 +97,8 @@ def _evict(S, image, ring, from_seq, cut_off, base, now_ns):
     """
     evicted = 0
     store_release(ring, lay.BASE_AT, base)
-    used = min(load_acquire(ring, lay.CONSUMERS_USED_AT), lay.CONSUMERS_MAX)
-    for i in range(used):
-        entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
+    for i in range(entries_used(ring)):
+        entry = entry_at(ring, i)
         if load_acquire(ring, entry + lay.CONSUMER_STATE_AT) != lay.CONSUMER_ACTIVE:
             continue
         position = load_acquire(ring, entry + lay.CONSUMER_POSITION_AT)

@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from tidecast.buffers import reader
-from tidecast.buffers.slots import ring_bell
+from tidecast.buffers.slots import arm_entry, ring_bell
 from tidecast.buffers.writer import (
     W_MESSAGE_BYTES_MAX,
     WRITER_FIELDS,
@@ -30,7 +30,6 @@ from tidecast.layout.packet import MESSAGE_BYTES_MAX
 from tidecast.native.atomics import (
     compare_and_swap,
     fence_seq_cst,
-    fetch_or,
     load_acquire,
     load_acquire_i32,
     load_relaxed,
@@ -237,8 +236,10 @@ def arm_ports(ports: Port, keep: int) -> bool:
         ring = read_ring_of(port)
         if k != keep:
             reader.release(ring, port)
-        if load_relaxed(ring, ring_layout.ARMED_AT) & (1 << port[reader.R_CONSUMER]) == 0:
-            fetch_or(ring, ring_layout.ARMED_AT, 1 << port[reader.R_CONSUMER])
+        i = port[reader.R_CONSUMER]
+        is_tail = i >= ring_layout.HEADER_CONSUMERS
+        if is_tail or load_relaxed(ring, ring_layout.ARMED_AT) & (1 << i) == 0:
+            arm_entry(ring, i, port[reader.R_ENTRY])
     fence_seq_cst()
     return find_ready(ports, 0, ports.size) >= 0
 

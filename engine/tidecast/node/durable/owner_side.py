@@ -37,6 +37,7 @@ from tidecast.node.durable.session_order import (
 )
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
+from tidecast.node.live.agent_tables import has_tails
 from tidecast.node.live.images import Images
 from tidecast.node.live.setup import ProducerBlock, Setup
 from tidecast.node.live.transports import TransportRuntime
@@ -277,11 +278,12 @@ class PublisherRings:
         least = lay.slots_for(min(own, settings.publisher_ring_bytes_max), packet)
         most = max(least, lay.slots_for(settings.publisher_ring_bytes_max, packet))
         free = settings.publisher_rings_bytes_max - self.bytes
+        tail = has_tails(self._ctx)
         for slots in (min(max(setup.slots, least), most), least):
-            if lay.ring_bytes(slots, packet) <= free:
+            if lay.ring_bytes(slots, packet, tail=tail) <= free:
                 self._waiting.pop(setup.session, None)
                 return slots
-        self._refuse(setup, config, lay.ring_bytes(least, packet))
+        self._refuse(setup, config, lay.ring_bytes(least, packet, tail=tail))
         return 0
 
     @property

@@ -35,9 +35,8 @@ from tidecast.protocol.session_table import insert, remove
 
 LEVEL_OF_TABLES = 2
 """The first level at which packets may be COMPACT."""
-READERS_MAX = lay.CONSUMERS_MAX - 2
-"""Subscriptions of this node that read a ring. The other two entries are those of the archiver, and
-of subscriptions that come back (`continuation.hold`)."""
+LEVEL_OF_TAILS = 2
+"""The first level at which rings have a tail, with places for many subscriptions."""
 JOIN_HOLD_NS = 50_000_000
 LEAVE_REPEATS = 3
 _STATE_SHIFT, _LENGTH = lay.STATE_SHIFT, lay.CONTROL_LENGTH_MASK
@@ -69,18 +68,34 @@ def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tupl
     return about.head, 0
 
 
-def full(topic: str) -> str:
+def has_tails(ctx: NodeContext) -> bool:
+    """Whether rings that are made now have a tail."""
+    return ctx.topology.level >= LEVEL_OF_TAILS
+
+
+def places(*, tail: bool) -> int:
+    """How many subscriptions of this node may read a ring.
+
+    The other entries are those of the archiver, and of subscriptions that come back
+    (`continuation.hold`).
+    """
+    return (lay.CONSUMERS_MAX if tail else lay.HEADER_CONSUMERS) - lay.AGENT_CONSUMERS
+
+
+def full(ctx: NodeContext, topic: str, most: int) -> str:
     """Why a further subscription cannot read the rings of a topic."""
     readers = "requesters" if is_internal(topic) else "subscriptions and responders"
+    more = "" if has_tails(ctx) else f"; a cluster at level {LEVEL_OF_TAILS} has places for more"
     return (
-        f"topic {served_topic(topic)}: this node has {READERS_MAX} {readers} of it, the most that "
-        "read a ring: share them within a process, or use an engine on another host"
+        f"topic {served_topic(topic)}: this node has {most} {readers} of it, the most that read a "
+        f"ring: share them within a process, or use an engine on another host{more}"
     )
 
 
 def has_place(ctx: NodeContext, source: Publication | Image, subscription: Subscription) -> bool:
     """May a subscription read a ring? If not it ends, and its client gets the reason."""
-    if len(source.readers) < READERS_MAX:
+    most = places(tail=source.about().tail)
+    if len(source.readers) < most:
         return True
     ctx.notify(
         subscription.client,
@@ -88,7 +103,7 @@ def has_place(ctx: NodeContext, source: Publication | Image, subscription: Subsc
             subscription_id=subscription.id,
             pattern=subscription.pattern,
             code=Conflict.code,
-            reason=full(source.topic.name),
+            reason=full(ctx, source.topic.name, most),
         ),
     )
     return False
@@ -136,6 +151,7 @@ def create_publication_ring(
             first=first,
             node_name=ctx.name,
             topic_name=config.name,
+            tail=has_tails(ctx),
         )
     except SharedMemoryError as problem:
         refused = problem.__cause__

@@ -12,11 +12,9 @@ import contextlib
 import os
 from collections.abc import Callable
 
-import numpy as np
-
 from tidecast import events
 from tidecast.agents.live import images as image_table
-from tidecast.buffers.ring_file import add_consumer, create_ring
+from tidecast.buffers.ring_file import add_consumer, consumer_entry, create_ring
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import SharedMemoryError
 from tidecast.layout import counters as counters_layout
@@ -138,9 +136,13 @@ class Images:
         try:
             return self._place(runtime, setup, topic, mode, join, slots, prepare)
         except (SharedMemoryError, OSError) as problem:
-            needed = lay.ring_bytes(slots, setup.packet_bytes)
+            needed = self._ring_bytes(setup, slots)
             self.refused.report(runtime, setup, needed, problem)
             raise SharedMemoryError(str(problem)) from problem
+
+    def _ring_bytes(self, setup: Setup, slots: int) -> int:
+        tail = agent_tables.has_tails(self._ctx)
+        return lay.ring_bytes(slots, setup.packet_bytes, tail=tail)
 
     def _place(
         self,
@@ -155,7 +157,7 @@ class Images:
         ctx = self._ctx
         image_id = next(ctx.ids)
         if mode != "durable":  # those have a limit of their own
-            self.refused.check_room(lay.ring_bytes(slots, setup.packet_bytes))
+            self.refused.check_room(self._ring_bytes(setup, slots))
         with contextlib.ExitStack() as undo:
             mapped = _image_ring(ctx, image_id, setup, topic, slots, join)
             undo.callback(mapped.close)
@@ -376,6 +378,7 @@ def _image_ring(
         first=join,
         node_name=setup.node,
         topic_name=topic.name,
+        tail=agent_tables.has_tails(ctx),
     )
 
 
@@ -388,8 +391,7 @@ def evict_stuck(ctx: NodeContext, source: Image | Publication, timeout_s: float)
     ring, about = source.mapped.array, source.about()
     end = about.contiguous if isinstance(source, Image) else about.head
     for subscription_id, entry in source.readers.items():
-        at = lay.CONSUMERS_AT + entry * lay.CONSUMER_BYTES
-        fields = ring[at : at + lay.CONSUMER_BYTES].view(np.int64)
+        fields = consumer_entry(ring, entry)
         position = int(fields[lay.CONSUMER_POSITION_AT // 8])
         before, since = source.watch.get(subscription_id, (-1, now_s))
         full = end - position >= about.slots - max(about.slots // 8, 2)

@@ -26,7 +26,7 @@ from tidecast.config.topology import (
 )
 from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.node.context import NodeContext
-from tidecast.node.live.agent_tables import READERS_MAX, full
+from tidecast.node.live.agent_tables import full, has_tails, places
 from tidecast.node.live.images import Images
 from tidecast.node.live.publications import Publications, notify_ended
 from tidecast.node.live.receiver_tables import WantedTopics
@@ -86,12 +86,14 @@ class Subscriptions:
 
     def _check_place(self, pattern: str) -> None:
         """Raise Conflict for a subscription that would find a full ring."""
-        if not is_pattern(pattern) and len(self._ctx.subscriptions_to(pattern)) >= READERS_MAX:
-            raise Conflict(full(pattern))
+        most = places(tail=has_tails(self._ctx))
+        if not is_pattern(pattern) and len(self._ctx.subscriptions_to(pattern)) >= most:
+            raise Conflict(full(self._ctx, pattern, most))
         covered: list[Publication | Image] = [*self._covered_pubs(pattern)]
         for source in [*covered, *self._covered_images(pattern)]:
-            if len(source.readers) >= READERS_MAX:
-                raise Conflict(full(source.topic.name))
+            most = places(tail=source.about().tail)
+            if len(source.readers) >= most:
+                raise Conflict(full(self._ctx, source.topic.name, most))
 
     def close(self, client_id: int, subscription_id: int) -> None:
         """End a subscription."""
