@@ -72,6 +72,13 @@ class Database:
             yield session
         self.statements.recent.clear()  # it may have changed users, sessions or keys
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Session]:
+        """A transaction that only reads: all of its statements see the database at one moment."""
+        with self.begin() as session:
+            session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            yield session
+
     @property
     def listen_url(self) -> str:
         """For psycopg itself (LISTEN)."""

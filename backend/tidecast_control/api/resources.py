@@ -281,10 +281,10 @@ def _store(
         setattr(row, field, new["metadata"][field])
     row.number = kind.number_of(name, new["spec"])
     row.spec, row.updated_at, row.updated_by = new["spec"], utc_now(), actor.name
-    if kind.in_topology:
+    kind.changed(session, name, row.spec)
+    if kind.in_topology:  # the clock is locked last: no other write waits while this one does
         row.version = repository.next_version(session)
         repository.announce(session, row.version, kind.name, name, old_spec)
-    kind.changed(session, name, row.spec)
     session.add(row)
     batch = batch_of(session)
     if batch is None:
@@ -373,10 +373,10 @@ def delete(
     if uses and if_unused:
         raise ProblemError("in_use", "; ".join(uses)[:500])
     old, version = _document(row), 0
+    kind.changed(session, name, None)
     if kind.in_topology:
         version = repository.next_version(session)
         repository.announce(session, version, kind.name, name, row.spec)
-    kind.changed(session, name, None)
     session.delete(row)
     batch = batch_of(session)
     if batch is None:

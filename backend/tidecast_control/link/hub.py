@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -79,6 +80,8 @@ class Engine:
         self.applied_version = 0
         """The newest topology that it reported as applied on this connection, once noted."""
         self.refused_samples = 0
+        self.rotating = False
+        """It gets a new credential now."""
         self.answers: dict[str, asyncio.Future[Json]] = {}
         self.streams: dict[str, OnItems] = {}
         self._sending = asyncio.Lock()
@@ -167,16 +170,16 @@ class Hub:
         """An engine that starts asks for the transports before it opens any."""
 
         def read() -> Json:
-            with self._db.begin() as session:
-                return {
+            with self._db.snapshot() as session:
+                return _dismissed(session, engine) or {
+                    "type": "transports",
                     "transports": topology.transports_of(session),
                     "wire_keys": wire_keys.for_engines(session),
                 }
 
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, SQLAlchemyError):
             await engine.send({"type": "welcome", "credential": credential})
-            found = await run_in_threadpool(read)
-            await engine.send({"type": "transports", **found})
+            await engine.send(await run_in_threadpool(read))
         with contextlib.suppress(RuntimeError):
             await engine.websocket.close()
 
@@ -352,6 +355,7 @@ class Hub:
             log.warning(
                 "engine %s applied %s, not noted: %s", engine.name, message["version"], problem
             )
+            asyncio.get_running_loop().call_later(RETRY_S, engine.dirty.set)  # it reports again
         engine.applied_version = engine.version
         self._progressed()
 
@@ -387,11 +391,10 @@ class Hub:
             names = self.connected()
 
             def build(since: int = sent, names: list[str] = names, first: bool = first) -> Json:
-                with self._db.begin() as session:
-                    why = identity.dismissal(session, engine.name, lambda: engine.digest)
-                    if why is not None:
-                        return {"type": "dismissed", "detail": why}
-                    return topology.message(session, since, engine.name, names, first=first)
+                with self._db.snapshot() as session:
+                    return _dismissed(session, engine) or topology.message(
+                        session, since, engine.name, names, first=first
+                    )
 
             try:
                 message = await run_in_threadpool(build)
@@ -504,6 +507,12 @@ class Hub:
         return {
             name: each for name, each in zip(names, found, strict=True) if isinstance(each, dict)
         }
+
+
+def _dismissed(session: Session, engine: Engine) -> Json | None:
+    """The message to an engine that may stay no longer, so that it gets no secret; else None."""
+    why = identity.dismissal(session, engine.name, lambda: engine.digest)
+    return None if why is None else {"type": "dismissed", "detail": why}
 
 
 async def _end_all(*tasks: asyncio.Task[None] | None) -> None:

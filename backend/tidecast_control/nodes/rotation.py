@@ -8,6 +8,7 @@ from tidecast_control.api import resources
 from tidecast_control.auth.service import digest
 from tidecast_control.db import Database
 from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.problems import ProblemError
 from tidecast_control.kit.schemas import Plan
 from tidecast_control.link.hub import Hub
 from tidecast_control.nodes import identity, service
@@ -17,7 +18,8 @@ async def rotate(db: Database, hub: Hub, name: str, actor: Actor, *, dry_run: bo
     """The new credential is stored here, then by the engine; then the one before ends.
 
     Until the engine has said that it stored it both are let in, so a lost answer locks no engine
-    out. Raises `not_found`, `conflict`, `no_node`, `node_timeout`.
+    out. One rotation of an engine at a time: of two the engine could keep the credential that this
+    service has forgotten. Raises `not_found`, `conflict`, `no_node`, `node_timeout`.
     """
     await asyncio.to_thread(service.must_exist, db, name)
     engine = hub.engine(name)
@@ -31,13 +33,18 @@ async def rotate(db: Database, hub: Hub, name: str, actor: Actor, *, dry_run: bo
         with db.begin() as session:
             return identity.begin_rotation(session, name)
 
-    fresh = await asyncio.to_thread(begin)
-    await hub.ask(name, "credential", {"credential": fresh})
-    engine.digest = digest(fresh)
-
     def end() -> None:
         with db.begin() as session:
             identity.end_rotation(session, name, fresh, actor)
 
-    await asyncio.to_thread(end)
+    if engine.rotating:
+        raise ProblemError("conflict", f"the credential of node {name} is being rotated")
+    engine.rotating = True
+    try:
+        fresh = await asyncio.to_thread(begin)
+        await hub.ask(name, "credential", {"credential": fresh})
+        engine.digest = digest(fresh)
+        await asyncio.to_thread(end)
+    finally:
+        engine.rotating = False
     return plan

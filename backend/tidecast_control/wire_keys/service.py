@@ -8,6 +8,7 @@ sees: its link has ended by then.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -87,8 +88,7 @@ def rotate(session: Session, name: str, actor: Actor, *, at_once: bool, dry_run:
 
 def rotate_all(session: Session) -> None:
     """A node is out: each transport that has secrets gets one that the node does not know."""
-    for name in sorted({row.transport for row in repository.living(session, utc_now())}):
-        _next(session, name, repository.epochs(session, name, lock=True), at_once=False)
+    _next_of(session, {row.transport for row in repository.living(session, utc_now())})
 
 
 def tend(session: Session, rotate_after_s: float) -> None:
@@ -101,9 +101,7 @@ def tend(session: Session, rotate_after_s: float) -> None:
     newest: dict[str, WireEpochRow] = {}
     for row in repository.living(session, now):
         newest[row.transport] = row
-    for name, row in newest.items():
-        if row.created_at < limit:
-            _next(session, name, repository.epochs(session, name, lock=True), at_once=False)
+    _next_of(session, {name for name, row in newest.items() if row.created_at < limit})
 
 
 def for_engines(session: Session) -> dict[str, list[dict[str, Any]]]:
@@ -138,6 +136,13 @@ def reseal(session: Session, *, forget: bool) -> None:
 
 def _place(transport: str, epoch: int) -> str:
     return f"wire_epochs/{transport}/{epoch}"
+
+
+def _next_of(session: Session, names: Iterable[str]) -> None:
+    """Add an epoch of each; all are locked before the first locks the topology's clock."""
+    locked = {name: repository.epochs(session, name, lock=True) for name in sorted(names)}
+    for name, rows in locked.items():
+        _next(session, name, rows, at_once=False)
 
 
 def _next(session: Session, name: str, rows: list[WireEpochRow], *, at_once: bool) -> None:

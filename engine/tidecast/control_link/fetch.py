@@ -154,7 +154,7 @@ def _ask_with(
             connection.send(msgspec.json.encode(_hello(topology, data_dir)).decode())
             while True:
                 message = msgspec.json.decode(connection.recv(timeout=ANSWER_S))
-                if message.get("type") == "refused":
+                if message.get("type") in ("refused", "dismissed"):
                     raise AuthError(str(message.get("detail", "the service refused this engine")))
                 if message.get("credential"):
                     _keep(data_dir, link, str(message["credential"]))
