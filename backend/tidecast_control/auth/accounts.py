@@ -92,6 +92,7 @@ def _put_user(
     *,
     dry_run: bool,
 ) -> tuple[User, Plan]:
+    repository.lock_with_admins(session, name)
     row = repository.user(session, name, lock=True)
     precondition(etag(row) if row is not None else None)
     before = _public(row) if row is not None else None
@@ -126,6 +127,7 @@ def _keep_an_admin(session: Session, row: UserRow) -> None:
 
 def delete_user(session: Session, name: str, actor: Actor, *, dry_run: bool = False) -> Plan:
     """Delete a user. Raises `conflict` for the last admin and for oneself."""
+    repository.lock_with_admins(session, name)
     row = repository.user(session, name, lock=True)
     if row is None:
         raise not_found("user", name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, or_, select
 from sqlmodel import Session, col
 
 from tidecast_control.auth.models import KeyRow, SessionRow, UserRow
@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 
 
 def user(session: Session, name: str, *, lock: bool = False) -> UserRow | None:
-    """One user."""
-    return session.get(UserRow, name, with_for_update=lock)
+    """One user; ``lock``: as it is now, and nobody else changes it before this transaction ends."""
+    return session.get(UserRow, name, with_for_update=lock, populate_existing=lock)
 
 
 def users_exist(session: Session) -> bool:
@@ -24,12 +24,19 @@ def users_exist(session: Session) -> bool:
     return session.execute(select(col(UserRow.name)).limit(1)).first() is not None
 
 
+def lock_with_admins(session: Session, name: str) -> None:
+    """Lock a user and all admins, in one order: the last admin cannot vanish in a race."""
+    either = or_(col(UserRow.name) == name, col(UserRow.role) == "admin")
+    query = select(col(UserRow.name)).where(either).order_by(col(UserRow.name))
+    session.execute(query.with_for_update()).all()
+
+
 def admins(session: Session) -> int:
-    """Enabled admins; their rows are locked, so that the last one cannot vanish in a race."""
-    query = select(col(UserRow.name)).where(
+    """How many admins are enabled."""
+    query = select(func.count()).where(
         col(UserRow.role) == "admin", col(UserRow.disabled).is_(False)
     )
-    return len(session.execute(query.with_for_update()).all())
+    return int(session.execute(query).scalar_one())
 
 
 class UserSession(NamedTuple):

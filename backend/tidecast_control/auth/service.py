@@ -77,7 +77,9 @@ def log_in(
     user = repository.user(session, name) if "\x00" not in name else None
     stored = user.password_hash if user is not None else _nobody()
     fits = password_fits(stored, password)
-    if user is None or not fits or user.disabled:
+    if user is not None and fits:  # it takes long: the password may have been changed meanwhile
+        user = repository.user(session, name, lock=True)
+    if user is None or not fits or user.disabled or user.password_hash != stored:
         raise ProblemError("unauthenticated", "wrong user or password")
     throttle.succeeded(name, network)
     if _hasher.check_needs_rehash(user.password_hash):
