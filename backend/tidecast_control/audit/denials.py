@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tidecast_control.audit.models import AuditRow
 from tidecast_control.db import Database
-from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.models import storable, utc_now
 from tidecast_control.supervisor import Turn
 
 FLUSH_S, WINDOW_S = 1.0, 60.0
@@ -65,12 +65,12 @@ class Denial:
             at=utc_now(),
             actor=self.actor,
             actor_kind=self.actor_kind,
-            action=self.action,
+            action=storable(self.action),
             kind="",
             name="",
             outcome="denied",
             status=self.status,
-            detail=words[:1000],
+            detail=storable(words[:1000]),
             request_id=self.request_id,
             address=self.address,
         )

@@ -23,6 +23,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def storable(text: str) -> str:
+    """Text from outside without the character NUL, which Postgres does not take."""
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
 def time_column(*, nullable: bool = False, index: bool = False) -> Any:
     """A column of instants."""
     return Column(DateTime(timezone=True), nullable=nullable, index=index)

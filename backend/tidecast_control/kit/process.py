@@ -9,6 +9,8 @@ import re
 import signal
 from dataclasses import dataclass, field
 
+from tidecast_control.kit.models import storable
+
 
 @dataclass
 class Tail:
@@ -34,7 +36,7 @@ class Tail:
     @property
     def text(self) -> str:
         """The bytes as text that Postgres accepts."""
-        return self.kept.decode("utf-8", "replace").replace("\x00", "")
+        return storable(self.kept.decode("utf-8", "replace"))
 
 
 def signal_group(pid: int, number: int) -> None:
