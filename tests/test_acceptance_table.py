@@ -56,7 +56,8 @@ REVIEWS = {
 KEYS = {
     "power-A", "power-B", "power-C", "power-D", "user-B0", "control-low", "page-generated",
     "suite-lag", "suite-memory", "suite-load", "suite-down", "suite-stop", "suite-starting",
-    "suite-nodes",
+    "suite-nodes", "races-secrets", "races-login", "races-rotation", "races-report", "races-locks",
+    "races-audit",
     "docs-readers", "docs-answers", "docs-waits",
     *(f"tests-M{n}" for n in
       ("05", "06", "07", 10, 13, 15, 16, 17, 18, 25, 27, 28, 30, 31, 32, 33, 34, 43, 44, 45, 47)),

@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def user(session: Session, name: str, *, lock: bool = False) -> UserRow | None:
-    """One user; ``lock``: as it is now, and nobody else changes it before this transaction ends."""
+    """One user; ``lock``: as it is now, and locked until this transaction ends."""
     return session.get(UserRow, name, with_for_update=lock, populate_existing=lock)
 
 

@@ -13,6 +13,7 @@ _ACCESS = "engine/tidecast/access.py"
 _NODE_RIGHTS = "engine/tidecast/node/access/rights.py"
 _GATEWAY = "engine/tidecast/gateway/server.py"
 _RIGHTS = "tests/control/test_rights.py::"
+_RACES = "tests/control/test_races.py::"
 _SECURITY = "tests/control/test_security.py::"
 _RESOURCES = "tests/control/test_resources.py::"
 _APPLY = "tests/control/test_apply.py::"
@@ -219,10 +220,26 @@ MUTATIONS = (
     Mutation(
         "disabled-user-logs-in",
         _AUTH + "service.py",
-        "    if user is None or not fits or user.disabled:",
-        "    if user is None or not fits:",
+        "    if user is None or not fits or user.disabled or user.password_hash != stored:",
+        "    if user is None or not fits or user.password_hash != stored:",
         (_SECURITY + "test_a_session_ends",),
         "A disabled user logs in.",
+    ),
+    Mutation(
+        "old-password-logs-in",
+        _AUTH + "service.py",
+        " or user.disabled or user.password_hash != stored:",
+        " or user.disabled:",
+        (_RACES + "test_a_login_during_a_change_of_password_gives_no_session",),
+        "A login succeeds with a password that was changed while it was checked.",
+    ),
+    Mutation(
+        "secrets-without-a-snapshot",
+        "backend/tidecast_control/db.py",
+        'execution_options={"isolation_level": "REPEATABLE READ"}',
+        "",
+        (_RACES + "test_a_topology_that_is_built_during_a_revocation_has_no_new_secret",),
+        "The statements of a snapshot see what others committed in between.",
     ),
     Mutation(
         "throttle-forgets",
