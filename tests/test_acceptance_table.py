@@ -56,6 +56,7 @@ REVIEWS = {
 KEYS = {
     "power-A", "power-B", "power-C", "power-D", "user-B0", "control-low", "page-generated",
     "suite-lag", "suite-memory", "suite-load", "suite-down", "suite-stop", "suite-starting",
+    "archive-jobs",
     "suite-nodes", "races-secrets", "races-login", "races-rotation", "races-report", "races-locks",
     "races-audit",
     "docs-readers", "docs-answers", "docs-waits",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import shutil
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +16,10 @@ import pyarrow as pa
 import pytest
 from tests.support.spark_logs import TIME_NS, Record, append, damage, records, segments
 
+from tidecast.errors import StorageError
 from tidecast_spark.jobs import archive
 from tidecast_spark.jobs.archive_log import ArchiveLog
+from tidecast_spark.jobs.archive_store import HadoopStore
 from tidecast_spark.jobs.capacity import capacity_report
 from tidecast_spark.jobs.rollup import derived, rollup
 from tidecast_spark.jobs.rollup_store import RollupStore
@@ -58,7 +62,7 @@ def test_an_archive_grows_by_what_is_new_whatever_is_killed(
     assert sorted(found) == sorted(
         [(0, i, b"v%d" % i) for i in range(550)] + [(1, i, b"v%d" % i) for i in range(100)]
     )
-    assert len(list(out.rglob("*.parquet"))) == last.files == 2
+    assert len(list(out.glob("topic=*/*/*.parquet"))) == last.files == 2
     plain = spark.read.parquet(str(out))  # and whoever knows nothing of the log sees the same
     assert plain.count() == 650
     queue_0 = [token for queue, token, _ in found if queue == 0]
@@ -210,3 +214,41 @@ def test_rollups_equal_a_plain_recomputation_and_feed_the_report(
     assert advice["orders"].peak_bytes_per_s > advice["rows"].peak_bytes_per_s
     assert made.rows == sum(len({k[0] for k in _plain(rows, 60) if k[1] == t}) for t in advice)
     assert report.read_text().count("<svg") == 10
+
+
+def test_two_jobs_that_move_a_file_at_once_leave_it_in_its_place(
+    spark: Any, tmp_path: Path
+) -> None:
+    """The file system of Hadoop: whichever job comes later finds it moved."""
+    store, other = (HadoopStore(spark, f"file://{tmp_path}") for _ in range(2))
+
+    class Beside:
+        """The file system of `store`: the other job moves the file before its next call."""
+
+        def __init__(self, real: Any, call: str) -> None:
+            self._real, self._call = real, call
+
+        def __getattr__(self, name: str) -> Any:
+            if name == self._call:
+                self._call = ""
+                other.move("staged", "day/final")
+            return getattr(self._real, name)
+
+    real = store._fs
+    for call in ("exists", "mkdirs", "rename", "delete"):
+        shutil.rmtree(tmp_path / "day", ignore_errors=True)
+        (tmp_path / "staged").write_text(call)
+        store._fs = Beside(real, call)
+        store.move("staged", "day/final")
+        assert (tmp_path / "day" / "final").read_text() == call
+        assert not store.has("staged")
+    store._fs = real
+    (tmp_path / "day" / "final").unlink()
+    with pytest.raises(StorageError, match="day/final is in the log of the archive"):
+        store.move("staged", "day/final")
+    for job in ("running", "killed"):
+        (tmp_path / "_staging" / job).mkdir(parents=True)
+        (tmp_path / "_staging" / job / "x").touch()
+    os.utime(tmp_path / "_staging" / "killed" / "x", (1000.0, 1000.0))
+    assert store.untouched("_staging", 2000.0) == ["_staging/killed"]
+    assert store.untouched("none", 2000.0) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -21,7 +22,7 @@ from tidecast.cli.pipelines.run import settings_of
 from tidecast.errors import ConfigError, Conflict, NotFound, StorageError
 from tidecast_spark.failures import platform_error
 from tidecast_spark.jobs.archive import archive
-from tidecast_spark.jobs.archive_log import ArchiveLog, Commit
+from tidecast_spark.jobs.archive_log import STAGED_S, ArchiveLog, Commit
 from tidecast_spark.jobs.archive_store import is_url, store_of
 from tidecast_spark.jobs.capacity import Minute, advise, page
 from tidecast_spark.jobs.rollup import RollupReport
@@ -65,6 +66,52 @@ def test_two_jobs_cannot_make_the_same_version(tmp_path: Path) -> None:
         ArchiveLog(tmp_path).commit(Commit(0, {"t": {"0": 1}}, {}, [], 1))
     assert log.open().positions == {}
     assert [p.name for p in (tmp_path / "_tidecast").iterdir()] == ["000000000000.json"]
+
+
+def test_a_job_leaves_the_staged_files_of_other_jobs(tmp_path: Path) -> None:
+    """A job that begins while another one writes, or has committed and moves its files."""
+    log, now_s = ArchiveLog(tmp_path), 1_800_000_000.0
+    fresh, old = _file(log, "running", "one.parquet"), _file(log, "killed", "two.parquet")
+    for path in (tmp_path / old, (tmp_path / old).parent):
+        os.utime(path, (now_s - STAGED_S - 1, now_s - STAGED_S - 1))
+    os.utime(tmp_path / fresh, (now_s - STAGED_S + 1, now_s - STAGED_S + 1))
+    ArchiveLog(tmp_path).sweep(now_s)
+    assert [path.name for path in (tmp_path / "_staging").iterdir()] == ["running"]
+    log.commit(Commit(0, {"t": {"0": 5}}, {"topic=t/0-0.parquet": fresh}, [], 5))
+    assert [Path(p).read_text() for p in log.paths(log.open())] == ["one.parquet"]
+    assert not list((tmp_path / "_staging").iterdir())
+
+
+def test_a_commit_of_a_file_that_is_gone_is_none(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path)
+    one = _file(log, "a", "one.parquet")
+    (tmp_path / one).unlink()
+    with pytest.raises(StorageError, match="the job wrote this file and it is gone: run the job"):
+        log.commit(Commit(0, {"t": {"0": 5}}, {"topic=t/0-0.parquet": one}, [], 5))
+    assert log.open().positions == {}
+
+
+def test_a_file_of_the_log_that_is_in_no_place_is_reported(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path)
+    one = _file(log, "a", "one.parquet")
+    log.commit(Commit(0, {"t": {"0": 5}}, {"topic=t/0-0.parquet": one}, [], 5))
+    assert log.open().rows == 5, "moved before"
+    (tmp_path / "topic=t/0-0.parquet").unlink()
+    with pytest.raises(StorageError, match=r"topic=t/0-0\.parquet is in the log of the archive"):
+        log.open()
+
+
+def test_files_that_a_job_could_not_write_whole_are_removed(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path)
+
+    def write() -> None:
+        with log.staging() as staging:
+            _file(log, Path(staging).name, "one.parquet")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write()
+    assert not list((tmp_path / "_staging").iterdir())
 
 
 def test_an_archive_is_a_directory() -> None:

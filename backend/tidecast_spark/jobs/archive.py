@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import uuid
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidecast.errors import ConfigError
+from tidecast.errors import ConfigError, StorageError
 from tidecast_spark.jobs.archive_hold import Hold, holding
 from tidecast_spark.jobs.archive_log import ArchiveLog, Commit, Snapshot
 from tidecast_spark.jobs.archive_store import is_url
@@ -115,7 +115,7 @@ def _archive(
         )
     log = ArchiveLog(out, spark)
     snapshot = log.open()
-    log.sweep()
+    log.sweep(time.time())
     given = _source(data_dir, topic, pattern) | {"failOnDataLoss": str(not allow_loss).lower()}
     before = set(log.store.files(BAD))
     if skip_corrupt:
@@ -142,7 +142,6 @@ def _archive(
             if held is not None:
                 held.move(end)
         compacted = compact_files(spark, log, snapshot, compression) if compact else 0
-    log.sweep()
     snapshot = log.open()
     fresh = sorted(set(log.store.files(BAD)) - before)
     reports = [json.loads(log.store.read(name)) for name in fresh if name.endswith(".json")]
@@ -169,7 +168,6 @@ def _step(
 ) -> Commit:
     """Archive the rows between two positions in one commit."""
     version = snapshot.version + 1
-    staging = log.staging(uuid.uuid4().hex)
     frame = (
         spark.read.format("tidecast")
         .options(**given)
@@ -178,10 +176,11 @@ def _step(
         .load()
         .selectExpr("*", "to_date(timestamp) date")
     )
-    _write(frame, log.store.place(staging), compression)
-    added, size = log.staged_files(staging, version)
-    positions = {**snapshot.positions, **end}
-    commit = Commit(version, positions, added, [], _rows_in(spark, log, added), size)
+    with log.staging() as staging:
+        _write(frame, log.store.place(staging), compression)
+        added, size = log.staged_files(staging, version)
+        rows = _rows_in(spark, log, added)
+    commit = Commit(version, {**snapshot.positions, **end}, added, [], rows, size)
     log.commit(commit)
     return commit
 
@@ -210,6 +209,12 @@ def compact_files(spark: Any, log: ArchiveLog, snapshot: Snapshot, compression: 
     """Make one file of the small ones of each folder; how many were replaced."""
     folders: dict[str, list[str]] = {}
     sizes = log.store.files("")
+    gone = sorted(snapshot.files.keys() - sizes.keys())
+    if gone:
+        raise StorageError(
+            f"archive {log.directory}: {len(gone)} files of its log are missing, such as "
+            f"{gone[0]}: bring them back"
+        )
     for name in snapshot.files:
         if sizes[name] < SMALL_FILE_BYTES:
             folders.setdefault(str(Path(name).parent), []).append(name)
@@ -217,11 +222,11 @@ def compact_files(spark: Any, log: ArchiveLog, snapshot: Snapshot, compression: 
     if not small:
         return 0
     version = snapshot.version + 1
-    staging = log.staging(uuid.uuid4().hex)
     frame = spark.read.option("basePath", str(log.directory)).parquet(
         *(log.store.place(name) for name in small)
     )
-    _write(frame.repartition("topic", "date"), log.store.place(staging), compression)
-    added, size = log.staged_files(staging, version)
+    with log.staging() as staging:
+        _write(frame.repartition("topic", "date"), log.store.place(staging), compression)
+        added, size = log.staged_files(staging, version)
     log.commit(Commit(version, snapshot.positions, added, small, 0, size))
     return len(small)

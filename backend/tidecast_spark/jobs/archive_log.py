@@ -14,15 +14,20 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidecast.errors import ConfigError, Conflict
+from tidecast.errors import ConfigError, Conflict, StorageError
 from tidecast_spark.jobs.archive_store import store_of
 from tidecast_spark.options import Positions
 
 _DIGITS = 12
+STAGED_S = 86_400.0
+"""How long the files of a job that was killed stay."""
 COMMITS, _STAGING = "_tidecast", "_staging"
 _COMMIT = re.compile(rf"{COMMITS}/\d{{{_DIGITS}}}\.json")
 
@@ -73,10 +78,15 @@ class ArchiveLog:
             self.complete(last)
         return snapshot
 
-    def staging(self, name: str) -> str:
-        """A folder for a job to write to. What an earlier job left there is removed."""
-        self.store.remove(f"{_STAGING}/{name}")
-        return f"{_STAGING}/{name}"
+    @contextmanager
+    def staging(self) -> Iterator[str]:
+        """A new folder to write a commit's files to; it is removed when that fails."""
+        name = f"{_STAGING}/{uuid.uuid4().hex}"
+        try:
+            yield name
+        except BaseException:
+            self.store.remove(name)
+            raise
 
     def staged_files(self, staging: str, version: int) -> tuple[dict[str, str], int]:
         """Final name -> staged name of the Parquet files a job wrote, and their bytes in all."""
@@ -90,7 +100,16 @@ class ArchiveLog:
         return added, total
 
     def commit(self, commit: Commit) -> None:
-        """Make a step durable and visible. Raises Conflict when another job was quicker."""
+        """Make a step durable and visible.
+
+        Raises Conflict when another job was quicker; StorageError: a staged file is gone.
+        """
+        gone = [staged for staged in commit.added.values() if not self.store.has(staged)]
+        if gone:
+            raise StorageError(
+                f"archive {self.directory}: {gone[0]}: the job wrote this file and it is gone: "
+                "run the job again"
+            )
         try:
             self.store.create(f"{COMMITS}/{commit.version:0{_DIGITS}d}.json", vars(commit))
         except FileExistsError:
@@ -101,11 +120,16 @@ class ArchiveLog:
         self.complete(commit)
 
     def complete(self, commit: Commit) -> None:
-        """Move the files of a commit to their places and delete what it removed. Repeatable."""
+        """Move the files of a commit to their places, delete those it removed. Repeatable.
+
+        Raises StorageError: a file is missing.
+        """
         for final, staged in commit.added.items():
             self.store.move(staged, final)
         for name in commit.removed:
             self.store.remove(name)
+        for folder in {"/".join(staged.split("/")[:2]) for staged in commit.added.values()}:
+            self.store.remove(folder)
 
     def paths(self, snapshot: Snapshot) -> list[str]:
         """Where the files that count lie now."""
@@ -118,6 +142,10 @@ class ArchiveLog:
             raise ConfigError(f"archive {self.directory}: holds no rows yet")
         return spark.read.option("basePath", str(self.directory)).parquet(*paths)
 
-    def sweep(self) -> None:
-        """Remove staging directories; nothing is committed from them any more."""
-        self.store.remove(_STAGING)
+    def sweep(self, now_s: float) -> None:
+        """Remove staging folders of jobs that were killed: nothing was written there for a day.
+
+        Other jobs may work on this archive: they need theirs. ``now_s``: seconds since 1970.
+        """
+        for folder in self.store.untouched(_STAGING, now_s - STAGED_S):
+            self.store.remove(folder)

@@ -13,7 +13,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlparse
@@ -48,11 +48,26 @@ class Store(Protocol):
     def settle(self, name: str) -> None:
         """Wait until a file that Spark wrote is durable."""
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+
     def move(self, source: str, target: str) -> None:
-        """Move a file; nothing if it was moved before."""
+        """Move a file; nothing if it was moved before, or another job moves it now.
+
+        Raises StorageError: it is in neither place.
+        """
 
     def remove(self, name: str) -> None:
         """Remove a file or a folder, if it is there."""
+
+    def untouched(self, folder: str, since_s: float) -> list[str]:
+        """The folders in a folder in which nothing was written since a time (s since 1970)."""
+
+
+def _missing(root: Any, name: str) -> StorageError:
+    return StorageError(
+        f"archive: {root}: {name} is in the log of the archive and not in its place: bring it back"
+    )
 
 
 class DirectoryStore:
@@ -103,7 +118,15 @@ class DirectoryStore:
         old, new = self.root / source, self.root / target
         if old.exists():
             new.parent.mkdir(parents=True, exist_ok=True)
+        try:
             old.replace(new)
+        except FileNotFoundError:
+            if not new.exists():
+                raise _missing(self.root, target) from None
+
+    def has(self, name: str) -> bool:
+        """See `Store`."""
+        return (self.root / name).is_file()
 
     def remove(self, name: str) -> None:
         """See `Store`."""
@@ -112,6 +135,15 @@ class DirectoryStore:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+    def untouched(self, folder: str, since_s: float) -> list[str]:
+        """See `Store`."""
+        found = []
+        for path in sorted((self.root / folder).glob("*/")):
+            with suppress(FileNotFoundError):  # its job is over, and removes it
+                if max(each.stat().st_mtime for each in (path, *path.rglob("*"))) < since_s:
+                    found.append(str(path.relative_to(self.root)))
+        return found
 
 
 class HadoopStore:
@@ -213,20 +245,39 @@ class HadoopStore:
         """Files of these systems are durable when Spark has closed them."""
 
     def move(self, source: str, target: str) -> None:
-        """See `Store`. On an object store a copy, then a removal: it may be repeated."""
+        """See `Store`. On an object store a copy, which appears whole, then a removal."""
         with self._errors(f"{source}: cannot be moved"):
             old, new = self._path(source), self._path(target)
-            if not self._fs.exists(old):
-                return
-            self._fs.delete(new, False)
-            self._fs.mkdirs(new.getParent())
-            if not self._fs.rename(old, new):
-                raise StorageError(f"archive: {self.root}: {source}: cannot be moved to {target}")
+            if not self._fs.exists(new):
+                self._fs.mkdirs(new.getParent())
+                # It fails for the later one of two jobs that do this at the same time.
+                self._unless_missing(lambda: self._fs.rename(old, new))
+                if not self._fs.exists(new):
+                    raise _missing(self.root, target)
+            self._fs.delete(old, False)
+
+    def has(self, name: str) -> bool:
+        """See `Store`."""
+        with self._errors(f"{name}: cannot be looked at"):
+            return bool(self._fs.exists(self._path(name)))
 
     def remove(self, name: str) -> None:
         """See `Store`."""
         with self._errors(f"{name}: cannot be removed"):
             self._fs.delete(self._path(name), True)
+
+    def untouched(self, folder: str, since_s: float) -> list[str]:
+        """See `Store`. A folder without a file is none."""
+        newest: dict[str, float] = {}
+        with self._errors("cannot be listed"):
+            every = self._unless_missing(lambda: self._fs.listFiles(self._path(folder), True))
+            while every is not None and every.hasNext():
+                status = every.next()
+                name = status.getPath().toString().removeprefix(self._base).lstrip("/")
+                child = "/".join(name.split("/")[: folder.count("/") + 2])
+                written_s = status.getModificationTime() / 1000
+                newest[child] = max(newest.get(child, 0.0), written_s)
+        return sorted(name for name, written_s in newest.items() if written_s < since_s)
 
 
 def is_url(place: Path | str) -> bool:
