@@ -8,12 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 BlockingT_co = TypeVar("BlockingT_co", covariant=True)
+
+
+async def made_in_thread(make: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """The result of ``make``, which opens something, called in a thread.
+
+    A caller that is cancelled meanwhile never gets it: ``undo`` does then, in a thread. Else it
+    would stay open, and no code could close it.
+    """
+    lock, given_up, made = threading.Lock(), threading.Event(), list[T]()
+
+    def work() -> T:
+        found = make()
+        with lock:
+            made.append(found)
+            late = given_up.is_set()
+        if late:
+            undo(found)
+        return found
+
+    try:
+        return await asyncio.to_thread(work)
+    except asyncio.CancelledError:
+        with lock:
+            given_up.set()
+            left = list(made)
+        for each in left:
+            asyncio.get_running_loop().run_in_executor(None, undo, each)
+        raise
 
 
 class Threaded(Protocol[BlockingT_co]):

@@ -10,9 +10,11 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from tidecast import codecs
+from tidecast.api.in_thread import made_in_thread
 from tidecast.api.link import Link
 from tidecast.api.words import Ack, PublishOptions
 from tidecast.client.admin.aio import Subscriptions, Topics
@@ -175,7 +177,7 @@ class Subscription(Public, OnLoop, SubscriptionFlows):
 
     async def open(self) -> Self:
         """Subscribe now; ``async with`` and ``await`` do it too. Granted when this returns."""
-        await self._drive(self.open_flow())
+        await made_in_thread(self._open, lambda _: self.abandon())
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -438,8 +440,9 @@ class Topic(Public, TopicCore[T], Generic[T]):
             async with self._opening:
                 kept = self._publisher
                 if kept is None or kept.closed:
-                    open_one = self._connection.publisher
-                    made = await asyncio.to_thread(open_one, self.name, codec=self.codec)
+                    successor = self._connection.publisher_after
+                    open_one = partial(successor, kept, self.name, self.codec)
+                    made = await made_in_thread(open_one, lambda late: late.abandon())
                     kept = self._publisher = made
         return kept
 
@@ -556,7 +559,8 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Open
             async with self._opening.setdefault(topic, asyncio.Lock()):
                 kept = self._kept.get(topic)
                 if kept is None or kept.closed:
-                    kept = await asyncio.to_thread(self.publisher, topic)
+                    open_one = partial(self.publisher_after, kept, topic)
+                    kept = await made_in_thread(open_one, lambda made: made.abandon())
                     self._kept[topic] = kept
         return kept
 

@@ -398,7 +398,8 @@ class Topic(Public, TopicCore[T], Generic[T]):
         """The publisher of this topic, opened by the first use."""
         with self._lock:
             if self._publisher is None or self._publisher.closed:
-                self._publisher = self._connection.publisher(self.name, codec=self.codec)
+                failed, open_one = self._publisher, self._connection.publisher_after
+                self._publisher = open_one(failed, self.name, self.codec)
             return self._publisher
 
     def publish(self, value: T, **options: Unpack[PublishOptions]) -> None:
@@ -508,7 +509,7 @@ class Connection(Public, ConnectionFlows[Publisher, Subscription, Consumer, Cons
             with self._lock:
                 kept = self._kept.get(topic)
                 if kept is None or kept.closed:
-                    kept = self._kept[topic] = self.publisher(topic)
+                    kept = self._kept[topic] = self.publisher_after(kept, topic)
         return kept
 
     def topic(self, name: str, kind: type[T], *, codec: codecs.Codec | str = "json") -> Topic[T]:

@@ -5,9 +5,10 @@ The first import loads Numba and the kernels, which takes seconds on a busy mach
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
+
+from tidecast.api.in_thread import made_in_thread
 
 if TYPE_CHECKING:
     from tidecast.api.link import Link
@@ -24,7 +25,7 @@ class Connecting:
         self._connection: Connection | None = None
 
     def __await__(self) -> Generator[Any, None, Connection]:
-        return asyncio.to_thread(self._make).__await__()
+        return made_in_thread(self._make, lambda made: made.abandon()).__await__()
 
     async def __aenter__(self) -> Connection:
         self._connection = await self

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Self
 
+from tidecast.api.in_thread import made_in_thread
 from tidecast.api.words import AckWhen
 from tidecast.client.consumer.core import (
     ITERATE_MESSAGES,
@@ -254,7 +255,7 @@ class Opening:
         self._made: Consumer | None = None
 
     async def _open(self) -> Consumer:
-        self._made = await asyncio.to_thread(self._make)
+        self._made = await made_in_thread(self._make, lambda made: made.abandon())
         return self._made
 
     def __await__(self) -> Generator[Any, None, Consumer]:

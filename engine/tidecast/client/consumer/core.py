@@ -639,6 +639,11 @@ class ConsumerCore:
             "unread_bytes": int(self._words[member_layout.MEM_DELIVERED_AT // 8] - self._state[0]),
         }
 
+    def abandon(self) -> None:
+        """Leave: the caller that opened it has given up."""
+        with contextlib.suppress(TidecastError):
+            self._shut()
+
     def _shut(self) -> bool:
         """Leave. False: it was done already."""
         if self._refusal is not None and isinstance(self._refusal, Closed):

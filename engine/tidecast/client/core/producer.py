@@ -130,7 +130,8 @@ class ProducerSession:
         return self._first_seq
 
     def _word(self, at: int) -> int:
-        return int(ports.word_of(self._ring, at)) if self._ring.size else 0
+        ring = self._ring  # another thread may detach it at any moment
+        return int(ports.word_of(ring, at)) if ring.size else 0
 
     def detach(self) -> None:
         """The ring is about to be unmapped; the state of the session stays."""
@@ -140,9 +141,10 @@ class ProducerSession:
     @property
     def durable_seq(self) -> int:
         """All of this session up to here is durable."""
-        if not self._ring.size:
+        ring = self._ring
+        if not ring.size:
             return self.acked_seq
-        return max(self.first_seq - 1, 0) + int(durable_kernels.durable_count(self._ring))
+        return max(self.first_seq - 1, 0) + int(durable_kernels.durable_count(ring))
 
     @property
     def state(self) -> int:
@@ -170,7 +172,10 @@ class ProducerSession:
 
     def arm(self) -> int:
         """Ask for the doorbell when more is durable; `durable_seq` now."""
-        return self.first_seq - 1 + int(durable_kernels.arm_ack(self._ring))
+        ring = self._ring
+        if not ring.size:
+            return self.acked_seq
+        return self.first_seq - 1 + int(durable_kernels.arm_ack(ring))
 
 
 def gap(topic: str, due: int) -> SequenceGap:

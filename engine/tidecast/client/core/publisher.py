@@ -11,6 +11,7 @@ made with ``buffer=True`` collects plain messages in a list when calls come fast
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -741,6 +742,20 @@ class PublisherCore:
         if n + meta_n > self._message_bytes_max:
             return beyond_link(self.topic, n + meta_n, self._message_bytes_max)
         return too_large(self.topic, n + meta_n, self.payload_bytes_max, self._ring, self.options)
+
+    def abandon(self) -> None:
+        """Close it: the caller that opened it has given up."""
+        with contextlib.suppress(TidecastError):
+            self.detach()
+
+    def discard(self) -> None:
+        """Give up the ring and the publication of a publisher that failed. Idempotent."""
+        with self._lock:
+            if not self._ring.size or isinstance(self._refusal, ForkedProcess):
+                return
+            lost = self._lost
+            self._unmap()
+        self._connection.remove_publisher(self, notify_node=not lost)
 
     def detach(self) -> int:
         """Close the ring and refuse further messages. Returns how many found no room."""

@@ -5,6 +5,7 @@ The blocking and the asyncio subscription add the waiting.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import inspect
 import operator
@@ -219,6 +220,11 @@ class SubscriptionCore:
                     reason=reason,
                 )
             )
+
+    def abandon(self) -> None:
+        """Close it: the caller that opened it has given up."""
+        with contextlib.suppress(TidecastError):
+            self._shut()
 
     def _shut(self) -> None:
         """Give all rings back; idempotent."""

@@ -194,6 +194,14 @@ class ConnectionFlows(
             self, topic, start=start, end=end, queues=queues, keys=keys, codec=codec
         )
 
+    def publisher_after(
+        self, failed: PublisherT | None, topic: str, codec: codecs.Codec | str | None = None
+    ) -> PublisherT:
+        """Open the publisher that is kept for a topic, in place of a publisher that failed."""
+        if failed is not None:
+            failed.discard()
+        return self.publisher(topic, codec=codec)
+
     def _subscribed(self, subscription: SubscriptionT) -> None:
         """Hook: open it now, if the shell does."""
 

@@ -286,6 +286,7 @@ class PublisherFlows(PublisherCore):
         Raises BackPressure when messages found no room within ``timeout`` seconds.
         """
         if self._refusal is not None:
+            yield Ask(self.discard)
             return
         with contextlib.suppress(Timeout):
             if not self.waits_in_vain:

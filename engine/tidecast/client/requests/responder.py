@@ -33,6 +33,7 @@ from tidecast.errors import (
     ConfigError,
     Conflict,
     PayloadTooLarge,
+    TidecastError,
     Timeout,
 )
 from tidecast.events import RequestRefused
@@ -154,7 +155,7 @@ class ResponderFlows(SubscriptionFlows, ABC):
             super()._open()
             self._announce()
         except BaseException:
-            self._leave()
+            self.abandon()
             raise
 
     def _announce(self) -> None:
@@ -192,11 +193,14 @@ class ResponderFlows(SubscriptionFlows, ABC):
         if presence is not None:
             presence.detach()
 
-    def _leave(self) -> None:
-        self._withdraw()
+    def abandon(self) -> None:
+        """Close it: it could not be announced, or the caller that opened it has given up."""
+        with contextlib.suppress(TidecastError):
+            self._withdraw()
+        super().abandon()
         replies, self._replies = self._replies, None
         if replies is not None:
-            replies.detach()
+            replies.abandon()
 
     def drain_flow(self, timeout: float | None = None) -> Flow[None]:
         """Get no new requests; wait for the handlers of arrived requests."""
