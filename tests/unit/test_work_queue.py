@@ -7,8 +7,12 @@ import threading
 from tidecast.control_link.work_queue import WorkQueue
 
 
+def _raise(problem: Exception) -> None:
+    raise problem
+
+
 def test_jobs_run_once_and_in_order() -> None:
-    work, done, found = WorkQueue("work"), threading.Event(), list[int]()
+    work, done, found = WorkQueue("work", _raise), threading.Event(), list[int]()
     for n in range(100):
         work.submit(lambda n=n: found.append(n))  # type: ignore[misc]
     work.submit(done.set)
@@ -21,7 +25,12 @@ def test_jobs_run_once_and_in_order() -> None:
 
 
 def test_jobs_that_have_not_begun_are_forgotten() -> None:
-    work, begun, go, found = WorkQueue("work"), threading.Event(), threading.Event(), list[int]()
+    work, begun, go, found = (
+        WorkQueue("work", _raise),
+        threading.Event(),
+        threading.Event(),
+        list[int](),
+    )
 
     def first() -> None:
         begun.set()
@@ -43,4 +52,15 @@ def test_jobs_that_have_not_begun_are_forgotten() -> None:
 
 
 def test_one_that_never_ran_stops() -> None:
-    WorkQueue("work").stop(1.0)
+    WorkQueue("work", _raise).stop(1.0)
+
+
+def test_a_job_that_fails_is_reported_and_ends_no_other() -> None:
+    problems = list[Exception]()
+    work, done = WorkQueue("work", problems.append), threading.Event()
+    failure = OSError("no space left on device")
+    work.submit(lambda: _raise(failure))
+    work.submit(done.set)
+    assert done.wait(10)
+    assert problems == [failure]
+    work.stop(10.0)

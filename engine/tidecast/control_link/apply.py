@@ -121,9 +121,14 @@ class Applier:
         self._observe(message.get("generations", {}))
         with self._saving:
             self._version = int(message["version"])
-            if self._written == self._changes:
+            if self._written == self._changes and self._secrets_are_saved:
                 self.saved_version = self._version
         return self._outcome
+
+    @property
+    def _secrets_are_saved(self) -> bool:
+        """Else a start with the older files lets a revoked key in: the service sends all again."""
+        return not self._outcome.errors.keys() & {"keys", "wire_keys"}
 
     @property
     def observed(self) -> dict[str, int]:
@@ -448,7 +453,7 @@ class Applier:
 
     def _queues_here(self, topic: DurableTopic) -> None:
         """Queues were opened: make their missing subscriptions now. In the conductor."""
-        for name, desired in self._wanted.items():
+        for name, desired in list(self._wanted.items()):  # another thread changes it
             known = (desired["pattern"], name) in self._node.consumers.subscriptions
             if topic.owner and desired["pattern"] == topic.config.name and not known:
                 self._subscription(name, desired, None)
@@ -478,7 +483,7 @@ class Applier:
         if self._save_by(lambda: self._store.put_all(topics)):
             with self._saving:
                 self._written = changes
-                if changes != self._changes:
+                if changes != self._changes or not self._secrets_are_saved:
                     return
                 self.saved_version = self._version
             self._on_saved()

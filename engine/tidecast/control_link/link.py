@@ -166,7 +166,7 @@ class ControlLink:
         self.leases.bind(self._send_now)
         """The queues' lease store, in the service's Postgres."""
         self._pool = ThreadPoolExecutor(COMMANDS_AT_ONCE_MAX, thread_name_prefix="control-command")
-        self._work_queue = WorkQueue("control-apply")
+        self._work_queue = WorkQueue("control-apply", self._job_failed)
         self._stopping = threading.Event()
         self._lock, self._saving = threading.Lock(), threading.Lock()
         self._socket: ClientConnection | None = None
@@ -376,11 +376,22 @@ class ControlLink:
         self._due_s = time.monotonic()
 
     def begin_command(self, message: dict[str, Any]) -> None:
-        """Run a command on a thread of the pool, behind the topologies that came before it."""
+        """Run a command on a thread of the pool, behind the topologies that came before it.
+
+        A command whose connection has ended does not begin: the service has reported its failure,
+        and its caller may have repeated it.
+        """
+        connection = self._socket
+
+        def run() -> None:
+            if self._socket is connection:
+                self._command(message)
+            if self._socket is not connection:  # a stream began after `forget_streams`
+                self._commands.cancel(str(message.get("id")))
 
         def begin() -> None:
             with contextlib.suppress(RuntimeError):  # the pool is shut down
-                self._pool.submit(self._command, message)
+                self._pool.submit(run)
 
         if message.get("name") in LOOKS:
             begin()
@@ -403,10 +414,10 @@ class ControlLink:
     def dismissed(self, message: dict[str, Any]) -> None:
         """The service ended this engine's identity: clients are let in by declared keys alone."""
         self._work_queue.forget()
-        self.node.keys.learn([])
-        self._work_queue.submit(lambda: self.node.keys.learn([]))  # a topology may set some now
+        self._work_queue.submit(self._forget_keys)  # a topology may set some now
         # keys and topology come again, all of them, if it is let in again
         self.state = msgspec.structs.replace(self.state, version=0)
+        self._forget_keys()
         self._save()
         raise AuthError(f"the service dismissed this engine: {message.get('detail', '')}")
 
@@ -458,19 +469,37 @@ class ControlLink:
             with contextlib.suppress(OSError, WebSocketException):
                 connection.send(msgspec.json.encode(applied).decode())
 
+    def _forget_keys(self) -> None:
+        """Let clients in by declared keys alone; also if the file of the keys cannot be written."""
+        try:
+            self.node.keys.learn([])
+        except OSError as problem:
+            self._job_failed(problem)
+
+    def _job_failed(self, problem: Exception) -> None:
+        self.node.conductor.agent_failed("control link", problem, 1)
+
     def _save(self) -> None:
-        """Keep the state, with a version of which all topics are in the topology file."""
         with self._saving:
-            version = min(self.state.version, self._applier.saved_version)
-            kept = msgspec.structs.replace(self.state, version=version)
-            write_atomically(self._path, msgspec.json.encode(kept))
+            self._write(self.state)
+
+    def _write(self, state: ControlState) -> None:
+        """Keep the state, with a version of which all topics are in the topology file."""
+        version = min(state.version, self._applier.saved_version)
+        kept = msgspec.structs.replace(state, version=version)
+        write_atomically(self._path, msgspec.json.encode(kept))
+
+    def _take_credential(self, credential: str) -> None:
+        """Use a new credential once it is stored: the service keeps the present one until then."""
+        with self._saving:
+            self._write(msgspec.structs.replace(self.state, credential=credential))
+            self.state.credential = credential
 
     def _command(self, message: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"type": "result", "id": message.get("id")}
         try:
             if message.get("name") == "credential":
-                self.state.credential = str(message["args"]["credential"])
-                self._save()
+                self._take_credential(str(message["args"]["credential"]))
                 self._send(answer | {"ok": True, "value": {}})
                 return
             value = self._commands.run(

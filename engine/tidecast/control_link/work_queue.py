@@ -16,14 +16,16 @@ Job = Callable[[], None]
 class WorkQueue:
     """Runs jobs one after another, each once. From any thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_failed: Callable[[Exception], None]) -> None:
+        """``on_failed``: gets the exception of a job; the jobs behind it run all the same."""
+        self._on_failed = on_failed
         self._changed = threading.Condition()
         self._jobs: deque[Job] = deque()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def submit(self, job: Job) -> None:
-        """Run a job behind the earlier jobs. It handles its own errors."""
+        """Run a job behind the earlier jobs."""
         with self._changed:
             if self._stopped:
                 return
@@ -53,4 +55,7 @@ class WorkQueue:
                 if self._stopped:
                     return
                 job = self._jobs.popleft()
-            job()
+            try:
+                job()
+            except Exception as problem:  # noqa: BLE001  (reported; the thread continues)
+                self._on_failed(problem)
