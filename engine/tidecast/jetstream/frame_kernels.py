@@ -11,14 +11,15 @@ body, CR LF. The reply of a message of a consumer names its place:
 
 from __future__ import annotations
 
+from tidecast.buffers.header_names import put_head as put_map_head
 from tidecast.layout import segment as seg
 from tidecast.log.batch import add_record, begin_batch, record_bytes, seal_batch
 from tidecast.native.jit import inlined, kernel
-from tidecast.native.memory import Span, copy, load_u8, store_u8
+from tidecast.native.memory import Span, copy, load_u8
 from tidecast.queues.foreign.maps import (
     bin_bytes,
-    put_be,
     put_bin_head,
+    put_name,
     put_str_head,
     same_bytes,
     str_bytes,
@@ -327,31 +328,18 @@ def _put_bin(data, at, n, out, to):
 
 
 @inlined
-def _put_name(name, out, to):
-    to = put_str_head(out, to, name[0])
-    for i in range(name[0]):
-        store_u8(out, to + i, name[1 + i])
-    return to + name[0]
-
-
-@inlined
 def _put_map(data, f, mode, out, to):
     """Write the map that `_map_bytes` has measured, or that of the tail, at most 64 KiB."""
     if f[_MAP_AT] > 0:
         copy(out, to, data, f[_MAP_AT], f[F_MAP_N])
         return to + f[F_MAP_N]
     entries = (0 if mode == 0 else 1) + (1 if f[_COUNT] < 0 else f[_COUNT])
-    if entries < 16:
-        store_u8(out, to, 0x80 | entries)
-        to += 1
-    else:
-        store_u8(out, to, 0xDE)
-        to = put_be(out, to + 1, entries, 2)
+    to = put_map_head(out, to, entries)
     if mode != 0:
-        to = _put_bin(data, f[_SUBJECT_AT], f[_SUBJECT_N], out, _put_name(_SUBJECT, out, to))
+        to = _put_bin(data, f[_SUBJECT_AT], f[_SUBJECT_N], out, put_name(out, to, _SUBJECT))
     if f[_COUNT] < 0:
         n = f[F_LIST_END] - f[F_LIST_AT]
-        return _put_bin(data, f[F_LIST_AT], n, out, _put_name(_RAW, out, to))
+        return _put_bin(data, f[F_LIST_AT], n, out, put_name(out, to, _RAW))
     at = f[F_LIST_AT]
     for _ in range(f[_COUNT]):
         name_n, value_at, value_n, behind = header_line(data, at, f[F_LIST_END])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidecast.buffers.header_names import put_head as put_map_head
 from tidecast.layout import segment as seg
 from tidecast.log.batch import (
     O_HEADERS_AT,
@@ -30,6 +31,7 @@ from tidecast.queues.foreign.maps import (
     bin_bytes,
     put_be,
     put_bin_head,
+    put_name,
     put_str_head,
     same_bytes,
     str_bytes,
@@ -222,29 +224,16 @@ def _map_bytes(data, at, end, count, raw_n, null):
 
 
 @inlined
-def _put_name(out, to, name):
-    to = put_str_head(out, to, name[0])
-    for i in range(name[0]):
-        store_u8(out, to + i, name[1 + i])
-    return to + name[0]
-
-
-@inlined
 def _put_map(data, at, end, count, raw_at, raw_n, null, out, to):
     """Write the map that `_map_bytes` has measured, at most 64 KiB."""
     entries = null + (1 if raw_n > 0 else count)
-    if entries < 16:
-        store_u8(out, to, 0x80 | entries)
-        to += 1
-    else:
-        store_u8(out, to, 0xDE)
-        to = put_be(out, to + 1, entries, 2)
+    to = put_map_head(out, to, entries)
     if null == 1:
-        to = _put_name(out, to, _NO_VALUE)
+        to = put_name(out, to, _NO_VALUE)
         store_u8(out, to, 0xC3)
         to += 1
     if raw_n > 0:
-        to = _put_name(out, to, _RAW)
+        to = put_name(out, to, _RAW)
         to = put_bin_head(out, to, raw_n)
         copy(out, to, data, raw_at, raw_n)
         return to + raw_n

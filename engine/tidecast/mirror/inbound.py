@@ -15,11 +15,11 @@ from functools import partial
 
 import numpy as np
 
-from tidecast.api.connecting import Backoff
-from tidecast.errors import Closed, ConfigError, NotFound, PayloadTooLarge, TidecastError
+from tidecast.errors import Closed, NotFound, PayloadTooLarge, TidecastError
 from tidecast.mirror import runs
 from tidecast.mirror.plan import Placing, Plan, Route, placing, plan_of
 from tidecast.mirror.progress import Place, Progress, Stopped
+from tidecast.mirror.retries import Retries
 from tidecast.mirror.state import Saved, StateFile
 from tidecast.mirror.target import LOCAL_BYTES_MAX, Target
 from tidecast.mirror.threads import run_together
@@ -57,7 +57,7 @@ class Copier:
         self._ends: dict[int, int] = {}
         size = min(progress.bytes_at_once, target.bytes_max)
         self._buffer: Run = np.empty(size, dtype=np.uint8)
-        self._troubled_s, self._backoff = 0.0, Backoff()
+        self._retries = Retries(progress, "SourceAway")
         self.outgrown = False
         """The topic has more queues than the plan knows."""
 
@@ -78,10 +78,11 @@ class Copier:
         except Closed:
             raise Stopped from None
         except TidecastError as problem:
-            self._wait_out(problem)
+            if not problem.retryable:
+                raise
+            self._retries.wait(problem)
         else:
-            self._troubled_s = 0.0
-            self._backoff.clear()
+            self._retries.end()
         if self.durable > self._acked:
             self._receiver.ack(self.durable)
             self._acked = self.durable
@@ -136,18 +137,6 @@ class Copier:
         if self._on_gap == "stop":
             raise problem
         self.position = oldest
-
-    def _wait_out(self, problem: TidecastError) -> None:
-        now_s = time.monotonic()
-        if not problem.retryable:
-            raise problem
-        if not self._troubled_s:
-            self._troubled_s = now_s
-            self._progress.tell("SourceAway", f"{problem}; it is tried again")
-        if now_s - self._troubled_s > self._progress.patience_s:
-            raise problem
-        self._progress.count(retries=1)
-        self._progress.wait(self._backoff.next_s())
 
     # --- arrivals --------------------------------------------------------------------------------
 
@@ -251,11 +240,8 @@ class InboundMirror:
         self._receivers = [self._adapter.receiver(queue) for queue in range(sources)]
         found = self._target.marks(sources)
         saved = self._state.load()
-        if saved is not None and (saved.source, saved.topic) != (self._source, self._target.topic):
-            raise ConfigError(
-                f"name: {self._state.name}: this mirror copies {saved.source} to {saved.topic}: "
-                "give the new one another name"
-            )
+        if saved is not None:
+            self._state.check(saved.source, saved.topic, (self._source, self._target.topic))
         now = placing(self._place, sources, int(found["queues"]))
         return plan_of(self._receivers, found["marks"], now, saved, self._start, self._target.topic)
 

@@ -38,6 +38,7 @@ from tidecast.log.queue_files import QueueFiles
 from tidecast.log.reading.range_scan import LOST, RangeScan, Wanted
 from tidecast.log.reading.select import W_AT
 from tidecast.mirror.progress import BYTES, Place, Progress, Stopped
+from tidecast.mirror.retries import Retries
 from tidecast.mirror.state import StateFile, Stored
 from tidecast.mirror.target import Target
 from tidecast.mirror.threads import run_together
@@ -198,7 +199,8 @@ class Writing:
         self._out.save()
 
     def _store(self, run: Run) -> None:
-        progress, since_s = self._out.progress, 0.0
+        progress = self._out.progress
+        retries = Retries(progress, "TargetAway")
         while True:
             before = self.writer.records, self.writer.bytes
             problem: ConnectionLost | None = None
@@ -219,12 +221,7 @@ class Writing:
                 )
             if problem is None:
                 return
-            now_s = time.monotonic()
-            since_s = since_s or now_s
-            progress.tell("TargetAway", f"{problem}; it is tried again", queue=self.queue)
-            progress.count(retries=1)
-            if now_s - since_s > progress.patience_s:
-                raise problem
+            retries.note(problem, queue=self.queue)  # the writer has waited
             progress.check()
 
 
@@ -277,11 +274,8 @@ class OutboundMirror:
     def saved(self) -> Stored | None:
         """The state before. Raises ConfigError when it is that of another mirror."""
         found = self._state.load_stored()
-        if found is not None and (found.topic, found.target) != (self.topic, self._kafka.topic):
-            raise ConfigError(
-                f"name: {self._state.name}: this mirror copies {found.topic} to {found.target}: "
-                "give the new one another name"
-            )
+        if found is not None:
+            self._state.check(found.topic, found.target, (self.topic, self._kafka.topic))
         return found
 
     def begin(self) -> list[Mark]:
@@ -364,17 +358,12 @@ class OutboundMirror:
             self.progress.wait(backoff.next_s())
 
     def _begin_patiently(self) -> list[Mark]:
-        backoff, since_s = Backoff(), time.monotonic()
+        retries = Retries(self.progress, "TargetAway")
         while True:
             try:
                 return self.begin()
             except ConnectionLost as problem:
-                if time.monotonic() - since_s > self.progress.patience_s:
-                    raise
-                if not backoff.failures:
-                    self.progress.tell("TargetAway", f"{problem}; it is tried again")
-                self.progress.count(retries=1)
-                self.progress.wait(backoff.next_s())
+                retries.wait(problem)
 
     def _tell(self, queues: int) -> None:
         self.progress.tell(

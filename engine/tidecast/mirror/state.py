@@ -71,6 +71,14 @@ class StateFile:
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
+    def check(self, source: str, target: str, wanted: tuple[str, str]) -> None:
+        """Raise ConfigError unless the saved ``source`` and ``target`` are those of this mirror."""
+        if (source, target) != wanted:
+            raise ConfigError(
+                f"name: {self.name}: this mirror copies {source} to {target}: give the new one "
+                "another name"
+            )
+
     def load(self) -> Saved | None:
         """The saved state. Raises ConfigError when the file is damaged."""
         return self._load(Saved)

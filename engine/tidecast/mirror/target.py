@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidecast.api.connecting import Backoff
 from tidecast.errors import ConnectionLost, Timeout
 from tidecast.mirror.progress import Progress
+from tidecast.mirror.retries import Retries
 
 NAME = "tidecast mirror"
 LOCAL_BYTES_MAX, REMOTE_BYTES_MAX = 16 << 20, 900 << 10
@@ -84,7 +83,7 @@ class Target:
 
     def ask(self, action: str, **arguments: Any) -> Any:
         """Ask the engine, again while it is away. Raises TidecastError, Stopped."""
-        backoff, since_s = Backoff(), 0.0
+        retries = Retries(self._progress, "EngineAway")
         while True:
             session: TargetSession | None = None
             try:
@@ -92,14 +91,7 @@ class Target:
                 return session.administer(action, {"topic": self.topic} | arguments)
             except (ConnectionLost, Timeout) as problem:
                 self._drop(session)
-                now_s = time.monotonic()
-                if not since_s:
-                    since_s = now_s
-                    self._progress.tell("EngineAway", f"{problem}; it is tried again")
-                if now_s - since_s > self._progress.patience_s:
-                    raise
-                self._progress.count(retries=1)
-                self._progress.wait(backoff.next_s())
+                retries.wait(problem)
 
     def _open(self) -> TargetSession:
         with self._lock:

@@ -30,7 +30,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidecast.testing.memory import NetworkSettings, connect, connect_async, memory_link
+    from tidecast.client.links.open import NetworkSettings
+    from tidecast.testing.memory import connect, connect_async, memory_link
     from tidecast.testing.network import Network, SimulatedLink, SimulatedNode
     from tidecast.testing.switch import Packet
 else:

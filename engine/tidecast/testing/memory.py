@@ -5,30 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, TypedDict, Unpack, get_type_hints
+from typing import Any, Unpack, get_type_hints
 
 from tidecast.client import aio
 from tidecast.client.blocking import Connection
 from tidecast.client.connecting import Connecting
+from tidecast.client.links.open import NetworkSettings
 from tidecast.codecs import Codec, TopicCodecs
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError
 from tidecast.testing.network import Network, SimulatedLink, SimulatedNode, network_of
 
 _lock = threading.RLock()
-
-
-class NetworkSettings(TypedDict, total=False):
-    """Settings of the `Network` that a first connection makes."""
-
-    seed: int
-    drop: float
-    duplicate: float
-    reorder: float
-    delay_us: float
-    packet_bytes: int
-    inbox_packets: int
-    real_time: bool
 
 
 def memory_link(

@@ -268,20 +268,17 @@ def _adapter(source: str) -> Any:
 
 def _opened(source: str, progress: Progress) -> Adapter:
     """The adapter, tried again while its system is away. Raises TidecastError."""
-    from tidecast.api.connecting import Backoff
     from tidecast.errors import TidecastError
+    from tidecast.mirror.retries import Retries
 
-    backoff, since_s = Backoff(), time.monotonic()
+    retries = Retries(progress, "SourceAway")
     while True:
         try:
             adapter: Adapter = _adapter(source)
         except TidecastError as problem:
-            if not problem.retryable or time.monotonic() - since_s > progress.patience_s:
+            if not problem.retryable:
                 raise
-            if not backoff.failures:
-                progress.tell("SourceAway", f"{problem}; it is tried again")
-            progress.count(retries=1)
-            progress.wait(backoff.next_s())
+            retries.wait(problem)
         else:
             return adapter
 

@@ -46,6 +46,13 @@ def start_engine(
     if control_url is not None:
         command += ["--control", control_url]
         environment["TIDECAST_ENROL_TOKEN"] = local_token(data_dir) or ""
+    return spawn(command, environment, log)
+
+
+def spawn(
+    command: list[str], environment: dict[str, str], log: Path | None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own; its output goes to ``log``, if there is one."""
     with contextlib.ExitStack() as stack:
         output = None if log is None else stack.enter_context(new_log(log).open("wb"))
         return subprocess.Popen(

@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from tidecast.cli.common import data_dir_option, new_log
+from tidecast.cli.common import data_dir_option
 from tidecast.cli.control import Service, service_state, start_service
 from tidecast.cli.options.endpoints import gateway_options
 from tidecast.cli.processes.launch import LOG_NAME as ENGINE_LOG_NAME
-from tidecast.cli.processes.launch import answers, explain, start_engine
+from tidecast.cli.processes.launch import answers, explain, spawn, start_engine
 from tidecast.native.system.processes import end_process
 
 if TYPE_CHECKING:
@@ -231,15 +231,7 @@ def watch_detached(data_dir: Path, options: list[str], environment: dict[str, st
         str(data_dir),
         *options,
     ]
-    with new_log(data_dir / LOG_NAME).open("wb") as output:
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            start_new_session=True,
-        )
+    spawn(command, environment, data_dir / LOG_NAME)
 
 
 def _stopped_by_signal() -> threading.Event:

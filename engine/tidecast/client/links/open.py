@@ -29,7 +29,20 @@ _WARM_UP = "tidecast.agents.warmup", "warm_up"
 """Imported by name: the client knows nodes only as links."""
 
 
-class ConnectOptions(TypedDict, total=False):
+class NetworkSettings(TypedDict, total=False):
+    """Settings of the `tidecast.testing.Network` that a first connection to it creates."""
+
+    seed: int
+    drop: float
+    duplicate: float
+    reorder: float
+    delay_us: float
+    packet_bytes: int
+    inbox_packets: int
+    real_time: bool
+
+
+class ConnectOptions(NetworkSettings, total=False):
     """Options of `connect`.
 
     ``embedded://``: ``topology`` (a checked one, a mapping as in YAML, or a file), ``mode``,
@@ -44,14 +57,6 @@ class ConnectOptions(TypedDict, total=False):
     node: str
     topics: Iterable[str | TopicConfig]
     durable: Iterable[str]
-    seed: int
-    drop: float
-    duplicate: float
-    reorder: float
-    delay_us: float
-    packet_bytes: int
-    inbox_packets: int
-    real_time: bool
 
 
 def open_link(url: str, name: str, token: str | None, given: ConnectOptions) -> Link:

@@ -50,6 +50,15 @@ def put_str_head(out, to, n):
 
 
 @inlined
+def put_name(out, to, name):
+    """Write a name, whose array has its length and its bytes. Returns where its value begins."""
+    to = put_str_head(out, to, name[0])
+    for i in range(name[0]):
+        store_u8(out, to + i, name[1 + i])
+    return to + name[0]
+
+
+@inlined
 def put_bin_head(out, to, n):
     """Write the head of ``n`` binary bytes. Returns where they begin."""
     if n < 256:
