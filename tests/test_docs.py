@@ -252,7 +252,7 @@ NOUN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Words in the place of a noun, which no comment and no docstring of these folders has."""
-NOUN_FOLDERS = ("engine/", "backend/tidecast_control/")
+NOUN_FOLDERS = ("engine/", "backend/")
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:

@@ -257,7 +257,7 @@ class Bench:
         self.floor["decode_rows_per_s"] = _decode_rate(self.data_dir, self.kept)
 
     def ratios(self) -> dict[str, float]:
-        """Of what was measured."""
+        """Ratios of measured figures."""
         all_ = self.metrics | self.floor
         pairs = {
             "source_to_decode": ("source_rows_per_s", "decode_rows_per_s"),

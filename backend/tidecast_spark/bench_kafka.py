@@ -1,6 +1,6 @@
-"""Spark's own Kafka source and sink on the same rows: what `tidecast bench spark` compares with.
+"""Spark's own Kafka source and sink on the same rows: the comparison of `tidecast bench spark`.
 
-Batches only: the newest connector to be had, 4.0, is older than this PySpark, and its streams fail.
+Batches only: the newest available connector, 4.0, is older than this PySpark, and its streams fail.
 """
 
 from __future__ import annotations

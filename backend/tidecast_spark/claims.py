@@ -30,7 +30,7 @@ from tidecast_spark.staging import Manifest, Staged, StagingArea, write_durably
 
 _FOLDER = "partitions"
 ONCE = "once-"
-"""Names of writes that nobody repeats begin with this."""
+"""Prefix of the names of writes that are not repeated."""
 _KEPT_S = 86_400.0
 """For how long the state of such a write is kept: attempts that were given up end before."""
 
@@ -135,7 +135,7 @@ class Claims:
         return made
 
     def forget_before(self, batch: int) -> None:
-        """Remove what is older than the newest claim. The query's state has this batch."""
+        """Remove claims older than the newest claim. The query's state has this batch."""
         old = [each for each in _batches(self.directory) if each <= batch][:-1]
         for each in old:
             self._marker(each).unlink(missing_ok=True)

@@ -40,7 +40,7 @@ def refused_by_spark(problem: BaseException) -> errors.ConfigError | None:
 @contextmanager
 def spark_errors() -> Iterator[None]:
     """Raise the platform's own error instead of the Spark exception around it."""
-    # PySpark's logger repeats on standard error, as JSON, what the exception says.
+    # PySpark's logger repeats the exception's text on standard error, as JSON.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     try:
         yield

@@ -33,7 +33,7 @@ class Pushed:
 
 
 def push(filters: Iterable[sql.Filter], pushed: Pushed) -> tuple[Pushed, list[sql.Filter]]:
-    """``pushed`` and what of ``filters`` is ours, and the filters that are left to Spark."""
+    """``pushed`` with the supported part of ``filters``, and the filters that are left to Spark."""
     left = []
     for one in filters:
         narrowed = _narrow(pushed, one)

@@ -35,7 +35,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """A Java: what ``JAVA_HOME`` must be, its major version, and where it came from."""
+    """A Java: the value for ``JAVA_HOME``, its major version, and its origin."""
 
     home: Path
     version: int
@@ -105,7 +105,7 @@ def _wrapped(home: Path) -> Path:
 
 
 def find_java() -> Java:
-    """The first Java that serves. Raises ConfigError that says what was tried and what to do."""
+    """The first usable Java. Raises ConfigError with the places tried and the remedy."""
     tried: list[str] = []
     configured = os.environ.get("JAVA_HOME")
     wheel = _wheel_home()

@@ -92,7 +92,7 @@ def stop() -> None:
 
 
 def load() -> None:
-    """Import what daemons and their workers will."""
+    """Import the modules that daemons and their workers will need."""
     for name in MODULES:
         # A PySpark that has moved a module loads it when it is needed.
         with contextlib.suppress(ImportError):
@@ -100,14 +100,14 @@ def load() -> None:
     from tidecast_spark.reading import load_kernels
 
     load_kernels()
-    # Workers collect garbage after each task: what is here is none, and is not looked at again.
+    # Workers collect garbage after each task: objects of now are not garbage, and are skipped.
     gc.collect()
     gc.freeze()
 
 
 def serve(listening: socket.socket) -> None:
     """Fork a daemon for each client, until standard input ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended daemons
     waiting = select.poll()
     for each in (0, listening.fileno()):
         waiting.register(each, select.POLLIN)

@@ -1,8 +1,8 @@
 """Stands for a Python daemon of Spark that the nursery forks: `python -I -S THIS MODULE ARGUMENT`.
 
-Hands over its streams and environment, and stays until the daemon has ended, since Spark watches
-it. Only the standard library, and little of it: it starts in 20 ms. When nobody answers, it is that
-daemon itself.
+Passes on its streams and environment, and stays until the daemon has ended, since Spark watches it.
+It imports only the standard library, and little of it: it starts in 20 ms. When no nursery answers,
+it becomes the daemon itself.
 """
 
 from __future__ import annotations

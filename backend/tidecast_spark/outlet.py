@@ -168,7 +168,7 @@ def _publish_topic(
 ) -> None:
     """Publish a topic's rows in the query's session, from the batch's first sequence on.
 
-    What of it is in the log already is a duplicate by its sequence, and is dropped there.
+    Rows that are in the log already are duplicates by their sequence, and are dropped there.
     """
     import tidecast.sync
 

@@ -25,7 +25,7 @@ PARTS_A_CORE, FEW_ROWS = 2, 2_000_000
 
 
 class Planner:
-    """Looks at the queues of the topics that are read; keeps what it learnt of their ends."""
+    """Reads the ends of the queues of all read topics, and remembers them."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options

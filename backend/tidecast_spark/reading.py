@@ -190,7 +190,7 @@ def _range_of(part: QueueRange, settings: ReadSettings) -> Range:
 
 
 class Reporting:
-    """Reports what is missing in a read: a log line, and a file if a directory was named."""
+    """Reports records missing in a read: a log line, and a file if a directory is configured."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self._directory = settings.bad_records_path
@@ -232,7 +232,7 @@ def read_files(
 def read_gateway(
     part: QueueRange, settings: ReadSettings, report: Report
 ) -> Iterator[pa.RecordBatch]:
-    """The same over a gateway; what arrives is checked as what is read from a disk."""
+    """The same over a gateway; received data is checked like data from a disk."""
     selector = Selector(wanted_of(part, settings), holes=True)
     decoder = BlockDecoder(part, settings, selector)
     with LogClient(settings.servers, settings.token) as client:

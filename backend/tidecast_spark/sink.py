@@ -187,7 +187,7 @@ class _Writer:
     def _publish(
         self, area: StagingArea, batch: int, partition: int, attempt: int, rows: Iterator[Any]
     ) -> Staged:
-        """Stage a partition, and publish what the first attempt staged. Raises TidecastError."""
+        """Stage a partition, and publish the rows of its first attempt. Raises TidecastError."""
         staged = area.stage(batch, partition, attempt, rows, digest_of)
         claims, given = Claims(area, partition), self._options
 
@@ -259,7 +259,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._commit(messages, batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
-        """Forget what no manifest names."""
+        """Remove staged files without a manifest."""
         self._abort(messages)
 
 
@@ -286,7 +286,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             self._area(self._write).remove()
 
     def abort(self, messages: list[Any]) -> None:
-        """Forget what no manifest names."""
+        """Remove staged files without a manifest."""
         self._abort(messages)
 
 

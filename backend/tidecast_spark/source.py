@@ -1,7 +1,7 @@
 """``format("tidecast")``: topics as a source of batches and of streams.
 
-Offsets are ``{topic: {queue: next token}}``. What needs Numba is imported where it is used: Spark
-asks a fresh process for the schema alone.
+Offsets are ``{topic: {queue: next token}}``. Modules with Numba are imported where they are used:
+Spark asks a fresh process for the schema alone.
 """
 
 from __future__ import annotations
@@ -206,10 +206,10 @@ def _each(positions: Positions, change: Any) -> Positions:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on from offset to offset. New queues and new topics of a pattern begin at their start.
+    """Reads from offset to offset. New queues and new topics of a pattern begin at their start.
 
-    Retention does not wait for streams: what it deletes before it was read is a GapError, unless
-    ``failOnDataLoss`` is false.
+    Retention does not wait for streams: records that it deletes before they were read are a
+    GapError, unless ``failOnDataLoss`` is false.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -241,7 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends of the queues: what the progress report shows as the latest."""
+        """The ends of the queues, which the progress report shows as the latest offset."""
         return self._planner.ends() or None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -61,7 +61,7 @@ DEFAULTS: dict[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""Settings of every session; what the caller gives goes before them."""
+"""Settings of every session; the caller's settings replace them."""
 
 _LOCAL_FILES = "spark.hadoop.fs.file.impl"
 LOCAL_DEFAULTS: dict[str, str] = {
@@ -197,7 +197,7 @@ def require_pyspark() -> None:
 
 
 def settings(master: str, java: Java, given: Mapping[str, str]) -> dict[str, str]:
-    """All settings of a session: defaults, then what is given. Raises ConfigError."""
+    """All settings of a session: defaults, then the caller's. Raises ConfigError."""
     if not _MASTER.fullmatch(master):
         raise ConfigError(
             f"master: {master!r}: allowed: local, local[N], local[*], spark://HOST:PORT, yarn, "

@@ -1,9 +1,8 @@
-"""Telemetry: what one sample of an engine says, as JSON in an internal durable topic.
+"""Telemetry: a sample of an engine, as JSON in an internal durable topic.
 
 A row is a sample of a topic on a node, of one of its queues, or of a subscription on a queue, over
-``interval_ms``; `tidecast.telemetry.samples` says what each counts. Counts are what happened
-since the sample before; gauges are as they are now. Unknown fields are left alone, missing ones are
-null.
+``interval_ms``; `tidecast.telemetry.samples` documents the figures. Counts are increases since the
+sample before; gauges are present values. Unknown fields are ignored, missing fields are null.
 """
 
 from __future__ import annotations

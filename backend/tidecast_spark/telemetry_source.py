@@ -51,7 +51,7 @@ ODD_ROWS = 1024
 
 
 class Parser:
-    """Makes columns of samples as JSON. What is malformed becomes a row of nulls."""
+    """Makes columns of samples in JSON. A malformed sample becomes a row of nulls."""
 
     def __init__(self) -> None:
         import pyarrow.json as pj
@@ -144,7 +144,7 @@ class Parser:
             sound = table.num_rows == len(lines)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             sound = False
-        if not sound:  # one by one, to find those that are malformed
+        if not sound:  # one by one, to find the malformed samples
             table = pa.Table.from_pylist([self._row(line) for line in lines], schema=self.schema)
         yield from table.select(self.schema.names).cast(self.schema).to_batches()
 

@@ -38,7 +38,7 @@ Precondition = Callable[[str | None], None]
 
 
 def no_precondition(_etag: str | None) -> None:
-    """Whatever is there will do."""
+    """Accept any state of the resource."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def metadata_of(row: Row) -> Metadata:
 
 
 def row_of(session: Session, kind: Kind, name: str, *, lock: bool = False) -> ResourceRow:
-    """One row. Raises `not_found`."""
+    """The row of a resource. Raises `not_found`."""
     row = repository.find(session, kind.name, name, lock=lock)
     if row is None:
         raise not_found(kind.name, name)
@@ -86,7 +86,7 @@ def row_of(session: Session, kind: Kind, name: str, *, lock: bool = False) -> Re
 
 
 def shown_row(session: Session, kind: Kind, name: str, actor: Actor) -> ResourceRow:
-    """One row that the caller sees. Raises `not_found`."""
+    """The row of a resource that the caller sees. Raises `not_found`."""
     row = repository.find(session, kind.name, name)
     if row is None or not all(
         actor.sees(need.pattern) for need in rights.to_replace(kind.name, name, row.spec)
@@ -96,7 +96,7 @@ def shown_row(session: Session, kind: Kind, name: str, actor: Actor) -> Resource
 
 
 def view(session: Session, kind: Kind, row: Row) -> Resource[Any, Any]:
-    """A row as a resource, as this transaction sees the rest."""
+    """A row as a resource, with its status, as this transaction sees it."""
     return kind.resource.model_construct(
         kind=kind.name,
         metadata=metadata_of(row),
@@ -202,7 +202,7 @@ def plan_of(
 
 @contextmanager
 def trial(session: Session, *, dry_run: bool) -> Iterator[None]:
-    """All that is written in the block is undone at its end when this is a dry run."""
+    """Undo all changes of the block at its end when this is a dry run."""
     savepoint = session.begin_nested()
     try:
         yield
@@ -390,7 +390,7 @@ def delete(
 def ensure(
     session: Session, kind: Kind, name: str, spec: BaseModel, actor: Actor, description: str = ""
 ) -> bool:
-    """Create a resource unless it exists. Whether it was created."""
+    """Create a resource unless it exists. Returns whether it was created."""
     if repository.find(session, kind.name, name) is not None:
         return False
     body: ResourceInput[Any] = kind.input.model_validate(

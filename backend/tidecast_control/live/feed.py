@@ -1,7 +1,7 @@
 """The live feed: one tick computes each watched channel once, for all viewers.
 
-Engines measure only while something is watched: the first watcher switches telemetry on, and it
-goes off soon after the last one went.
+Engines send telemetry only while a channel is watched: the first viewer switches it on, and it is
+switched off soon after the last viewer has gone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ LINGER_S, KEPT_S, FACTS_S = 10.0, 60.0, 1.0
 """A channel without a viewer continues for a while: longer while another channel has viewers."""
 FRESH_S, FRESH_WAIT_S, SEEN_S = 2.0, 1.0, 5.0
 FRAMES_KEPT_MAX, FRAMES_KEPT_BYTES_MAX = 240, 1 << 20
-"""A minute at 4 Hz, of a channel that is not huge: a late page begins with it, not empty."""
+"""A minute at 4 Hz, of a channel that is not huge: a page that opens later shows this minute at
+once."""
 EARLY, TOGETHER_S = 0.8, 0.01
 """A tick may come after this share of its period; samples that other engines send shortly after the
 first are in it, too."""
@@ -57,7 +58,7 @@ class EncodedFrame:
 
 
 def encode(seq: int, kind: str, channel: str, data: Json | None, at: str = "") -> str:
-    """A frame as it is sent; ``at``: when its data was so, now by default."""
+    """A frame as it is sent; ``at``: the time of its data, now by default."""
     at = at or utc_now().isoformat()
     frame: Json = {"seq": str(seq), "at": at, "kind": kind, "channel": channel}
     if data is not None:
@@ -66,7 +67,7 @@ def encode(seq: int, kind: str, channel: str, data: Json | None, at: str = "") -
 
 
 class Channel:
-    """One channel's newest data and the frames that led to it."""
+    """The newest data of a channel, and the frames that led to it."""
 
     def __init__(self, name: str, floor: int, source: AppendSource | None) -> None:
         self.name, self.source = name, source
@@ -87,7 +88,7 @@ class Channel:
         """The data at ``floor``, and when it was so."""
 
     def push(self, frame: EncodedFrame) -> None:
-        """Keep a frame; the oldest go."""
+        """Add a frame, and drop the oldest frames above the limits."""
         self.frames.append(frame)
         self.seq = frame.seq
         self._bytes += len(frame.text)
@@ -115,7 +116,7 @@ class Channel:
 
     @property
     def begins_at(self) -> str:
-        """When the oldest data was so that is held."""
+        """The time of the oldest kept data."""
         return self._base_at or (self.frames[0].at if self.frames else "")
 
     def replay(self) -> list[str]:
@@ -196,7 +197,7 @@ class Feed:
         return channel
 
     async def _begin(self, channel: Channel) -> Channel:
-        """Take in a new channel. It is watched from now on: a tick drops it otherwise."""
+        """Add a new channel, which counts as watched from now on: else a tick would drop it."""
         self._channels[channel.name] = channel
         channel.watchers = 1
         try:
@@ -218,9 +219,9 @@ class Feed:
         channel.idle_since_s = time.monotonic()
 
     def replay(self, channel: Channel) -> list[str]:
-        """For a viewer that begins: the minutes before the channel's frames, then all of these.
+        """Frames for a new viewer: the minutes before the channel's frames, then all kept frames.
 
-        Frames of the minutes before have seq 0: nothing resumes behind them.
+        Frames of the minutes before have seq 0: no viewer resumes behind them.
         """
         texts: list[str] = []
         before: Json | None = None
@@ -265,7 +266,7 @@ class Feed:
         return built[2]
 
     def seen(self) -> worlds.World | None:
-        """The newest world, if engines said something lately. From any thread."""
+        """The newest world, if engines have reported lately. From any thread."""
         now_s = time.monotonic()
         lately = any(now_s - engine.sampled_s < SEEN_S for engine in self._hub.engines)
         return self.world() if lately else None
@@ -283,7 +284,7 @@ class Feed:
                 await asyncio.shield(self._asking)
 
     async def _hear_all(self) -> None:
-        """Ask engines that were not heard of late: a channel does not begin with old figures."""
+        """Ask engines that were silent lately: a channel must not begin with old figures."""
         if any(not engine.heard(0) for engine in self._hub.engines):
             await self._ask()
 
@@ -316,7 +317,7 @@ class Feed:
             await self._pause(began_s)
 
     async def _pause(self, began_s: float) -> None:
-        """Until telemetry comes, which is shown at once; at most ``hz`` ticks a second."""
+        """Wait until telemetry comes, which is shown at once; at most ``hz`` ticks a second."""
         period_s = 1 / self.hz
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(period_s * 1.5):
@@ -363,7 +364,7 @@ class Feed:
                     turn.failed(problem)
 
     async def _take_all(self, turn: Turn) -> None:
-        """New entries of append channels. One whose source is slow holds up no other."""
+        """Take new entries of append channels. A slow source delays no other channel."""
         taking: dict[asyncio.Task[Json | None], Channel] = {}
         for channel in self._channels.values():
             if channel.source is not None:
@@ -382,7 +383,7 @@ class Feed:
                 channel.push(EncodedFrame(next(self._serial), "delta", channel.public, entries))
 
     def _begin_facts(self) -> asyncio.Task[None] | None:
-        """Have facts read that are too old; the task that does."""
+        """Begin to read facts that are too old. Returns the task that reads."""
         if self._reading is not None and not self._reading.done():
             return self._reading
         if time.monotonic() - self._facts_s < FACTS_S:
@@ -404,7 +405,7 @@ class Feed:
         self._version += 1
 
     def _sources(self) -> list[worlds.Source]:
-        """The engines that are heard: figures of the others are not known, whatever they were."""
+        """Samples of engines that are heard; other engines' figures count as unknown."""
         interval_ms = self._hub.interval_ms
         return [
             worlds.Source(engine.name, engine.before, engine.sample)
@@ -413,7 +414,7 @@ class Feed:
         ]
 
     def silent(self) -> list[str]:
-        """Nodes that have been here and are not heard now: no figure includes them."""
+        """Nodes that were here and are not heard now: no figure includes them."""
         heard = self.world().nodes
         known = {name for name, node in self._facts.nodes.items() if node["state"] != "never"}
         return sorted((known | set(self._hub.connected())) - heard.keys())

@@ -72,11 +72,11 @@ def archive(
     hold: str = "",
     token: str = "",
 ) -> ArchiveReport:
-    """Append to ``out`` what its topics got since the last run. Raises TidecastError.
+    """Append new records of the topics since the last run to ``out``. Raises TidecastError.
 
     Killed at any point, the next run continues from the last commit: rows are there once. ``hold``:
-    name of the subscriptions that keep retention from what is not archived. ``skip_corrupt``: leave
-    corrupt batches out; a file for each is in ``out``/_tidecast/bad.
+    name of the subscriptions that keep retention from records that are not archived.
+    ``skip_corrupt``: leave corrupt batches out; a file for each is in ``out``/_tidecast/bad.
     """
     with holding(data_dir, hold, token) as held:
         return _archive(

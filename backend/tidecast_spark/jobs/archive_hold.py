@@ -1,7 +1,7 @@
-"""Keeping retention behind an archive: a durable subscription that stands where the archive ends.
+"""Keeps retention behind an archive: a durable subscription at the end of the archive.
 
-Retention does not pass what a subscription has not settled. This one has no members: the archive
-moves it on after each commit, so its lag is what is not archived yet.
+Retention deletes no record that a subscription has not completed. This subscription has no members:
+the archive moves it after each commit, so its lag is the number of records that are not archived.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ class Hold:
         self._ask, self._name = connection.link.administer, name
 
     def move(self, positions: Positions) -> None:
-        """Let retention take what lies before; made when it is not there. Raises TidecastError."""
+        """Let retention delete records before a position. Raises TidecastError.
+
+        Creates the subscription if it is not there.
+        """
         there = {one["pattern"] for one in self._ask("list", {}) if one["name"] == self._name}
         for topic, queues in positions.items():
             tokens = {int(queue): token for queue, token in queues.items()}

@@ -1,12 +1,12 @@
 """An archive and its log: which Parquet files count, how far each queue is archived.
 
     <archive>/_tidecast/000000000042.json     commit 42: files added and removed, positions behind
-    <archive>/_staging/<id>/...               what a job writes before its commit
+    <archive>/_staging/<id>/...               files of a job before its commit
     <archive>/topic=orders/date=2026-11-21/000000000042-00003.parquet
 
 A commit is one file, made once: files and positions change together or not at all. Afterwards its
-files are moved from the staging directory to their places, and those it removes are deleted; if the
-job dies in between, the next one does it. So plain Parquet readers see committed rows only; right
+files are moved from the staging directory to their places, and removed files are deleted; if the
+job dies in between, the next job does it. So plain Parquet readers see committed rows only; right
 after a compaction was killed they may miss or repeat rows that `ArchiveLog.files` gives exactly.
 """
 
@@ -63,7 +63,7 @@ class ArchiveLog:
         self.directory = self.store.root
 
     def open(self) -> Snapshot:
-        """The newest state; finishes what a killed job left of the last commit."""
+        """The newest state; completes the last commit of a killed job."""
         snapshot = Snapshot()
         found = [name for name in self.store.files(COMMITS) if _COMMIT.fullmatch(name)]
         last = None
@@ -120,7 +120,7 @@ class ArchiveLog:
         self.complete(commit)
 
     def complete(self, commit: Commit) -> None:
-        """Move the files of a commit to their places, delete those it removed. Repeatable.
+        """Move the files of a commit to their places, delete removed files. Repeatable.
 
         Raises StorageError: a file is missing.
         """

@@ -1,4 +1,4 @@
-"""Capacity report: what rate limit, history and cache each topic should have, and why."""
+"""Capacity report: recommended rate limit, history and cache of each topic, with reasons."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Minute:
     bytes_per_s: float
     retransmit_ratio: float
     history_fill: float
-    """Of the publishers' rings, what was not read yet."""
+    """Share of the publishers' rings that was not read yet."""
     cache_fill: float
     cache_bytes: float
     spilled: int
@@ -288,7 +288,7 @@ def page(advice: Sequence[Advice], minutes: dict[str, list[Minute]], made: datet
 def capacity_report(
     spark: Any, rollups: Path, out: Path, *, hours: int = 168, now: datetime | None = None
 ) -> CapacityReport:
-    """Write the report to ``out`` (HTML) and return what it recommends. Raises ConfigError."""
+    """Write the report to ``out`` (HTML). Returns the recommendations. Raises ConfigError."""
     made = now or datetime.now(UTC)
     minutes = topic_minutes(spark, rollups, hours, made)
     advice = [advise(topic, seen) for topic, seen in minutes.items()]

@@ -1,4 +1,4 @@
-"""A progress bar on standard error for the steps of a job; silent when nobody looks."""
+"""A progress bar on standard error for the steps of a job; only on a terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def progress_bar(what: str, total: int | None) -> Iterator[Bar]:
 
 @contextmanager
 def watched(bar: Bar, done: Callable[[], int]) -> Iterator[None]:
-    """Look at ``done`` twice a second while the block runs, when somebody looks at the bar."""
+    """Read ``done`` twice a second while the block runs, if the bar is shown."""
     if not sys.stderr.isatty():
         yield
         return

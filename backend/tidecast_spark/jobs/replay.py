@@ -97,7 +97,7 @@ def replay(
 
 
 def end_of(queues: Planner) -> int:
-    """The ends of all queues, added: what it grows by was published."""
+    """The sum of the ends of all queues: it grows by the number of published records."""
     return sum(token for topic in queues.ends().values() for token in topic.values())
 
 

@@ -1,10 +1,10 @@
 """Rollup: telemetry to aggregates by minute and hour, by topic, queue, subscription and node.
 
-A stream with a watermark keeps the minutes that may still change; each trigger writes those that
-did. Minutes go to Parquet as they are (the newest batch counts), hours are merged from minutes: the
-lag of each minute is kept as a KLL sketch, large enough to be exact up to `SKETCH_K` samples. Both
-go to Postgres by upsert, in one transaction with the row ``(query, batch)`` in ``rollup_applied``:
-a batch that Spark repeats changes nothing.
+A stream with a watermark keeps the minutes that may still change; each trigger writes the changed
+minutes. Minutes go to Parquet as they are (the newest batch counts), hours are merged from minutes:
+the lag of each minute is kept as a KLL sketch, large enough to be exact up to `SKETCH_K` samples.
+Both go to Postgres by upsert, in one transaction with the row ``(query, batch)`` in
+``rollup_applied``: a batch that Spark repeats changes nothing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def hours(frame: Any) -> Any:
 
 
 def derived(frame: Any) -> Any:
-    """With what is read off the sums: percentiles, ratios, rates, time to drain.
+    """Add values derived from the sums: percentiles, ratios, rates, time to drain.
 
     Rates are over the time that the samples cover, so a minute that has just begun is right too.
     """
@@ -128,7 +128,7 @@ def rollup(
     trigger_rows: int = TRIGGER_ROWS,
     again: bool = False,
 ) -> RollupReport:
-    """Roll up what came since the last run. Raises TidecastError.
+    """Roll up new samples since the last run. Raises TidecastError.
 
     ``postgres``: a URL; empty: Parquet only. ``again``: from the beginning, as `backfill` does.
     """

@@ -261,7 +261,7 @@ class Applier:
             self._outcome.errors[f"topic/{name}"] = str(problem)
 
     def _keys(self, desired: list[dict[str, Any]]) -> None:
-        """Keys of clients, all of them."""
+        """Set the keys of clients; the message has all of them."""
         self._outcome.errors.pop("keys", None)
         try:
             self._node.keys.learn(desired)
@@ -269,7 +269,7 @@ class Applier:
             self._outcome.errors["keys"] = str(problem)
 
     def _wire_keys(self, desired: dict[str, Any]) -> None:
-        """Secrets of sealed transports, all of them; the node reads their file."""
+        """Set the secrets of sealed transports, all of them; the node reads their file."""
         self._outcome.errors.pop("wire_keys", None)
         try:
             keep_wire_keys(self._node.data_dir, desired)
@@ -319,7 +319,7 @@ class Applier:
         return True
 
     def _level(self, desired: int) -> None:
-        """Write the cluster's level from now on, and after a start without the service."""
+        """Write the cluster's level from now on, also after a start without the service."""
         self._outcome.errors.pop("level", None)
         try:
             self._node.set_level(desired)
@@ -330,7 +330,7 @@ class Applier:
             self._save_by(lambda: self._store.put_level(desired))
 
     def _quarantine(self, desired: list[int]) -> None:
-        """Refuse the service's refused nodes at once. Faults that cut nodes off are set again."""
+        """Refuse the nodes that the service refuses. Faults that cut nodes off are set again."""
         node = self._node
         wanted = sorted({n for n in desired if n != node.id})
         if wanted == sorted(node.topology.node.quarantined):
@@ -354,11 +354,11 @@ class Applier:
         self._node.set_peers(self._peers_kept or {})
 
     def announced(self, problems: dict[str, str]) -> None:
-        """The address of some transports cannot be announced, or not to all: by transport."""
+        """Transports whose address cannot be announced, or not to all nodes, with the reason."""
         self._unannounced = problems
 
     def _peers(self, raw: Any) -> None:
-        """Send to these nodes from now on; a service of before names none, and changes none."""
+        """Send to these nodes from now on; an old service names no nodes, and changes none."""
         errors = self._outcome.errors
         for ref in [ref for ref in errors if ref == "peers" or ref.startswith("peers/")]:
             del errors[ref]
@@ -448,7 +448,7 @@ class Applier:
             self._attempt(name, "pause" if desired["paused"] else "resume", which)
 
     def _elsewhere(self, pattern: str) -> bool:
-        """The queues are shared, and not here: their owner has the subscription."""
+        """Whether the queues are shared, and another engine owns them, with the subscription."""
         return pattern not in self._node.durable.topics and is_shared(self._node.context, pattern)
 
     def _queues_here(self, topic: DurableTopic) -> None:
@@ -490,7 +490,7 @@ class Applier:
 
 
 def _difference(running: TransportConfig | None, wanted: TransportConfig) -> str:
-    """The resources that run other than wanted, and the remedy."""
+    """The resources that run with other settings than desired, and the remedy."""
     if running is None:
         return "it is new and is opened when this engine starts again: restart it"
     fields = [

@@ -54,19 +54,19 @@ REFUSED_S = 30.0
 INTERVAL_MS_MIN = 50
 COMMANDS_AT_ONCE_MAX = 8
 LOOKS = frozenset({"counters", "credential", "peers", "recorder", "sample"})
-"""Commands that need not wait for a topology that came before."""
+"""Commands that need not wait for topologies that came before them."""
 PING_S = 10.0
 CLOCK_S = 5.0
 """How often an engine asks for the service's time: more often than an epoch ends."""
 TIME_NS_MAX = 1 << 62
 HAND_OVER_S = 5.0
-"""How long an engine that stops takes at most to give its leases back."""
+"""Longest time that an engine takes to release its leases when it stops."""
 SOUND_S = 10.0
-"""A connection that lasted this long was a good one: the next attempt does not wait long."""
+"""After a connection that lasted this long, the next attempt begins with a short pause."""
 
 
 def reason_of(body: bytes | bytearray | None) -> str:
-    """Why a service refused a handshake, from the problem that it answers with."""
+    """Why a service refused a handshake, from the problem in its answer."""
     try:
         return f": {msgspec.json.decode(body or b'')['detail']}"
     except (msgspec.MsgspecError, KeyError, TypeError):
@@ -82,13 +82,14 @@ def hello_levels() -> dict[str, Any]:
 
 
 class ControlState(msgspec.Struct, kw_only=True):
-    """The facts that an engine remembers of its control service. In ``control.json``, mode 0600."""
+    """The state that an engine keeps about its control service, in ``control.json``, mode 0600."""
 
     url: str = ""
     credential: str = ""
     version: int = 0
     managed: list[str] = []
-    """Topics that the service made: only such are deleted when it no longer has them."""
+    """Topics that the service created: the engine deletes only these when the service has no such
+    topic."""
 
 
 def load_state(data_dir: Path) -> ControlState:
@@ -311,7 +312,7 @@ class ControlLink:
         self._handle(message)
 
     def _ask_time(self, now_s: float) -> float:
-        """Ask for the service's time when that is due; in how many seconds it is due again."""
+        """Ask for the service's time when it is due. Returns seconds until it is due again."""
         if self.connected.is_set() and now_s >= self._clock_due_s:
             self._clock_due_s = now_s + CLOCK_S
             self._asked_ns = self.node.context.clock_ns()
@@ -366,11 +367,11 @@ class ControlLink:
             self._asked_ns = 0
 
     def refused(self, message: dict[str, Any]) -> None:
-        """The service does not. Raises AuthError."""
+        """The service refuses this engine. Raises AuthError."""
         raise AuthError(str(message.get("detail", "the service refused this engine")))
 
     def watch(self, message: dict[str, Any]) -> None:
-        """How often telemetry is wanted; 0: never."""
+        """Set the interval of telemetry; 0: none."""
         interval_ms = int(message.get("interval_ms", 0))
         self._interval_ms = max(interval_ms, INTERVAL_MS_MIN) if interval_ms else 0
         self._due_s = time.monotonic()
@@ -399,7 +400,7 @@ class ControlLink:
             self._work_queue.submit(begin)
 
     def leased(self, message: dict[str, Any]) -> None:
-        """An answer of the lease store."""
+        """A reply of the lease store."""
         self.leases.take(message)
 
     def cancel(self, message: dict[str, Any]) -> None:

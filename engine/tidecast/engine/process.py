@@ -48,7 +48,7 @@ STATE_NAME, STOPPED_NAME = "engine.json", "stopped.json"
 LOCK_PATIENCE_S = 0.2
 """`running_pid` holds the lock for a moment to look: that must not fail an engine that starts."""
 SIGNAL_LOOK_S = 0.5
-"""A signal that arrived at another thread of the process is noticed so late at most."""
+"""Longest delay of a signal that another thread of the process has received."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NodeFactory = Callable[[Topology, Path], NodeApi]
 
@@ -65,11 +65,11 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     recorder_path: str
     started_ns: int
     gateway: str = ""
-    """Where remote clients connect to; "" without a gateway."""
+    """Address for remote clients; "" without a gateway."""
 
 
 def read_state(data_dir: Path) -> EngineState | None:
-    """The state that the last engine of a data directory wrote; None: nothing sound is there."""
+    """The state that the last engine of a data directory wrote; None: no sound file."""
     try:
         return msgspec.json.decode((data_dir / STATE_NAME).read_bytes(), type=EngineState)
     except (OSError, msgspec.DecodeError):
@@ -77,7 +77,7 @@ def read_state(data_dir: Path) -> EngineState | None:
 
 
 def read_left_behind(data_dir: Path) -> LeftBehind:
-    """The messages that the last engine of a data directory left unsent; after a crash: none."""
+    """The messages that the last engine of a data directory left unsent; none after a crash."""
     try:
         return msgspec.json.decode((data_dir / STOPPED_NAME).read_bytes(), type=LeftBehind)
     except (OSError, msgspec.DecodeError):
@@ -93,7 +93,7 @@ class EngineLock:
         self._made: list[Path] = []
 
     def acquire(self) -> None:
-        """Raises Conflict that names the holder, ConfigError when the directory is no good."""
+        """Take the lock. Raises Conflict with its holder, ConfigError for a bad directory."""
         try:
             self._made = [path for path in (self._path, self._path.parent) if not path.exists()]
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -126,14 +126,14 @@ class EngineLock:
             return False
 
     def undo(self) -> None:
-        """The engine could not start: let the next one in, and leave nothing new behind."""
+        """The engine could not start: release the lock, and remove new files."""
         for path in self._made:
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
         self.release()
 
     def release(self) -> None:
-        """Let the next engine in. Idempotent. The file stays, for the next one."""
+        """Release the lock, for the next engine. Idempotent. The file stays."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.ftruncate(descriptor, 0)
@@ -197,7 +197,7 @@ Fetch = Callable[[Topology, Path, Path], Topology]
 
 
 def no_fetch(topology: Topology, data_dir: Path, path: Path) -> Topology:
-    """An engine alone runs the topology of its file."""
+    """Without a control service: the topology of the file."""
     del data_dir, path
     return topology
 
@@ -206,18 +206,18 @@ class Companion(Protocol):
     """A companion of a node, for as long as it runs: the control link."""
 
     def start(self) -> None:
-        """Begin; does not wait for others."""
+        """Begin, without waiting for other systems."""
 
     def stop(self) -> None:
         """End. Idempotent."""
 
 
 CompanionFactory = Callable[[NodeApi, TopologyStore], Companion | None]
-"""None: the topology has no use for it."""
+"""Makes a companion; None: the topology does not need it."""
 
 
 def make_node(topology: Topology, data_dir: Path, lease_store: LeaseStore | None = None) -> NodeApi:
-    """A node that is not started yet. ``lease_store``: of the service that it is linked to."""
+    """A node that is not started. ``lease_store``: the store of its control service."""
     from tidecast.embedded import KnownStorages, connect_to
     from tidecast.node.node import Node
 
@@ -227,7 +227,7 @@ def make_node(topology: Topology, data_dir: Path, lease_store: LeaseStore | None
 
 
 class Engine:
-    """A node that serves clients. `start` makes all of it or nothing; `stop` is idempotent."""
+    """A node that serves clients. `start` starts all parts or none; `stop` is idempotent."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Engine:
         self._undo = contextlib.ExitStack()
 
     def start(self) -> EngineState:
-        """Raises Conflict (engine runs already, port in use), ConfigError, SharedMemoryError."""
+        """Start. Raises Conflict (already running, port in use), ConfigError, SharedMemoryError."""
         try:
             return self._start()
         except OSError as problem:
@@ -314,19 +314,19 @@ class Engine:
         return state
 
     def _note_left_behind(self, node: NodeApi) -> None:
-        """For the process that stopped this engine, before the lock is free."""
+        """Note unsent messages for the process that stopped this engine, before it unlocks."""
         if self.node is None:
             return  # it could not start
         path = self.data_dir / STOPPED_NAME
         write_atomically(path, msgspec.json.encode(node.left_behind) + b"\n")
 
     def _missing(self) -> list[Path]:
-        """Files that a first start makes and that are not there."""
+        """Files that a first start creates and that do not exist."""
         made = [self.data_dir / name for name in ("recorder", "gateway.token")]
         return [path for path in (*made, self._file) if path is not None and not path.exists()]
 
     def _undo_failed(self, lock: EngineLock, made: list[Path], kind: object, *_: object) -> None:
-        """A start that failed leaves nothing half-made, a stop all that belongs there."""
+        """Remove files of a failed start."""
         if kind is None:
             return
         for path in made:
@@ -335,7 +335,7 @@ class Engine:
         lock.undo()
 
     def stop(self) -> None:
-        """Clients are notified, the node stops, the lock is released."""
+        """Notify clients, stop the node, release the lock."""
         if self.node is not None:
             self.node.end()
         self._undo.close()
@@ -401,7 +401,7 @@ def run_engine(
 
 
 def stop_engine(data_dir: Path, timeout_s: float = 15.0) -> int:
-    """Ask the engine of a data directory to stop, wait until its process has ended. Its pid.
+    """Stop the engine of a data directory, and wait until its process ends. Returns its pid.
 
     Raises EngineNotRunning, AuthError, Timeout.
     """

@@ -71,7 +71,7 @@ _PER_MESSAGE = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
 
 
 class _ImagesChanged(Exception):
-    """Ends a wait: the client must hear of an image before the next batch."""
+    """Ends a wait: the client must get an event about an image before the next batch."""
 
 
 class _Relay(Subscription):
@@ -107,7 +107,7 @@ class _Relay(Subscription):
         return await self._wait_batch(BATCH_MESSAGES_MAX, Deadline(None))
 
     def take_in_all(self) -> None:
-        """Find the images that are there."""
+        """Take in all present images."""
         self._connection.pump()
         self._take_in_all()
 
@@ -147,14 +147,14 @@ class _Relay(Subscription):
 
 
 def _end_of(columns: ports.Port, rows: ports.Port | None, i: int) -> int:
-    """Where message ``i`` of a batch ends, in the memory of the batch."""
+    """Offset of the end of message ``i``, in the memory of its batch."""
     if rows is None:
         return int(columns[1, i])
     return int(rows[i, reader.OUT_AT] + rows[i, reader.OUT_LENGTH])
 
 
 class _Subscription:
-    """A remote subscriber: batches of its images, as far as its credit goes."""
+    """A remote subscriber: it sends batches of its images, as far as its credit allows."""
 
     def __init__(self, session: RemoteSession, number: int, relay: _Relay, credit: int) -> None:
         self.number, self.relay = number, relay
@@ -194,7 +194,7 @@ class _Subscription:
             )
 
     def news(self) -> Iterator[Frame]:
-        """The events of images."""
+        """Events of images that the client has not got."""
         while self.relay.news:
             what, image, about = self.relay.news.popleft()
             if what == "opened":
@@ -328,7 +328,7 @@ class RemoteSession:
 
     @property
     def connected(self) -> bool:
-        """A client is there."""
+        """Whether the client has a connection now."""
         return self._socket is not None
 
     def connect(self, socket: ServerConnection, *, hears_news: bool) -> None:
@@ -339,7 +339,7 @@ class RemoteSession:
         self._newest, self._hears_news = socket, hears_news
 
     def is_newest(self, socket: ServerConnection) -> bool:
-        """No connection came after this one."""
+        """Whether no later connection of the client came."""
         return self._newest is socket
 
     def enter(self, state: State) -> None:
@@ -388,11 +388,11 @@ class RemoteSession:
             self.access.need(right, pattern)
 
     def deny(self, right: str, pattern: str) -> None:
-        """Report and count that its client may not do something."""
+        """Report and count that the client lacks a right."""
         self._denied(self, right, pattern)
 
     async def send(self, frame: Frame, body: Any = None) -> None:
-        """Send; without a client, frames that matter are sent again at the next welcome."""
+        """Send a frame; without a client, frames that must arrive are sent at the next welcome."""
         if body is not None:
             self.count("bytes_out", body.nbytes)
         socket = self._socket
@@ -467,7 +467,7 @@ class RemoteSession:
         return False
 
     async def _end_announcements(self) -> None:
-        """Its responders get no requests while it is away: requesters shall not choose them."""
+        """The client is away: withdraw its responders, so that requesters choose others."""
         for number, publication in list(self._publications.items()):
             if publication.core.topic.startswith(RESPONDERS):
                 del self._publications[number]
@@ -475,7 +475,7 @@ class RemoteSession:
                 self._give_publication(number)
 
     def give_up(self, consumer: RemoteConsumer) -> None:
-        """Its client did not come back in time: others get its records."""
+        """The client did not come back in time: other members get its records."""
         if self._consumers.get(consumer.number) is consumer:
             del self._consumers[consumer.number]
         self.count("consumers_given_up")
@@ -512,7 +512,7 @@ class RemoteSession:
             operation.handler(self, frame, body)
 
     def publish(self, frame: frames.Publish, body: memoryview) -> None:
-        """Messages for a publication. Raises BadFrame."""
+        """Append messages to a publication. Raises BadFrame."""
         publication = self._publications.get(frame.number)
         if publication is None and frame.number in self._refused:
             return  # the answer with the refusal is on its way
@@ -522,7 +522,7 @@ class RemoteSession:
         self.count("messages_in", frame.n)
 
     def add_credit(self, frame: frames.Credit, _body: memoryview) -> None:
-        """Room at the client for a subscription's messages. Raises BadFrame."""
+        """The client has room for more messages of a subscription. Raises BadFrame."""
         subscription = self._subscriptions.get(frame.number)
         if subscription is not None:
             subscription.add_credit(frame.n_bytes)
@@ -534,7 +534,7 @@ class RemoteSession:
             consumer.take_acks(frame, body)
 
     def refuse_hello(self, _frame: frames.Hello, _body: memoryview) -> None:
-        """A session begins once. Raises BadFrame."""
+        """Refuse a second Hello: a session begins once. Raises BadFrame."""
         raise BadFrame("a second Hello")
 
     async def _answer(self, operation: Operation, frame: Any) -> None:
@@ -558,7 +558,7 @@ class RemoteSession:
             self.post(Working(id=question, reason=reason))
 
     async def refuse(self, frame: Any) -> None:
-        """A frame that no operation serves. Raises BadFrame."""
+        """Refuse a frame that no operation serves. Raises BadFrame."""
         raise BadFrame(f"{type(frame).__name__} is no question")
 
     async def stats(self, _frame: frames.Stats) -> dict[str, Any]:
@@ -623,7 +623,7 @@ class RemoteSession:
             self._give_publication(frame.number)
 
     async def _open_ring(self, frame: frames.OpenPublication) -> Publisher:
-        """The publisher at this node, within the quota of the key."""
+        """Open the publisher at this node, within the quota of the key."""
         self._quotas.take(self.access, self.id, publications=1)
         try:
             core = await asyncio.to_thread(
@@ -656,7 +656,7 @@ class RemoteSession:
         self._quotas.give(self.access, self.id, consumers=1, ring_bytes=consumer.ring_bytes)
 
     async def resume_consumer(self, frame: frames.ResumeConsumer) -> Any:
-        """The client is back, and has received so much. Raises NotFound."""
+        """The client is back, and names its last received frame. Raises NotFound."""
         consumer = self._consumers.get(frame.number)
         if consumer is None:
             raise NotFound(f"consumer {frame.number}: it is not here (any more)")
@@ -735,7 +735,7 @@ class RemoteSession:
         await asyncio.gather(*(each.settle() for each in list(self._publications.values())))
 
     async def end(self) -> None:
-        """End everything that the client had; once."""
+        """End all publications, subscriptions and consumers of the client, once."""
         if self._socket is not None:
             self._socket.transport.abort()
         async with self._free:

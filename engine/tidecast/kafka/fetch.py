@@ -1,7 +1,7 @@
-"""Fetch, ListOffsets, OffsetForLeaderEpoch: durable records of a queue, waited for if need be.
+"""Fetch, ListOffsets, OffsetForLeaderEpoch: reads of durable records, with waits for new records.
 
-Clients see only tokens below the high watermark: synced records (policy `none`: written). So no
-record that a client has seen can be gone after a crash, with another record under its offset.
+Clients see only tokens below the high watermark: synced records (policy `none`: written). So after
+a crash no record that a client has seen is gone, with another record at its offset.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidecast.node.durable.topic import DurableTopic
 
 FETCH_BYTES_MAX = 16 << 20
-"""Of one answer, but for its first batch, which is whole whatever its size."""
+"""Bytes of one answer, except that its first batch is always whole."""
 WAIT_S_MAX = 60.0
 MANY, MANY_WAIT_S_MAX = 512, 1.0
 """A request for more partitions waits no longer: it takes a share of the connections' room."""
@@ -41,7 +41,7 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(slots=True)
 class _Wanted:
-    """A partition that is asked for, with its log or why there is none."""
+    """A requested partition, with its log or the reason why there is none."""
 
     row: Struct
     offset: int
@@ -53,7 +53,7 @@ class _Wanted:
 
 
 class _NoRoom(Exception):
-    """An answer has more bytes than it has room. ``need``: the bytes that it has."""
+    """An answer needs more bytes than its room. ``need``: the bytes of the answer."""
 
     def __init__(self, need: int) -> None:
         super().__init__(f"an answer of {need} bytes")
@@ -61,7 +61,7 @@ class _NoRoom(Exception):
 
 
 class Fetching:
-    """Serves the three APIs; files are read in threads of its own."""
+    """Serves the three APIs; its own threads read files."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -77,7 +77,7 @@ class Fetching:
     def log_of(
         self, connection: Client, topic: str, partition: int
     ) -> tuple[Code, QueueLog | None, DurableTopic | None]:
-        """The log of a partition, or the code that says why there is none."""
+        """The log of a partition, or the code that explains why there is none."""
         if not connection.may("subscribe", topic):
             return Code.TOPIC_AUTHORIZATION_FAILED, None, None
         node = self._endpoint.node
@@ -185,10 +185,10 @@ class Fetching:
         )
 
     async def _fill(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
-        """Fill in the records of partitions until the answer is long enough; its bytes.
+        """Fill in records of partitions until the answer is long enough. Returns its bytes.
 
-        Its first batch is whole, and may have more bytes than were asked for: then it is read
-        again when there is room, so that answers that wait have no bytes.
+        Its first batch is whole, and may have more bytes than requested: then it is read again when
+        there is room, so that answers that wait have no bytes.
         """
         room = bytes_max
         while True:
@@ -204,7 +204,7 @@ class Fetching:
                 return size
 
     async def _try_to_fill(self, connection: Client, ready: list[_Wanted], bytes_max: int) -> int:
-        """The same. Raises _NoRoom."""
+        """Like `_fill`, but raises _NoRoom."""
         self._begin(ready, bytes_max)
         size = 0
         for each in ready:
@@ -299,9 +299,9 @@ class Fetching:
     # --- OffsetForLeaderEpoch ---------------------------------------------------------------------
 
     async def epoch_ends(self, connection: Client, body: Struct) -> Struct:
-        """Where the records of an owner's epoch end: a client finds out whether its place is lost.
+        """Where the records of an owner's epoch end: a client detects lost records so.
 
-        An epoch that begins later than the one that is asked for ends it, else the high watermark.
+        The begin of a later epoch ends an epoch, else the high watermark.
         """
         topics = []
         for topic in body["topics"]:
@@ -333,7 +333,7 @@ class Fetching:
 
 
 def _epoch_problem(asked: Struct, epoch: int) -> Code:
-    """Does the client know another epoch of the owner than ``epoch``?"""
+    """The problem when the client knows another epoch of the owner than ``epoch``."""
     known = asked.get("current_leader_epoch", -1)
     if known in (-1, epoch):
         return Code.NONE

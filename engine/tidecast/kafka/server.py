@@ -1,7 +1,7 @@
-"""The endpoint: listens, answers requests about itself, passes the others to their modules.
+"""The Kafka endpoint: it listens, answers some requests, and passes others to their modules.
 
-One thread with an event loop of its own, as the gateway has. Logs are read in a few threads, and
-appends go through the thread of `PlacedAppends`; nothing here waits for a disk.
+One thread with an event loop, like the gateway. A few threads read logs, and appends go through the
+thread of `PlacedAppends`; nothing here waits for a disk.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 ANSWER_BYTES_MAX = 64 << 20
-"""Of all answers with records that are being made or sent."""
+"""Bytes of all answers with records that are being built or sent."""
 ITEMS_MAX = 2 * wire.ITEMS_MAX
 """Elements of arrays of all long requests under way: each is an object of some 1 KiB."""
 DECODED_BYTES_MAX = 256 << 20
-"""Of all batches that wait for the archiver; beyond it no request is read."""
+"""Bytes of all batches that wait for the archiver; above it no request is read."""
 READ_AHEAD_BYTES = 1 << 16
 """A connection buffers twice as much, and the bytes of one read (256 KiB), before it is asked."""
 START_TIMEOUT_S = 120.0
@@ -62,13 +62,13 @@ BACKLOG = 128
 BROKERS = 1
 """The type of endpoints that clients connect to."""
 NO_OPERATIONS = -(1 << 31)
-"""Kafka's value for authorized operations that were not asked for."""
+"""Kafka's value for authorized operations that the client did not request."""
 WARN_S = 1.0
 THROTTLED_S = 60.0
 HANDSHAKE_S = 10.0
 KEYS_CHECKED_S = 0.5
 MECHANISMS = ["PLAIN"]
-"""Not SCRAM: docs/adr/0039 says why."""
+"""Not SCRAM: see docs/adr/0039."""
 NO_TRANSACTIONS = (
     "transactional.id is set, and transactions are not served: enable.idempotence alone stores "
     "each batch once"
@@ -261,7 +261,7 @@ class KafkaEndpoint:
 
     @property
     def needs_login(self) -> bool:
-        """Clients must show a key: always beyond loopback, and as soon as there is one."""
+        """Whether clients must show a key: always beyond loopback, and once a key exists."""
         return self._login or bool(self.node.keys)
 
     async def _end_revoked(self) -> None:
@@ -350,7 +350,7 @@ class KafkaEndpoint:
     # --- waiting for records ----------------------------------------------------------------------
 
     def watch(self, topics: set[str]) -> asyncio.Future[None]:
-        """A future that is done once a topic has more to read. End it with `unwatch`."""
+        """A future that completes once a topic has more to read. End it with `unwatch`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for topic in topics:
             self._watching.setdefault(topic, set()).add(waiter)
@@ -358,7 +358,7 @@ class KafkaEndpoint:
         return waiter
 
     def _await_write(self, topic: str) -> None:
-        """A topic that is never synced reports the next write. Before its end is looked at."""
+        """Report the next write of a topic that is never synced. Call it before reading its end."""
         registry = self.node.durable.registry
         found = registry.topics.get(topic)
         if found is not None and found.config.fsync == "none":
@@ -375,11 +375,11 @@ class KafkaEndpoint:
                     del self._watching[topic]
 
     def _synced(self, topic: DurableTopic) -> None:
-        """In the thread that syncs, or in the archiver's."""
+        """A topic has synced records. Called by the thread that syncs, or by the archiver."""
         self._wake(topic.config.name)
 
     def _wake(self, topic: str) -> None:
-        """In any thread: a topic has more to read."""
+        """A topic has more to read. From any thread."""
         with self._lock:
             first = not self._woken
             self._woken.add(topic)
@@ -409,7 +409,7 @@ class KafkaEndpoint:
         return {"api_keys": rows}
 
     def refused_version(self, connection: Client, api: Api, version: int) -> None:
-        """A client asked in a version that is not served."""
+        """Count and report a request in a version that is not served."""
         self.count("versions_refused")
         if api.key != tables.API_VERSIONS:
             self._warn(
@@ -432,7 +432,7 @@ class KafkaEndpoint:
         return handle
 
     def _settings(self) -> list[tuple[str, str, Kind]]:
-        """Settings of the endpoint, as DescribeConfigs shows those of a broker."""
+        """Settings of the endpoint, in the form of a broker's settings in DescribeConfigs."""
         retention_min = round(self.config.offsets_retention_s / 60)
         return [
             ("auto.create.topics.enable", "false", Kind.BOOLEAN),
@@ -543,7 +543,7 @@ class KafkaEndpoint:
         return {"node_id": self.node.id, "host": host, "port": port}
 
     def _no_transactions(self, client: Client) -> Code:
-        """The code that no client retries: with 42 librdkafka tries on until its time is over."""
+        """A code that no client retries: librdkafka retries code 42 until its time is over."""
         self._refused(client.name, "transactions", NO_TRANSACTIONS)
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
@@ -592,7 +592,7 @@ class KafkaEndpoint:
 
 
 def warm_up() -> None:
-    """Compile or load the kernels of the endpoint; other engines do without."""
+    """Compile or load the kernels of the endpoint; engines without one do not need them."""
     from tidecast.kafka import records
     from tidecast.node.durable import placed
 

@@ -1,4 +1,4 @@
-"""From which offset a mirror copies each queue of its source, and where a record goes."""
+"""Decides the offset at which each queue of a mirror begins, and the queue of each record."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Placing:
     queues: int
 
     def fixed(self, source: int) -> int | None:
-        """The one queue of all records of a source's queue; None: their keys decide."""
+        """The queue of all records of a source's queue; None: their keys decide."""
         if self.queues == 1:
             return 0
         return source if self.place == "queue" else None
@@ -58,7 +58,7 @@ def _tables(queues: int) -> Any:
 
 
 def placing(place: str, sources: int, queues: int) -> Placing:
-    """How records are placed. Raises ConfigError when the queues cannot match the source's."""
+    """The placing of records. Raises ConfigError when the queues cannot match the source's."""
     if place == "queue" and sources != queues:
         raise ConfigError(
             f"place: queue: the source has {sources} queues and the topic {queues}: give the topic "
@@ -81,7 +81,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Plan:
-    """``repairs``: it only completes an earlier placing, then there is another plan."""
+    """Routes and placing. ``repairs``: this plan only completes an earlier placing."""
 
     routes: list[Route]
     placing: Placing

@@ -46,7 +46,7 @@ class Watched(Protocol):
     name: str
 
     def runs(self) -> bool:
-        """It is there, or starting."""
+        """Whether it runs, or is starting."""
 
     def start(self) -> None:
         """Start it. Raises an error with the reason when it cannot."""
@@ -115,10 +115,13 @@ class WatchedEngine:
 
 
 class Keeper:
-    """Looks after one each, with back-off. ``now_s`` is an argument: see `look`."""
+    """Starts the engine, or the service, again when it is missing, with back-off.
 
-    def __init__(self, each: Watched, say: Say) -> None:
-        self._watched, self._say = each, say
+    ``now_s`` is an argument: see `look`.
+    """
+
+    def __init__(self, watched: Watched, say: Say) -> None:
+        self._watched, self._say = watched, say
         self._backoff_s = BACKOFF_S_MIN
         self._ran_since_s: float | None = None
         self._next_s = 0.0
@@ -147,7 +150,7 @@ class Keeper:
 
 
 class Watch:
-    """A thread for each each: a each that starts slowly does not delay the other."""
+    """A thread each for engine and service, so that a slow start delays only one of them."""
 
     def __init__(
         self, watched: Sequence[Watched], say: Say, wanted: Callable[[], bool] = lambda: True

@@ -157,7 +157,7 @@ class ConsumerCore:
         return self._codec or self._connection.topic_codecs.of(topic)
 
     def _ask_first(self) -> ConsumerGrant:
-        """As `_ask`; an error about a topic that is not there names a near one."""
+        """Like `_ask`; an error about a missing topic suggests a similar name."""
         load_kernels("CONSUMER")
         try:
             return self._ask()
@@ -193,12 +193,12 @@ class ConsumerCore:
 
     @property
     def connection(self) -> Any:
-        """The connection it was opened by."""
+        """The connection that opened it."""
         return self._connection
 
     @property
     def assembly(self) -> np.ndarray[Any, Any]:
-        """Where large messages are put together."""
+        """The buffer in which large messages are assembled."""
         return self._assembly
 
     @property
@@ -209,7 +209,7 @@ class ConsumerCore:
     # --- losing and finding the engine ------------------------------------------------------------
 
     def lose(self) -> None:
-        """The engine is away: records that were delivered and not acked will come again."""
+        """The engine is away: delivered records without an ack will come again."""
         self._lost = True
         self.collector.forget()
         with self._lock:
@@ -231,12 +231,12 @@ class ConsumerCore:
             self._lost = False
 
     def fail(self, problem: TidecastError) -> None:
-        """Nothing can be received any more: the next call raises ``problem``."""
+        """It receives nothing any more: the next call raises ``problem``."""
         if self._refusal is None:
             self._refusal = problem
 
     def forked(self) -> None:
-        """This is a child process."""
+        """This is a child process: refuse all calls."""
         self.collector = Collector(self._send_acks, self.fail, None)
         self._refusal = ForkedProcess("this consumer belongs to the parent process: connect again")
 
@@ -248,7 +248,7 @@ class ConsumerCore:
 
     @property
     def ended(self) -> bool:
-        """Closed, failed, or draining: nothing more is taken."""
+        """Whether it is closed, failed or draining: then it takes no more records."""
         return self._refusal is not None or self._draining
 
     def stop_handing_out(self) -> None:
@@ -257,7 +257,7 @@ class ConsumerCore:
         self._epoch[0] += 1
 
     def finished(self) -> bool:
-        """Nothing more is taken. Raises why, unless it was closed or drains."""
+        """Whether it takes no more records. Raises the reason, unless it was closed or drains."""
         if self._draining or isinstance(self._refusal, Closed):
             return True
         if self._refusal is not None:
@@ -300,7 +300,7 @@ class ConsumerCore:
         return DurableBatch(self, memory, self._rows[:count].copy(), self._runs[:r].copy(), moved)
 
     def _left(self, limit: int, mark: bool) -> DurableBatch | None:
-        """Records that a loop took and did not hand out; ``mark``: up to ``limit``."""
+        """Records that a loop took and did not yield; ``mark``: up to ``limit``."""
         batch = self._walked
         if batch is None:
             return None
@@ -332,7 +332,7 @@ class ConsumerCore:
             self._assembly = np.zeros(int(self._state[member_ring.K_TOTAL]), dtype=np.uint8)
 
     def _without_refused(self, batch: DurableBatch) -> DurableBatch | None:
-        """Give back records that the engine delivered before it knew of a refusal of their key."""
+        """Give back records whose key was refused after the engine had delivered them."""
         keep = []
         for row in range(len(batch)):
             if batch.held_back(row):
@@ -344,7 +344,7 @@ class ConsumerCore:
         return batch.only(keep) if keep else None
 
     def holds_back(self, cursor: int, key_hash: int, acks_seen: int) -> bool:
-        """Must a delivery be given back because its key was refused after it was written?"""
+        """Whether a delivery must be given back: its key was refused after it was written."""
         at = self._refused.get((cursor, key_hash))
         if at is None or key_hash < 0:
             return False
@@ -355,11 +355,11 @@ class ConsumerCore:
 
     @property
     def refuses(self) -> bool:
-        """Deliveries of some keys must be given back."""
+        """Whether deliveries of some keys must be given back."""
         return bool(self._refused)
 
     def forget_refused(self, acks_seen: int) -> None:
-        """Nothing is left that the engine wrote before it had read our acks up to ``acks_seen``."""
+        """Forget refusals that the engine has read: it has read our acks up to ``acks_seen``."""
         for key in [key for key, at in self._refused.items() if at < acks_seen]:
             self._refused.pop(key, None)
 
@@ -371,15 +371,15 @@ class ConsumerCore:
             self._refused.pop(next(iter(self._refused)), None)
 
     def is_past(self, generation: int) -> bool:
-        """Is a batch of this generation of a member that is gone?"""
+        """Whether a batch of this generation belongs to an earlier membership."""
         return generation < self._since
 
     def mark_taken(self, position: int) -> None:
-        """A message is in the user's hands now: its `ack_wait` begins."""
+        """The user has a message now: its `ack_wait` begins."""
         self._words[_TAKEN] = position
 
     def arm(self) -> int | None:
-        """Ask to be woken; the bell's word to sleep on, None when there is something."""
+        """Arm the bell. Returns its word to sleep on, or None when there is work."""
         word = self._connection.bell.word
         if self._lost:
             return word
@@ -407,7 +407,7 @@ class ConsumerCore:
         return rest if step is None else chain(iter(step, None), rest)
 
     def _start_walking(self, batch: DurableBatch | None) -> None:
-        """This is walked over from now on: an earlier walk ends."""
+        """The loop over this batch begins: an earlier loop ends."""
         self._walked = batch
         self._epoch[0] += 1
 
@@ -440,7 +440,7 @@ class ConsumerCore:
 
     @property
     def moved(self) -> int:
-        """Changes whenever a seek takes deliveries back."""
+        """A number that changes whenever a seek takes deliveries back."""
         return int(self._words[_MOVED])
 
     def overtaken(self, message: DurableMessage) -> bool:
@@ -535,7 +535,7 @@ class ConsumerCore:
             self.collector.watch()
 
     def _write_some(self) -> int:
-        """How many still wait."""
+        """Write waiting acks. Returns how many still wait."""
         with self._lock:
             while self._unsent and self._write(*self._unsent[0]):
                 self._unsent.popleft()
@@ -566,11 +566,11 @@ class ConsumerCore:
         return True
 
     def wake(self) -> None:
-        """Tell the puller that there are acks, or room."""
+        """Wake the puller, because there are acks, or room."""
         member_ring.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
 
     def run_kernel(self, kernel: Callable[[Any, Any, Any, Any], int]) -> int:
-        """Let a kernel take and settle; makes room for large records. How many it handled."""
+        """Let a kernel take and ack records; makes room for large records. How many it handled."""
         self.check()
         if self._lost or self._draining:
             return 0
@@ -600,13 +600,13 @@ class ConsumerCore:
     # --- about ------------------------------------------------------------------------------------
 
     def cursor(self, word: int) -> tuple[str, int]:
-        """(topic, queue) of a cursor as frames call it. A cursor that is new is asked for."""
+        """(topic, queue) of a cursor's number in frames. Asks the node for a new cursor."""
         if word not in self._cursors:
             self.ask_cursors()
         return self._cursors.get(word, (self.pattern, -1))
 
     def knows_cursors(self, batch: DurableBatch) -> bool:
-        """Does `cursor` need to ask the node about none of a batch?"""
+        """Whether all cursors of a batch are known, so that `cursor` need not ask the node."""
         known = self._cursors
         return all(word in known for word in batch.runs[:, member_ring.RUN_CURSOR].tolist())
 
@@ -645,7 +645,7 @@ class ConsumerCore:
             self._shut()
 
     def _shut(self) -> bool:
-        """Leave. False: it was done already."""
+        """Leave the subscription. False: it had left before."""
         if self._refusal is not None and isinstance(self._refusal, Closed):
             return False
         self._flush_all_acks()
@@ -654,7 +654,7 @@ class ConsumerCore:
         return True
 
     def _flush_all_acks(self) -> None:
-        """Send all that was acked, if the engine takes it within ACK_PATIENCE_S."""
+        """Send all acks, if the engine reads them within ACK_PATIENCE_S."""
         link = self._connection.link
         backoff, patience = Backoff(link), Deadline(ACK_PATIENCE_S, link.now_s)
         with contextlib.suppress(ConnectionLost):
@@ -664,7 +664,7 @@ class ConsumerCore:
                 backoff.pause(patience)
 
     def leave(self) -> None:
-        """Tell the node, if there is one."""
+        """Report to the node that it leaves, if there is a node."""
         with contextlib.suppress(TidecastError):
             self._connection.link.close_consumer(self.consumer_id)
 
@@ -722,6 +722,6 @@ def give_back(messages: Iterable[DurableMessage]) -> None:
 
 
 def worker_of(message: DurableMessage, workers: int, turn: int) -> int:
-    """Which of the workers handles a message: one and the same for a key."""
+    """The worker that handles a message: all messages of a key have the same worker."""
     key = message.key
     return turn % workers if key is None else hash(key) % workers

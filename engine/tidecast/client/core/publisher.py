@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 ON_FULL = get_args(OnFull)
 COLLECTED_MAX = 512
-"""Messages that may be collected before they are handed over."""
+"""Messages that may be collected before they are passed to the kernel."""
 SMALL_BYTES_MAX = 2048
 """Longer payloads are never collected: a call costs less than their copy."""
 _BURST_GAP_NS, _BURST_CALLS = 20_000, 32
@@ -80,7 +80,7 @@ class PublisherCore:
     """One publication. See the module; made by `Connection.publisher`."""
 
     _FAST: ClassVar[dict[str, object]] = {"try_publish": True}
-    """The value that a plain call of a method returns when it took the short way."""
+    """The result of plain calls of a method that take the short way."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class PublisherCore:
             self._port[ports.P_BUSY] = 1
 
     def reopen(self) -> None:
-        """Open the publication again at the engine that is back. Raises as opening does."""
+        """Open the publication again at the engine that is back. Raises the errors of opening."""
         with self._lock:
             if self._refusal is not None or not self._lost:
                 return
@@ -271,7 +271,7 @@ class PublisherCore:
         self._finish_move()
 
     def _finish_move(self) -> bool:
-        """Move as much as there is room for; True: nothing is left to move."""
+        """Move messages while there is room. True: all are moved."""
         if self._moves:
             port = self._port
             messages, size = int(port[writer.W_MESSAGES]), int(port[writer.W_BYTES])
@@ -282,13 +282,13 @@ class PublisherCore:
         return not self._moves
 
     def fail(self, problem: TidecastError) -> None:
-        """Nothing can be published any more: the next call raises ``problem``."""
+        """The publication is over: the next call raises ``problem``."""
         if self._refusal is None:
             self._port[ports.P_BUSY] = 1
             self._refusal = problem
 
     def end(self, problem: TidecastError) -> None:
-        """The engine ends it, and sends the accepted messages, unless it is lost.
+        """The engine ends the publication, and sends the accepted messages, unless it is lost.
 
         Messages without an engine are counted and reported.
         """
@@ -307,17 +307,17 @@ class PublisherCore:
         self.drop(left)
 
     def note_unsent(self, messages: int) -> None:
-        """The engine, or a gateway's client, has reported that they were not sent."""
+        """The engine, or a gateway's client, has reported unsent messages."""
         self._unsent += messages
 
     def _take_collected(self) -> int:
-        """Drop the collected messages; their number."""
+        """Drop the collected messages. Returns their number."""
         left = len(self._collected) + (0 if self._run is None else self._run.n - self._run.done)
         self._collected, self._run, self.buffering = [], None, False
         return left
 
     def forked(self) -> None:
-        """This is a child process: refuse everything, without the lock, which may be held."""
+        """This is a child process: refuse all calls, without the lock, which may be held."""
         self._port[ports.P_BUSY] = 1
         self._refusal = ForkedProcess(
             f"publisher of {self.topic}: made by the parent process: connect again in the child"
@@ -327,7 +327,7 @@ class PublisherCore:
 
     @property
     def connection(self) -> Any:
-        """The connection it was opened by."""
+        """The connection that opened it."""
         return self._connection
 
     @property
@@ -421,7 +421,7 @@ class PublisherCore:
         return status >= 0 or self._no_room()
 
     def begin_batch(self, messages: Any, optional: Optional, flush: bool) -> tuple[int, list[Run]]:
-        """Append the items that need no preparation; their number, and the rest as runs."""
+        """Append plain items at once. Returns their number, and the other items as runs."""
         n = 0
         if self._codec is not None and isinstance(messages, (list, tuple)):
             messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
@@ -440,7 +440,7 @@ class PublisherCore:
         )
 
     def attempt_run(self, run: Run, flush: bool) -> bool:
-        """Append a run, as far as there is room; ``run.done`` counts its items. False: not all."""
+        """Append a run while there is room; ``run.done`` counts its items. False: some are left."""
         status = writer.FULL
         with self._lock:
             if self._flush_collected():
@@ -484,7 +484,7 @@ class PublisherCore:
         return self.try_append(payload)
 
     def try_append(self, payload: bytes) -> bool:
-        """`attempt` for a message that is nothing but a payload; without the lock."""
+        """`attempt` for a message that is only a payload; without the lock."""
         if not self._collected and self._run is None:
             status = self._put(int(self._port_at[0]), payload)
             if status >= 0:
@@ -522,12 +522,12 @@ class PublisherCore:
 
     @property
     def has_network(self) -> bool:
-        """Other nodes may receive it."""
+        """Whether other nodes may receive its messages."""
         return self._has_network
 
     @property
     def lock(self) -> threading.Lock:
-        """Held by the thread that appends."""
+        """The lock of the thread that appends."""
         return self._lock
 
     @property
@@ -610,12 +610,12 @@ class PublisherCore:
 
     @property
     def durable(self) -> bool:
-        """Is its topic durable? Then ``ack="durable"`` can be had."""
+        """Whether its topic is durable, so that ``ack="durable"`` is possible."""
         return self.producer_session is not None
 
     @property
     def position(self) -> int:
-        """Sequence of the last message that was handed over; of a durable topic, else a count."""
+        """Sequence of the last message on a durable topic, else the number of messages."""
         session = self.producer_session
         if session is None:
             return self._earlier_messages + producer.messages_in(self._port)
@@ -643,7 +643,7 @@ class PublisherCore:
             return producer.Receipt(self, self.position + waiting)
 
     def is_durable(self, seq: int) -> bool:
-        """Is everything up to ``seq`` durable? Raises Fenced, Closed, StorageError when never."""
+        """Whether all up to ``seq`` is durable. Raises Fenced, Closed, StorageError when never."""
         if self.durable_position >= seq:
             return True
         if self._refusal is not None:
@@ -655,14 +655,14 @@ class PublisherCore:
         return False
 
     def timeout_error(self, timeout_s: float | None) -> Timeout:
-        """The error for a wait that ran out."""
+        """The error for a wait whose time is over."""
         cause = self.full_error()
         problem = Timeout(f"{cause} (waited {timeout_s:g} s)")
         problem.__cause__ = cause
         return problem
 
     def drop(self, n: int) -> None:
-        """Count messages as dropped; the next look at the events reports them."""
+        """Count messages as dropped; the next read of events reports them."""
         first = self._dropped == self._dropped_reported
         self._dropped += n
         if first:
@@ -698,12 +698,12 @@ class PublisherCore:
 
     @property
     def packets(self) -> int:
-        """Packets that its ring ever held, the open one included."""
+        """Number of packets that its ring has ever held, with the open packet."""
         return self._ring_word(ring_layout.HEAD_AT)
 
     @property
     def sent_packets(self) -> int:
-        """How many of `packets` were sent to other nodes."""
+        """Number of `packets` that were sent to other nodes."""
         return self._ring_word(ring_layout.SENT_AT)
 
     def _ring_word(self, at: int) -> int:
@@ -711,7 +711,7 @@ class PublisherCore:
 
     @property
     def closed(self) -> bool:
-        """No more can be published."""
+        """Whether it accepts no more messages."""
         return self._refusal is not None
 
     def _node_id(self, name: str | int) -> int:
@@ -729,11 +729,11 @@ class PublisherCore:
 
     @property
     def waits_in_vain(self) -> bool:
-        """The engine is lost, and nothing is left that the next one could send."""
+        """Whether the engine is lost, and no message is left for the next engine to send."""
         return self._lost and self._run is None and not self._collected
 
     def forget_nodes(self) -> None:
-        """A node came or went: ask for ids again."""
+        """A node came or went: resolve node names again."""
         self._nodes.clear()
 
     def _too_large(self, n: int, meta_n: int) -> PayloadTooLarge:

@@ -1,9 +1,7 @@
-"""A remote client's rings: publishers write, its link ships; its link writes, subscriptions read.
+"""A remote client's rings: publishers write and the link sends, or the link writes for subscribers.
 
-So all other client code is the same as in local clients.
-
-`OutgoingRing` keeps each batch until the gateway has confirmed it; `Incoming` keeps blocks that
-find no room, which the credit bounds.
+So all other client code is the same as in local clients. `OutgoingRing` keeps each batch until the
+gateway has confirmed it; `Incoming` keeps blocks without room, whose number the credit bounds.
 """
 
 from __future__ import annotations
@@ -44,14 +42,14 @@ IN_SLOT_BYTES, IN_RING_BYTES = 16 << 10, 512 << 10
 """Geometry of a ring that a link writes; a larger message gets a larger ring."""
 GONE_PACKETS_MAX = 8
 HELD_BYTES_MAX = 8 << 20
-"""Bytes that a publication may hold that are not durable; of a live topic: not sent."""
+"""Bytes of a publication that are not durable; of a live topic: not sent."""
 _PREFIX = "tidecast-remote-"
 LARGE_SLOT_BYTES = wire.PACKET_BYTES_MAX // 64 * 64
 
 
 @dataclass
 class RingDirectory:
-    """Where a link's rings lie, and the doorbell lines of its client and of its pump."""
+    """The directory of a link's rings, and the doorbell lines of its client and of its pump."""
 
     directory: Path
     bells: Bytes
@@ -73,7 +71,7 @@ class RingDirectory:
         reliability: int,
         line: int,
     ) -> MappedFile:
-        """A ring with one consumer, entry 0, which ``line`` wakes."""
+        """Create a ring with one consumer, entry 0, whose wake-ups ring ``line``."""
         with self.lock:
             self.rings += 1
             path = self.directory / f"ring-{self.rings}"
@@ -106,7 +104,7 @@ def make_directory() -> tuple[Path, int]:
 
 
 class HeldBatch(NamedTuple):
-    """A batch: its number, its frame, its messages, the sequence of the last one, their bytes."""
+    """A batch: its number, frame, messages, the sequence of the last message, bytes."""
 
     number: int
     data: bytes
@@ -116,7 +114,7 @@ class HeldBatch(NamedTuple):
 
 
 def out_slots_max(slot_bytes: int) -> int:
-    """Slots of the smallest ring half of which holds the longest message of a gateway."""
+    """Slots of the smallest ring with room for a gateway's longest message in one half."""
     per_packet = slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
     packets = -(-(frames.MESSAGE_BYTES_MAX + 8) // per_packet)
     return 1 << (2 * packets - 1).bit_length()
@@ -207,7 +205,7 @@ class OutgoingRing:
 
     @property
     def unconfirmed(self) -> int:
-        """Messages that are in batches that are not confirmed."""
+        """Number of messages in batches that are not confirmed."""
         with self._lock:
             kept = self._kept if self.opened.durable else ()
             return sum(each.n for each in (*kept, *self._under_way, *self._ready))
@@ -231,7 +229,7 @@ class OutgoingRing:
         return n, sum(each.n_bytes for each in held)
 
     def accepted(self, batch: int) -> None:
-        """The gateway has all batches up to this one."""
+        """The gateway has all batches up to this number."""
         with self._lock:
             while self._under_way and self._under_way[0].number <= batch:
                 each = self._under_way.popleft()
@@ -242,7 +240,7 @@ class OutgoingRing:
                     self._held_bytes -= len(each.data)
 
     def sent(self, batch: int) -> None:
-        """The engine has sent all batches of a live topic up to this one."""
+        """The engine has sent all batches of a live topic up to this number."""
         self.accepted(batch)
         with self._lock:
             while self._kept and self._kept[0].number <= batch:
@@ -266,7 +264,7 @@ class OutgoingRing:
             self.under_way_bytes = 0
 
     def begin_again(self) -> frames.OpenPublication:
-        """The gateway has forgotten the session: all that is held is sent to a new one."""
+        """The gateway has forgotten the session: send all held batches to a new session."""
         with self._lock:
             held = [*self._kept, *self._under_way, *self._ready]
             self._ready = deque(held)
@@ -286,7 +284,7 @@ class OutgoingRing:
         return msgspec.structs.replace(self._question, options=options, first=first)
 
     def begun_again(self, opened: frames.PublicationOpened) -> None:
-        """The gateway's new session is there."""
+        """The gateway has opened the new session."""
         self.node_session = opened.session
         self.newest_epoch = max(self.newest_epoch, opened.epoch)
         self._keeps = opened.durable or opened.reports_sent
@@ -353,13 +351,13 @@ class OutgoingRing:
         return runs
 
     def arm(self) -> bool:
-        """Ask for the pump's doorbell. True: there is something already."""
+        """Arm the pump's doorbell. True: there is work already."""
         if self.under_way_bytes >= frames.PUBLISH_WINDOW_BYTES:
             return False  # a confirmation rings
         return bool(self._ready) or (self._held_bytes < HELD_BYTES_MAX and self._image.arm())
 
     def is_done(self) -> bool:
-        """Is the ring closed, read, and all of it confirmed?"""
+        """Whether the ring is closed, read, and wholly confirmed."""
         if not (self._is_closed() and self._is_confirmed()):
             return False
         if not ports.is_drained(self._image.port):
@@ -373,7 +371,7 @@ class OutgoingRing:
         return not (self._ready or self._under_way or (self.opened.durable and self._kept))
 
     def fail(self, reason: str) -> None:
-        """Nothing more goes out; threads stop waiting for its end."""
+        """Send no more; threads stop waiting for its end."""
         self.failed = reason
         self.done.set()
 
@@ -387,7 +385,7 @@ class OutgoingRing:
 
 
 def with_local_ids(event: Event, all_of_them: list[OutgoingRing]) -> Event:
-    """An event with the session that a publisher here was opened with."""
+    """An event, with the session number under which a publisher here was opened."""
     if isinstance(event, (MessagesUnsent, ProducerFenced, PublicationEnded)):
         for out in all_of_them:
             if out.node_session == event.session:
@@ -443,9 +441,9 @@ class Incoming:
         )
 
     def put(self) -> tuple[int, bool]:
-        """Write waiting blocks, as far as there is room; the caller holds the lock.
+        """Write waiting blocks while there is room; the caller holds the lock.
 
-        Returns the bytes of blocks that are in, and whether a larger ring is needed to continue.
+        Returns the bytes of written blocks, and whether a larger ring is needed to continue.
         """
         n_bytes = 0
         while self.waiting:
@@ -467,7 +465,7 @@ class Incoming:
         return n_bytes, False
 
     def enlarge(self, image_id: int) -> None:
-        """Move to a ring that the first waiting message fits; the old one is read to its end."""
+        """Move to a ring with room for the first waiting message; readers drain the old ring."""
         ports.finish(self._port)
         first = self.waiting[0]
         assert isinstance(first, Block)
@@ -476,30 +474,30 @@ class Incoming:
         self._make(5 * first.longest + 16 * LARGE_SLOT_BYTES, LARGE_SLOT_BYTES)
 
     def reach(self, seq: int, at: int, ahead: bytes = b"") -> None:
-        """All before this position of its publication has come."""
+        """All packets of its publication before this position have come."""
         self.position, self.ahead = (seq, at), ahead
 
     def pass_gap(self, end: int) -> None:
-        """Packets before this one are lost for good."""
+        """Packets before this position are lost for good."""
         if end > self.position[0]:
             self.reach(end, wire.PACKET_HEADER_BYTES)
 
     @property
     def place(self) -> frames.Place:
-        """Where its subscription resumes."""
+        """The position at which its subscription resumes."""
         return (*self.position, self.ahead)
 
     def end(self, reason: str) -> None:
-        """Nothing comes any more; waiting blocks are still to be written."""
+        """No block comes any more; waiting blocks are still written."""
         self.ended = reason
 
     def finish(self) -> None:
-        """No more will be written."""
+        """Close the ring: no block will be written."""
         self.finished = True
         ports.finish(self._port)
 
     def true_gap(self, gap: Gap) -> Gap:
-        """A gap of the ring, in the numbers of its publisher's packets."""
+        """A gap of the ring, converted to the packets of its publisher."""
         inside = sorted(at for at in self.gaps if gap.first <= at < gap.end)
         gaps = [self.gaps.pop(at) for at in inside]
         if not gaps:

@@ -25,7 +25,7 @@ METADATA_BYTES_MAX = 1 << 20
 ALL_BYTES_MAX, MEMBER_BYTES = 64 << 20, 1024
 """Bytes of all members of all groups, names included; and of a member without metadata."""
 FIRST_JOIN_S = 0.2
-"""A new group waits so long for more members than its first."""
+"""How long a new group waits for more members after its first."""
 Answer = Callable[[Struct], None]
 _SUBSCRIPTION = parse("""
     version: int16
@@ -63,20 +63,20 @@ class Member:
 
     @property
     def n_bytes(self) -> int:
-        """The bytes of it that count for `ALL_BYTES_MAX`."""
+        """Its bytes that count for `ALL_BYTES_MAX`."""
         names = 2 * len(self.id) + len(self.client) + len(self.instance or "")
         said = sum(len(name) + len(each) for name, each in self.protocols.items())
         return MEMBER_BYTES + names + said + len(self.assignment)
 
     @property
     def waits(self) -> bool:
-        """It cannot be silent: we owe it an answer."""
+        """Whether a request of it waits for our answer: then it is not silent."""
         return self.on_join is not None or self.on_sync is not None
 
 
 @dataclass(slots=True)
 class Group:
-    """One group."""
+    """A group."""
 
     id: str
     state: State = State.EMPTY
@@ -87,11 +87,11 @@ class Group:
     leader: str = ""
     members: dict[str, Member] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
-    """Ids given to members that must join with them, and until when."""
+    """Ids given to members, which must join with them, and until when."""
     due_s: float = 0.0
     """When a rebalance continues without members that have not joined or synced."""
     first: bool = False
-    """It was empty when the rebalance began."""
+    """Whether the group was empty when the rebalance began."""
 
     @property
     def common(self) -> list[str]:
@@ -100,7 +100,7 @@ class Group:
         return [name for name in known[0] if all(name in each for each in known)] if known else []
 
     def subscribed(self) -> frozenset[str] | None:
-        """Topics that members subscribe to; None: they have not said it as consumers do."""
+        """Topics of its members' subscriptions; None: a member has not named its topics."""
         found: set[str] = set()
         for each in self.members.values():
             reader = Reader(each.protocols.get(self.protocol, b""))
@@ -193,7 +193,7 @@ class Coordinator:
 
     @staticmethod
     def _agrees(group: Group, member: Member) -> bool:
-        """Some protocol is known to all others and to this member."""
+        """Whether this member and all others know a common protocol."""
         others = [each for each in group.members.values() if each.id != member.id]
         return any(all(name in each.protocols for each in others) for name in member.protocols)
 
@@ -241,7 +241,7 @@ class Coordinator:
         return next((each for each in group.members.values() if each.instance == instance), None)
 
     def _member(self, group: Group, member: str, instance: str | None) -> Member | Code:
-        """A member, or why it is none."""
+        """The member, or the code that explains why there is none."""
         static = self._instance(group, instance)
         if static is not None and static.id != member:
             return Code.FENCED_INSTANCE_ID
@@ -250,7 +250,7 @@ class Coordinator:
     def _replace(
         self, group: Group, before: Member, member: Member, now_s: float, answer: Answer
     ) -> None:
-        """A static member is back under another id: it keeps its place."""
+        """A static member is back under another id: it keeps its membership."""
         for waiting in (before.on_join, before.on_sync):
             if waiting is not None:
                 waiting(_failed(Code.FENCED_INSTANCE_ID, before.id))
@@ -390,7 +390,7 @@ class Coordinator:
                 waiting({"error_code": Code.NONE, "assignment": each.assignment})
 
     def _of(self, body: Struct) -> tuple[Group | None, Member | Code]:
-        """The group and member that a request names, or why there is none."""
+        """The group and member that a request names, or a code."""
         group = self.groups.get(body["group_id"])
         if group is None:
             return None, Code.UNKNOWN_MEMBER_ID
@@ -482,7 +482,7 @@ class Coordinator:
     # --- offsets ----------------------------------------------------------------------------------
 
     def may_commit(self, body: Struct, now_s: float) -> Code:
-        """May a member commit; one without a generation may when the group has no members."""
+        """Whether a member may commit; without a generation only in a group without members."""
         group = self.groups.get(body["group_id"])
         if group is None or not group.members:
             alone = body["generation_id"] < 0

@@ -36,13 +36,13 @@ from tidecast.log.files import open_json, seal_json
 from tidecast.node.access.rights import to_administer
 
 OFFSETS_MAX = 10_000
-"""Of one group."""
+"""Offsets of one group."""
 METADATA_BYTES_MAX = 4096
 ALL_BYTES_MAX, OFFSET_BYTES = 128 << 20, 256
 """Of all offsets of all groups in memory, texts included; and of an offset without its text."""
 TICK_S, SWEEP_S = 0.05, 60.0
 NOT_STORED_S = 1.0
-"""The same event is not repeated sooner."""
+"""The same event is reported again only after this time."""
 Place = tuple[str, int]
 """Topic and partition."""
 GROUP_TYPE = "classic"
@@ -51,7 +51,7 @@ _log = logging.getLogger("tidecast.kafka")
 
 
 class Offset(msgspec.Struct, frozen=True, array_like=True):
-    """One committed offset."""
+    """A committed offset."""
 
     offset: Annotated[int, Meta(ge=0)]
     epoch: int = -1
@@ -67,7 +67,7 @@ class Stored(msgspec.Struct, kw_only=True):
 
 
 class Offsets:
-    """Offsets of all groups. Read in the loop's thread, written in one of its own."""
+    """Offsets of all groups. The loop's thread reads them, another thread writes them."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Offsets:
         return [(topic, partition) for topic, each in rows.items() for partition in each]
 
     async def _flushed(self) -> None:
-        """Wait until all that is staged is on disk."""
+        """Wait until all staged offsets are on disk."""
         if self._written is None:
             self._written = asyncio.get_running_loop().create_future()
         written = self._written
@@ -203,7 +203,7 @@ class Offsets:
                 sync_directory(self._directory)
 
     def sweep(self, alive: set[str], retention_s: float) -> dict[str, int]:
-        """Delete groups that have had no members and no commits for long; their offsets' number."""
+        """Delete groups without members and commits for long. Returns their numbers of offsets."""
         now_s = self._wall_s()
         gone = {
             each.group: sum(len(rows) for rows in each.offsets.values())

@@ -33,10 +33,10 @@ from tidecast.queues.subscription_store import SentLetter
 
 STORE_TIMEOUT_S = 10.0
 NUMBERED_LOOK_S = 0.01
-"""How often it is looked whether letters that another engine keeps are durable."""
+"""How often to check whether letters at another engine have become durable."""
 KNOWN_MAX = 10_000
 LETTERS_READ_MAX = 100_000
-"""Of each queue, so many of the newest letters are looked through after a start."""
+"""So many of the newest letters of each queue are read after a start."""
 _META_BYTES_MAX = 64 * 1024
 OURS = (FOR_HEADER, REDRIVEN_HEADER, DELIVER_AT)
 """Headers that a letter does not keep: they were for the delivery that failed."""
@@ -53,7 +53,7 @@ _Letter = tuple["SubscriptionState", "CursorState", Dead]
 def _headers(
     subscription: SubscriptionState, cursor: CursorState, sent: SentLetter, record: dict[str, Any]
 ) -> dict[str, Any]:
-    """Where a letter comes from, and why."""
+    """The headers of a letter: its origin and the reason."""
     return {
         f"{MARK}topic": cursor.here.topic,
         f"{MARK}queue": sent.queue,
@@ -67,7 +67,7 @@ def _headers(
 
 
 def _fitted(record: dict[str, Any], ours: dict[str, Any], build: Callable[[Any], T]) -> T:
-    """``build`` with ``ours`` and the headers of the record that fit beside them."""
+    """``build`` with ``ours`` and as many headers of the record as fit beside them."""
     kept = {
         MARK + name if name.startswith(MARK) else name: value
         for name, value in record["headers"].items()
@@ -91,7 +91,7 @@ def _limit(known: dict[_Key, Any]) -> None:
 
 
 def _places(records: Iterable[tuple[int, bytes]], pattern: str, name: str) -> Iterator[_Place]:
-    """Where the records are whose letters, of one subscription, are among these records."""
+    """Places of the records whose letters, of one subscription, are among these records."""
     for _, raw in records:
         headers = decoded(raw)["headers"] if is_of_engine(raw) else {}
         mine = headers.get(f"{MARK}pattern") == pattern
@@ -106,7 +106,7 @@ class Completer(Protocol):
         """A dead record is stored, or dropped and reported: ack it."""
 
     def save_soon(self) -> None:
-        """Save the positions now, and not when they are due."""
+        """Save the positions soon, before they are due."""
 
     def save_now(self, subscription: SubscriptionState) -> None:
         """Save a subscription. Raises StorageError."""
@@ -146,7 +146,7 @@ class LetterClient(Protocol):
     """A connection of the blocking client to this node."""
 
     def hear(self) -> None:
-        """Take the node's events."""
+        """Read the node's events."""
 
     def kept_publisher(self, topic: str) -> LetterPublisher:
         """The publisher that the connection keeps for a topic."""
@@ -160,7 +160,7 @@ class LetterClient(Protocol):
         producer: str | None = None,
         first_seq: int | None = None,
     ) -> Any:
-        """A publisher of its own: `LetterPublisher`, `NumberedPublisher`."""
+        """Open a publisher: `LetterPublisher`, `NumberedPublisher`."""
 
     def close(self) -> None:
         """End the connection."""
@@ -221,7 +221,7 @@ class DeadLetters:
             guard.round(partial(self._take, letter), self.work)
 
     def add(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> None:
-        """One more, or one again. From any thread."""
+        """Add a dead record, or add it again. From any thread."""
         self._inbox.put((subscription, cursor, dead))
 
     def work(self) -> None:
@@ -276,7 +276,7 @@ class DeadLetters:
             self._completer.save_soon()  # after a crash, newer letters are stored twice
 
     def _stored(self, topic: str, letters: list[_Letter]) -> list[_Letter]:
-        """Letters that are in ``topic`` now. The puller names the others again in a second."""
+        """Letters that are in ``topic`` now. The puller reports the others again after a second."""
         if self._is_numbered(topic):
             return self._numbered.add(topic, letters)
         stored = []
@@ -301,12 +301,12 @@ class DeadLetters:
         return stored
 
     def _is_numbered(self, topic: str) -> bool:
-        """Does another engine keep the topic, or may it?"""
+        """Whether another engine keeps the topic, or may keep it."""
         config = self._state.ctx.topic_by_name.get(topic)
         return config is not None and config.owner not in ("", self._state.ctx.name)
 
     def _is_stored(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> bool:
-        """An engine stored the letter and crashed before the position was saved."""
+        """Whether an engine stored the letter and crashed before it saved the position."""
         place = (cursor.here.topic, cursor.here.queue, dead.token)
         with self._state.lock:
             before = self._before(subscription)
@@ -335,7 +335,7 @@ class DeadLetters:
         return found
 
     def note_saving(self, subscription: SubscriptionState) -> None:
-        """The positions are about to be saved: which letters they count. Lock held."""
+        """The positions are about to be saved: note which letters they count. Lock held."""
         saved = subscription.saved
         here = self._state.topics.get(saved.dead_letter)
         if self._busy or here is None or self._is_numbered(saved.dead_letter):
@@ -345,7 +345,7 @@ class DeadLetters:
         saved.set_letters_from({saved.dead_letter: ends})
 
     def forget_stored(self, subscription: SubscriptionState) -> None:
-        """It was moved: a record that is given up again gets another letter. Lock held."""
+        """The subscription was moved: a record given up again gets a new letter. Lock held."""
         self._before(subscription).clear()
         for numbers in subscription.saved.letters_of.values():
             numbers.stored.clear()
@@ -356,7 +356,7 @@ class DeadLetters:
         self._complete(*letter, stored=False)
 
     def _say(self, topic: str, letter: _Letter, problem: TidecastError) -> None:
-        """Tell that one cannot be stored; once, as long as the reason is the same."""
+        """Report that a letter cannot be stored: once, while the reason is the same."""
         subscription, cursor, dead = letter
         if self._said.get(subscription.key) == str(problem):
             return
@@ -375,7 +375,7 @@ class DeadLetters:
     def _complete(
         self, subscription: SubscriptionState, cursor: CursorState, dead: Dead, stored: bool = True
     ) -> None:
-        """Acknowledge a record that lies in the dead-letter topic, or that is dropped."""
+        """Ack a record that is in the dead-letter topic, or that is dropped."""
         self._completer.complete_dead(dead)
         self._said.pop(subscription.key, None)
         key = (dead.cursor, dead.generation, dead.token)
@@ -403,7 +403,7 @@ class DeadLetters:
         self._state.ctx.notify_all(event)
 
     def _record(self, cursor: CursorState, token: int) -> dict[str, Any]:
-        """A record that is given up. Raises NotFound."""
+        """Read a record that is given up. Raises NotFound."""
         puller = self._state.puller
         assert puller is not None
         return decoded(puller.call(puller.record, cursor.here.row, token), cut=False)
@@ -447,7 +447,7 @@ class DeadLetters:
         plain: bool = False,
         timestamp: int | None = None,
     ) -> None:
-        """A record that does not fit into the ring kept for a topic gets a ring of its own."""
+        """Publish a letter; a letter too large for the topic's publisher gets its own publisher."""
 
         def publish(publisher: LetterPublisher) -> None:
             publisher.publish(

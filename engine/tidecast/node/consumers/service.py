@@ -72,7 +72,7 @@ SAVE_INTERVAL_S = 0.1
 NAME_BYTES_MAX = 128
 APPEND_ROUNDS_MAX = 8
 CACHE_BYTES_MAX = 256 << 20
-"""The most bytes that all caches of a node hold together."""
+"""Limit of all caches of a node together."""
 _ACKS_BYTES = 1 << 18
 
 
@@ -130,7 +130,7 @@ class DurableSubscriptions(Observer):
         places.note_damaged(self.state, bad)
 
     def _running(self) -> Puller:
-        """The puller; made when the first durable topic appears."""
+        """The puller; it is created with the first durable topic."""
         if self.puller is not None:
             return self.puller
         ctx = self.ctx
@@ -229,7 +229,7 @@ class DurableSubscriptions(Observer):
         queue_map: QueueMap,
         topic: DurableTopic | None = None,
     ) -> None:
-        """A durable topic is there, or has grown: subscriptions that match it get cursors."""
+        """A durable topic is open, or has grown: matching subscriptions get cursors."""
         with self.lock:
             puller = self._running()
             here = self.topics.get(config.name)
@@ -269,7 +269,7 @@ class DurableSubscriptions(Observer):
                     places.report_pause_of(self.state, subscription)
 
     def topic_closed(self, name: str) -> None:
-        """A durable topic is gone, for now or for good: so are its cursors and queues here."""
+        """A durable topic is closed, or deleted: remove its cursors and queues here."""
         with self.lock:
             if name not in self.topics or self.puller is None:
                 return
@@ -444,14 +444,14 @@ class DurableSubscriptions(Observer):
         self._unsaved.pop(subscription.key, None)
 
     def _near(self, pattern: str, name: str) -> str:
-        """The subscription that a mistyped name may mean, by its pattern or its name."""
+        """A subscription with a pattern or a name similar to a mistyped name."""
         of_pattern = [n for p, n in self.subscriptions if p == pattern]
         if of_pattern:
             return near(name, of_pattern)
         return near(pattern, [p for p, n in self.subscriptions if n == name])
 
     def get(self, pattern: str, name: str) -> SubscriptionState:
-        """A subscription whose queues are here. Raises NotFound."""
+        """A subscription whose queues are at this node. Raises NotFound."""
         found = self.subscriptions.get((pattern, name))
         if pattern not in self.topics and places.is_shared(self.ctx, pattern):
             self.durable.topic(pattern)  # its error names the owner
@@ -507,7 +507,7 @@ class DurableSubscriptions(Observer):
         puller.call(puller.remove_cursor, cursor.number)
 
     def apply_pause(self, subscription: SubscriptionState, cursor: CursorState) -> None:
-        """Tell the puller why a cursor is paused, or that it is not."""
+        """Set the reasons why a cursor is paused at the puller; none: it is not paused."""
         assert self.puller is not None
         puller, topic = self.puller, self.topics[cursor.here.topic]
         bits = (
@@ -600,7 +600,7 @@ class DurableSubscriptions(Observer):
             self._leave(*found)
 
     def client_gone(self, client_id: int) -> None:
-        """A client died or left: its members go, and others get their outstanding records."""
+        """A client died or left: remove its members; other members get their records."""
         with self.lock:
             for subscription, member in list(self.consumers.values()):
                 if member.client == client_id:
@@ -769,7 +769,7 @@ class DurableSubscriptions(Observer):
             one.note_readable(token)
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
-        """See `Link.administer`. Raises ConfigError for an action that there is not, NotFound."""
+        """See `Link.administer`. Raises ConfigError for an unknown action, NotFound."""
         found = self._actions.get(action)
         if found is None:
             allowed = ", ".join(sorted(self._actions))

@@ -1,12 +1,8 @@
-"""Leases of a node: which topics with owner "*" it keeps, taken, renewed and handed over.
+"""The leases of a node: it takes, renews and hands over topics with owner "*".
 
 All queues of a topic go together, as one lease: a publisher's ring has messages for all of them in
-one order, and is acked as one. The store may be slow or away: it is asked in a thread of its own,
-and the conductor acts on its answers. A node shows that it is there by a lease
-of its own, "@" and its name.
-
-Handed over: flush -> release -> acquire. Publishers stay open and their rings as they are; from
-then on they are sent to the owner of the topic (`publisher_side`).
+one order, and is acked as one. The store may be slow or away: a separate thread asks it, and the
+conductor acts on its answers.
 """
 
 from __future__ import annotations
@@ -54,9 +50,9 @@ from tidecast.queues.leases.store import (
 
 PRESENCE = "@"
 ROUNDS_MAX = 4
-"""Requests that follow from replies are sent in the same step, so often at most."""
+"""Rounds of requests in one step, at most: replies may lead to more requests."""
 MOVES_MAX = 256
-"""The newest are kept, to be shown."""
+"""Number of the newest moves that are kept for display."""
 
 
 class Move(NamedTuple):
@@ -78,7 +74,7 @@ class Stay(NamedTuple):
 
 
 class LeasedTopics(Protocol):
-    """Topics whose queues this node takes and gives away."""
+    """The part of a node that opens and releases leased topics."""
 
     def open_topic(self, config: TopicConfig, owner: int = 0) -> None:
         """Open the logs. Raises Fenced, CorruptLog, StorageError, SharedMemoryError."""
@@ -87,15 +83,15 @@ class LeasedTopics(Protocol):
         """Another engine keeps the topic from now on."""
 
     def take_rings(self, name: str) -> None:
-        """The topic is kept here now: read the rings of its publishers."""
+        """This node owns the topic now: read the rings of its publishers."""
 
     def take_over(
         self, config: TopicConfig, owner: int, done: Callable[[TidecastError | None], None]
     ) -> None:
-        """Make the topic's log from its storage; then ``done``. Raises ConfigError."""
+        """Rebuild the topic's log from its storage; then call ``done``. Raises ConfigError."""
 
     def cancel_takeover(self, name: str) -> None:
-        """Take it over no more."""
+        """Give up taking the topic over."""
 
 
 class Leases:
@@ -147,13 +143,13 @@ class Leases:
         return config is not None and self.moves_by_storage(config)
 
     def moves_by_storage(self, config: TopicConfig) -> bool:
-        """Whether the next owner of a topic makes its log from its storage."""
+        """Whether the next owner of a topic rebuilds its log from its storage."""
         return config.storage != LOCAL and not self._settings.directory
 
     # --- topics -----------------------------------------------------------------------------------
 
     def add(self, config: TopicConfig) -> None:
-        """A topic with owner "*" is there."""
+        """A topic with owner "*" was created, or was there at the start."""
         if self.moves_by_storage(config) and isinstance(self._store, LeaseFile):
             problem = ConfigError(
                 f"topic {config.name}: owner: *: its storage is "
@@ -231,7 +227,7 @@ class Leases:
             self.step()
 
     def hand_over(self, timeout_s: float) -> None:
-        """Let others have all that is held, while the store can be reached; then ask no more."""
+        """Release all leases while the store can be reached; then ask for none."""
         self.stop()
         keeper, pause = self._keeper, threading.Event()
         if keeper is None:
@@ -244,14 +240,14 @@ class Leases:
         self.give_back({})
 
     def stop(self) -> None:
-        """Ask no more; leases are held until `give_back`."""
+        """Ask for no more leases; held leases stay until `give_back`."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def give_back(self, held: dict[str, int]) -> None:
-        """The logs are closed: let others have their leases (topic: epoch) at once."""
+        """The logs are closed: release their leases (topic: epoch) at once."""
         if self._keeper is None:
             return
         for name, epoch in held.items():
@@ -262,11 +258,11 @@ class Leases:
 
     @property
     def drained(self) -> bool:
-        """Does this node hand its leased topics over, and take none?"""
+        """Whether this node hands its leased topics over, and takes none."""
         return self.ctx.topology.node.drained
 
     def look(self) -> None:
-        """`drained` has changed: ask at once. From any thread."""
+        """`drained` has changed: ask the store at once. From any thread."""
         with self._lock:
             self._shown_ns = self.ctx.clock_ns() - self.terms.lease_ns
             if self._keeper is not None:
@@ -274,7 +270,7 @@ class Leases:
                 self._keeper.drain(frozenset() if self.drained else None, self.ctx.clock_ns())
 
     def holds(self) -> dict[str, int]:
-        """Topics that this node has by a lease, with their epochs."""
+        """Topics of which this node has the lease, with their epochs."""
         return {n: t.owner for n, t in list(self._registry.topics.items()) if self._leased(n)}
 
     def _leased(self, name: str) -> bool:
@@ -299,7 +295,7 @@ class Leases:
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Ask the due questions, let the conductor act on the answers."""
+        """Send due requests, and let the conductor act on the replies."""
         keeper = self._keeper
         if keeper is None:
             return
@@ -355,7 +351,7 @@ class Leases:
         return [None] * len(requests)
 
     def _sweep(self) -> None:
-        """Remove the files of owners before, once they must have noticed."""
+        """Remove the files of former owners, once they must have noticed the new owner."""
         for name, (epoch, due_ns) in list(self._swept.items()):
             if self.ctx.clock_ns() >= due_ns:
                 del self._swept[name]
@@ -377,9 +373,9 @@ class Leases:
         return -self._serial
 
     def _own(self, *, renewing: bool) -> list[Request]:
-        """Requests for the node itself: others count the nodes that are there and not drained.
+        """Requests for the node's presence: other nodes count present nodes that are not drained.
 
-        ``renewing``: the node's presence goes along with its renewals.
+        ``renewing``: the node's presence is renewed together with its topics.
         """
         now, name = self.ctx.clock_ns(), self.ctx.name
         found: list[Request] = list(self._released)
@@ -403,7 +399,7 @@ class Leases:
             self._presence = 0
 
     def _show_epochs(self) -> None:
-        """Readers find the queues that are kept here."""
+        """Point the links for reading processes to the queues of this node."""
         now = self.ctx.clock_ns()
         if now - self._pointed_ns < self.terms.renew_ns:
             return
@@ -469,7 +465,7 @@ class Leases:
             self._give_up(name, epoch, problem)
 
     def _taken_over(self, name: str, epoch: int, problem: TidecastError | None) -> None:
-        """The topic's log is here, or it is not: an engine that can reach the storage takes it."""
+        """The topic's log was rebuilt, or not: an engine that reaches the storage takes it then."""
         config = self.ctx.topic_by_name.get(name)
         with self._lock:
             if self._keeper is None or name not in self._keeper.queues or config is None:
@@ -525,7 +521,7 @@ class Leases:
                 self._keeper.flushed(name)
 
     def lose(self, name: str, epoch: int, reason: str) -> None:
-        """Another engine has, or may have, the queues: let go of them at once."""
+        """Another engine has the queues, or may have them: release them at once."""
         topic = self._registry.topics.get(name)
         if topic is None:
             self._topics.cancel_takeover(name)

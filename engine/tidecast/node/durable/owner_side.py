@@ -46,13 +46,13 @@ from tidecast.protocol.dedup import Session
 from tidecast.protocol.state_table import StateTable
 
 NO_ROOM = errno.ENOMEM
-"""The word in the ACK of a session that has to wait."""
+"""State in the ACK of a session that waits for memory."""
 WAITING_MAX = 4096
 SILENT_S = 1.0
 """A publication that has ended, is durable and silent for so long is gone."""
 GONE_S = 2.0
 OPENED_S, OPENED_MAX = 60.0, 4096
-"""A session that was opened and is not begun is forgotten after this long."""
+"""A granted session that has not begun is forgotten after this time."""
 
 
 def _claim(ctx: NodeContext, setup: Setup, block: ProducerBlock, topic: str) -> Claim:
@@ -60,13 +60,13 @@ def _claim(ctx: NodeContext, setup: Setup, block: ProducerBlock, topic: str) -> 
 
 
 class SessionState(Enum):
-    """Of a session of a publisher on another node, at the owner of its topic."""
+    """State of a session of a publisher on another node, at the owner of its topic."""
 
     UNKNOWN, WAITING, GRANTED, READ = range(4)
 
 
 class SessionEvent(Enum):
-    """Changes a session's state; the text stands in the docs."""
+    """An event that changes a session's state; the docs show the text."""
 
     ASKED = "a SETUP without an epoch comes"
     OVERTAKEN = "a newer session of its producer has begun"
@@ -146,7 +146,7 @@ class Openings:
         asked.heard_s = now_s
 
     def give_up(self, session: int) -> RequestedSession | None:
-        """A session waits no more."""
+        """A session no longer waits."""
         asked = self.asked.pop(session, None)
         if asked is not None:
             self._pending.give_up(asked.claim)
@@ -185,7 +185,7 @@ class Openings:
         return SessionEvent.GRANTED, step
 
     def report_overtaken(self, topic: DurableTopic, claim: Claim) -> None:
-        """Once a session, though its SETUPs may continue to come for a while."""
+        """Report once that a session was overtaken, though its SETUPs may continue to come."""
         if claim.session in self._overtaken:
             return
         while len(self._overtaken) >= OPENED_MAX:
@@ -226,7 +226,7 @@ class Openings:
         runtime.on_receiver(lambda: answer_setup(words, answer, a, b))
 
     def begin(self, topic: DurableTopic, setup: Setup, block: ProducerBlock) -> Session:
-        """The session that a publisher's node resumes."""
+        """Begin the session that a publisher's node resumes."""
         opened = self._pending.opened.pop(setup.session, None)
         if opened is not None and opened.session.epoch == block.epoch:
             return replace(opened.session, first_seq=block.first_seq)
@@ -251,7 +251,7 @@ class Openings:
         return max(known.epoch, newer + (newer == epoch))
 
     def forget(self, session: int) -> None:
-        """A session was granted, and is never begun."""
+        """A granted session never begins."""
         opened = self._pending.opened.pop(session)
         topic = self._registry.topics.get(opened.topic)
         if topic is not None:
@@ -259,11 +259,11 @@ class Openings:
 
 
 class PublisherRings:
-    """How much shared memory publishers on other nodes get here.
+    """Limits the shared memory for publishers on other nodes.
 
     A ring as large as the publisher's own history never holds it back. The publisher chooses that
     size, so each ring is capped, and all rings together. A publisher without room keeps its
-    messages, is notified, and gets its ring when there is room.
+    messages, is notified, and gets its ring once there is room.
     """
 
     def __init__(self, registry: SourceRegistry) -> None:
@@ -271,7 +271,7 @@ class PublisherRings:
         self._waiting: dict[int, None] = {}
 
     def slots_for(self, setup: Setup, config: TopicConfig) -> int:
-        """Slots of the ring that a session gets; 0: there is no room for any."""
+        """Slots of a session's ring; 0: there is no room for any."""
         settings, packet = self._ctx.topology.node, setup.packet_bytes
         large = setup.channel == CHANNEL_LARGE
         own = max(config.receive_bytes, config.large_history_bytes if large else 0)
@@ -288,7 +288,7 @@ class PublisherRings:
 
     @property
     def bytes(self) -> int:
-        """The bytes that they have now."""
+        """Bytes of all these rings now."""
         images = self._ctx.images_by_id.values()
         return sum(image.mapped.array.size for image in images if image.mode == "durable")
 
@@ -337,7 +337,7 @@ class OwnerSide:
         return self._registry.keeps(config)
 
     def on_setup(self, runtime: TransportRuntime, setup: Setup, config: TopicConfig) -> bool:
-        """A producer's session as its node announces it. True: an image of it is there now."""
+        """A SETUP of a producer's session. True: the session has an image now."""
         topic, name = self._registry.topics.get(config.name), config.name
         block = setup.producer
         if topic is None or block is None or not self._sound(setup, block):
@@ -363,7 +363,7 @@ class OwnerSide:
         return state is SessionState.READ
 
     def _event_of(self, step: Step, topic: DurableTopic, epoch: int) -> SessionEvent:
-        """A SETUP with an epoch."""
+        """The event of a SETUP with an epoch."""
         _, setup, block = step.asked
         step.newest = self._openings.newest(topic, block.id, setup.session, epoch)
         if step.newest > epoch:
@@ -372,7 +372,7 @@ class OwnerSide:
         return SessionEvent.CONFIRMED if step.slots else SessionEvent.NO_ROOM
 
     def look(self, now_s: float) -> None:
-        """Grant the sessions that need not wait any more."""
+        """Grant the sessions that need not wait any longer."""
         for session, asked in list(self._openings.asked.items()):
             name = asked.claim.topic
             if name not in self._registry.topics or now_s - asked.heard_s > ASKED_S:
@@ -431,10 +431,10 @@ class OwnerSide:
             action(self, step)
 
     def keep(self, step: Step) -> None:
-        """It was sent before the session was joined, and comes late."""
+        """Ignore a SETUP that was sent before the session was joined, and comes late."""
 
     def wait(self, step: Step) -> None:
-        """It waits to begin, unless it may at once."""
+        """Let the session wait, or grant it at once if it may begin."""
         runtime, setup, block = step.asked
         asked = self._openings.asked
         while len(asked) >= OPENED_MAX and step.session not in asked:
@@ -444,7 +444,7 @@ class OwnerSide:
         self._advance(asked[step.session])
 
     def grant(self, step: Step) -> None:
-        """Its publisher may begin, once it knows epoch and first sequence."""
+        """Grant the session: its publisher may begin once it knows epoch and first sequence."""
         opened = self._pending.opened
         while len(opened) >= OPENED_MAX:
             oldest = next(iter(opened))
@@ -456,16 +456,16 @@ class OwnerSide:
         self.repeat(step)
 
     def repeat(self, step: Step) -> None:
-        """Send the grant; the answer before may be lost."""
+        """Send the grant again; the earlier answer may be lost."""
         granted = self._pending.opened[step.session].session
         self._answer(step, granted.epoch, granted.first_seq, lay.ACK_OK)
 
     def refuse(self, step: Step) -> None:
-        """Its first sequence leaves a gap."""
+        """Refuse the session: its first sequence leaves a gap."""
         self._end_wait(step, step.due_seq, lay.ACK_REFUSED)
 
     def fence(self, step: Step) -> None:
-        """It may never begin."""
+        """The session may never begin."""
         asked = self._openings.asked[step.session]
         self._end_wait(step, 1, lay.ACK_FENCED)
         self._openings.report_overtaken(self._registry.topics[step.topic], asked.claim)
@@ -476,19 +476,19 @@ class OwnerSide:
         self._answer(step, max(known.epoch, 1), first_seq, state)
 
     def give_up(self, step: Step) -> None:
-        """Its publisher does not ask any more."""
+        """The publisher no longer asks for the session."""
         self._openings.give_up(step.session)
 
     def forget(self, step: Step) -> None:
-        """It was granted, and is never begun."""
+        """The session was granted, and never begins."""
         self._openings.forget(step.session)
 
     def answer_older(self, step: Step) -> None:
-        """A newer session has fenced it."""
+        """Answer that a newer session has fenced it."""
         self._answer(step, step.newest, 1, lay.ACK_FENCED)
 
     def answer_no_room(self, step: Step) -> None:
-        """It is sent again until there is room."""
+        """Answer that there is no room; its SETUP is sent again until there is room."""
         block = step.asked[2]
         self._answer(step, block.epoch, block.first_seq, NO_ROOM)
 
@@ -505,7 +505,7 @@ class OwnerSide:
         self._join(runtime, setup, block, topic, session, step.slots)
 
     def finish(self, step: Step) -> None:
-        """Read the rest, then release the image; unacked messages come again."""
+        """Read the rest of the image, then release it; unacked messages come again."""
         source = step.source
         assert source is not None
         topic = self._registry.topics[source.topic]
@@ -514,7 +514,7 @@ class OwnerSide:
         self._images.discard(self._ctx.images_by_id[source.image])
 
     def drop(self, step: Step) -> None:
-        """Let go of the image without reading it."""
+        """Release the image without reading it."""
         source = step.source
         assert source is not None
         topic = self._registry.topics[source.topic]

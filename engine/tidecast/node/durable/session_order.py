@@ -35,8 +35,8 @@ from tidecast.protocol.dedup import Producer, Session
 RIVAL_S = 1.0
 """How long a new session waits for an older session that is still in use."""
 MEET_S = 2.0
-"""How long it waits for rings of other nodes, which announce themselves once a second, when the
-topic's owner has just begun."""
+"""How long a new session waits for rings of other nodes, which announce themselves once a second,
+when the topic's owner has just begun."""
 
 
 ASKED_MAX = 4096
@@ -44,7 +44,8 @@ ASKED_MAX = 4096
 ASKED_S = 3.0
 """A waiting publisher's node repeats its SETUP: silence for so long means that it is gone."""
 HEARD_S = 3.0
-"""A ring whose publisher is gone is awaited for as long as its node was heard of so recently."""
+"""A new session waits for a ring without a publisher only while its node was heard of within this
+time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,14 @@ class Claim:
 
     @property
     def of_line(self) -> int:
-        """The first session of its publisher."""
+        """The line of its publisher: the id of the publisher's first session."""
         return self.line or self.session
 
     def precedes(self, other: Claim) -> bool:
-        """Must it begin before another waiting claim of its producer?
+        """Whether it must begin before another waiting claim of its producer.
 
-        Rings of publishers that are gone come before publishers that begin now: these follow
-        behind them, and fence them. Of several rings the older sequences come first.
+        Rings without a publisher come before publishers that begin now, which follow behind those
+        rings and fence them. Among rings, the ring with the older sequences comes first.
         """
         same = self.topic == other.topic and self.producer == other.producer
         return same and self.session != other.session and self._order < other._order
@@ -107,9 +108,10 @@ def claim_of_ring(ring: Bytes, *, left: bool) -> Claim:
 def claim_of_setup(
     setup: Setup, block: ProducerBlock, topic: str, *, stamp_ns: int, clock_ns: int
 ) -> Claim:
-    """The claim of a SETUP with epoch 0. ``stamp_ns``, ``clock_ns``: of now.
+    """The claim of a SETUP with epoch 0.
 
-    Its ages are those of the time when it came, which may be long ago.
+    ``stamp_ns``, ``clock_ns``: the present time. The ages in the SETUP count from its arrival,
+    which may be long ago.
     """
     waited_ns = max(clock_ns - setup.received_ns, 0)
     born_ns = stamp_ns - waited_ns - max(setup.age_ns, 0) - max(block.older_ns, 0)
@@ -150,7 +152,7 @@ class Held:
 
 
 class PendingSessions:
-    """Sessions that were requested or granted, and have not begun: of this node and of others."""
+    """Requested or granted sessions that have not begun, of this node and of other nodes."""
 
     def __init__(self) -> None:
         self.held: list[Held] = []
@@ -163,14 +165,14 @@ class PendingSessions:
         self._claims.setdefault(claim.producer, {})[claim.session] = claim
 
     def give_up(self, claim: Claim) -> None:
-        """A session of another node waits no more."""
+        """A session of another node no longer waits."""
         claims = self._claims[claim.producer]
         del claims[claim.session]
         if not claims:
             del self._claims[claim.producer]
 
     def waiting(self, producer: int) -> Iterator[Claim]:
-        """Sessions of a producer that wait, of this node and of others."""
+        """The waiting sessions of a producer, of this node and of other nodes."""
         yield from self._claims.get(producer, {}).values()
         for one in self.held:
             ring, left = one.publication.mapped.array, one.publication.closing
@@ -178,7 +180,7 @@ class PendingSessions:
                 yield claim_of_ring(ring, left=left)
 
     def granted(self, producer: Producer, session: int) -> Iterator[Opened]:
-        """Other sessions of a producer that were granted and have not begun."""
+        """Other granted sessions of a producer that have not begun."""
         return (
             one
             for each, one in self.opened.items()
@@ -292,7 +294,7 @@ class Grants:
         return late or not busy
 
     def _meet_s(self, claim: Claim, *, alone: bool) -> float:
-        """How long it waits for a living session of another node that began before this owner did.
+        """How long to wait for a living session of another node that began before this owner did.
 
         ``alone``: no other claim waits that would fence that session anyway.
         """
@@ -378,7 +380,7 @@ class Grants:
             del self._fenced_s[each]
 
     def whole(self, topic: DurableTopic) -> bool:
-        """Nothing that was half appended is awaited: keys may be mapped to other queues."""
+        """Whether no half-appended messages are expected: then keys may move to other queues."""
         return not any(
             self.torn(topic, each, self._pending.waiting(each.id)) or each.torn_seq
             for each in topic.producers.known.values()
@@ -395,7 +397,7 @@ class Grants:
         return bool(self._registry.runtime.state.topics[topic.slot]["errno"])
 
     def _ends(self, source: archiver_tables.Source) -> bool:
-        """Its publisher is gone; the rest of its ring is still read."""
+        """Whether its publisher is gone; the rest of its ring is still read."""
         publication = self._registry.ctx.pubs.get(source.publication)
         closing = publication is not None and publication.closing
         return source.left or closing or self._drained(source)
@@ -407,7 +409,7 @@ class Grants:
         return bool(self._registry.runtime.state.sources[source.slot]["drained_reported"])
 
     def _heard_s(self, source: archiver_tables.Source) -> float:
-        """When a source was heard of; a source of this node is present."""
+        """When a source was heard of last; a source of this node counts as heard now."""
         image = self._registry.ctx.images_by_id.get(source.image)
         if image is None:
             return self._now_s

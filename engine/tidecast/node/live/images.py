@@ -52,11 +52,11 @@ class RefusedImages:
         """The bytes of live topics' images."""
 
     def add_bytes(self, more: int) -> None:
-        """A live image was made; below 0: removed."""
+        """Count the bytes of a new live image; below 0: of a removed image."""
         self.live_bytes += more
 
     def check_room(self, needed: int) -> None:
-        """Raise SharedMemoryError when live images have all that they may have."""
+        """Raise SharedMemoryError when live images use all the memory that they may."""
         most = self._ctx.topology.node.image_rings_bytes_max
         if self.live_bytes + needed > most:
             raise SharedMemoryError(
@@ -67,7 +67,7 @@ class RefusedImages:
     def report(
         self, runtime: TransportRuntime, setup: Setup, needed: int, problem: Exception
     ) -> None:
-        """There is no memory for a session's ring. Reported once, until it has one."""
+        """Report once that a session has no memory for its ring, until it has a ring."""
         key = (runtime.config.name, setup.session)
         if key in self._reported:
             return
@@ -103,11 +103,11 @@ class RefusedImages:
         self._due[key] = (self._ctx.now_s() + RETRY_S, runtime, setup)
 
     def has(self, runtime: TransportRuntime, session: int) -> None:
-        """A session has its ring."""
+        """The session has a ring now."""
         self._reported.pop((runtime.config.name, session), None)
 
     def take_due(self, now_s: float) -> list[tuple[TransportRuntime, Setup]]:
-        """Those to try again."""
+        """The sessions whose rings are to be tried again."""
         due = [key for key, (at_s, *_) in self._due.items() if now_s >= at_s]
         return [self._due.pop(key)[1:] for key in due]
 
@@ -129,9 +129,10 @@ class Images:
         slots: int,
         prepare: Callable[[MappedFile], dict[str, int]] | None = None,
     ) -> Image:
-        """Make an image. ``prepare``: works on its ring first; further fields of its record.
+        """Create an image.
 
-        Raises SharedMemoryError, and has reported it then.
+        ``prepare``: works on its ring first, and returns further fields of its record. Raises
+        SharedMemoryError, after reporting it.
         """
         try:
             return self._place(runtime, setup, topic, mode, join, slots, prepare)
@@ -207,7 +208,7 @@ class Images:
         return image
 
     def move(self, image: Image, runtime: TransportRuntime) -> None:
-        """A session comes to another lane from now on. Raises SharedMemoryError: no room there."""
+        """Move a session to another lane. Raises SharedMemoryError: no room there."""
         before = image.runtime
         agent_tables.move_image(image, runtime)
         for each in (before, runtime):
@@ -243,7 +244,7 @@ class Images:
         )
 
     def end(self, image: Image, reason: str) -> None:
-        """No more packets for an image: readers drain it and release it.
+        """End an image: it gets no more packets; readers drain it and release it.
 
         They get all packets that came. Where the session continues without a loss (`failed`: our
         receiver starts again; durable: its publisher sends unacked messages again) they stop at the
@@ -288,7 +289,7 @@ class Images:
             runtime.on_receiver(close)
 
     def _keep_positions(self, image: Image) -> None:
-        """Its subscriptions resume where it ends, if its session gets another image."""
+        """Remember where its subscriptions stop: they resume there in the session's next image."""
         (end,) = unpack_from("<q", image.mapped.array, lay.END_SEQ_AT)
         for subscription_id in image.readers:
             self._ctx.resume_positions.keep(image.session, subscription_id, end)

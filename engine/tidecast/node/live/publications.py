@@ -41,7 +41,7 @@ ENDING_PATIENCE_S = 2.0
 
 
 class ProducerSetups(Protocol):
-    """Sessions of durable producers, as publications need them."""
+    """Sessions of durable producers: the methods that publications need."""
 
     def open_session(
         self, config: TopicConfig, options: PublicationOptions, session: int
@@ -49,22 +49,22 @@ class ProducerSetups(Protocol):
         """Open a producer's session for a ring. Raises SequenceGap, Conflict, Fenced."""
 
     def drop_session(self, config: TopicConfig, session: Session) -> None:
-        """The ring could not be made."""
+        """Undo `open_session`: the ring could not be created."""
 
     def bind_ring(self, publication: Publication, session: Session, doorbell: int) -> None:
         """Write a session into its new ring; let it be archived, or await acks of the owner."""
 
     def unbind_ring(self, publication: Publication) -> None:
-        """The publication could not be opened after all."""
+        """Undo `bind_ring`: the publication could not be opened."""
 
     def send_when_ready(self, publication: Publication) -> None:
         """Let the sender have a publication as soon as its session may begin."""
 
     def note_gone(self, publication: Publication) -> None:
-        """Its publisher is gone."""
+        """The publisher of a ring is gone."""
 
     def has_arrived(self, publication: Publication) -> bool:
-        """The topic's owner has all of it, or wants none of it."""
+        """Whether the topic's owner has all messages of a ring, or refuses the rest."""
 
 
 class Publications:
@@ -241,7 +241,7 @@ class Publications:
             self._own(client_id, publication_id).keep()
 
     def _own(self, client_id: int, publication_id: int) -> Publication:
-        """A publication of a client. Raises NotFound."""
+        """The publication of a client. Raises NotFound."""
         publication = self._ctx.pubs.get(publication_id)
         if publication is None or publication.client != client_id:
             raise NotFound(f"client {client_id} has no publication {publication_id}")
@@ -286,7 +286,7 @@ class Publications:
         self.check(publication)
 
     def _check_ending(self, publication: Publication, now_s: float) -> None:
-        """See whether the writer has closed its ring, or had its time."""
+        """Check whether the writer has closed its ring, or its time is over."""
         if publication.closing or publication.ending_s == 0.0:
             return
         if publication.about().closed or now_s > publication.ending_s:
@@ -313,7 +313,7 @@ class Publications:
             self.forget(publication)
 
     def forget(self, publication: Publication) -> None:
-        """Take a publication off its sender and unmap it."""
+        """Remove a publication from its sender and unmap its ring."""
         ctx = self._ctx
         ctx.source_gone(publication)
         sent = self._remove_from_sender(publication)
@@ -333,12 +333,12 @@ class Publications:
         self._ctx.conductor.attempt(self.check, publication, now_s)
 
     def all_sent(self) -> bool:
-        """Only publications that are left open are there, and all that they hold is sent."""
+        """Whether only publications that stay open are left, with all their messages sent."""
         pubs = self._ctx.pubs.values()
         return all(p.left and continuation.is_sent(self._ctx, p) for p in pubs)
 
     def _remove_from_sender(self, publication: Publication) -> int:
-        """Take a publication off its sender; the packet that it would have sent next, or -1."""
+        """Remove a publication from its sender. Returns the next packet to send, or -1."""
         runtime, p = publication.runtime, publication.slot
         if runtime is None or p < 0:
             given = publication.continues

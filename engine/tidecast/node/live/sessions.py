@@ -28,13 +28,13 @@ from tidecast.node.state import ARCHIVER_SUBSCRIPTION, Image, Subscription
 
 
 class QueueOwner(Protocol):
-    """The owner's side of durable topics, as the SETUP handshake needs it."""
+    """The owner's side of durable topics: the methods that the SETUP handshake needs."""
 
     def keeps(self, config: TopicConfig) -> bool:
-        """Are the topic's queues kept by this node?"""
+        """Whether this node keeps the topic's queues."""
 
     def on_setup(self, runtime: TransportRuntime, setup: Setup, config: TopicConfig) -> bool:
-        """A producer's session, as its node announces it. True: an image of it is there now."""
+        """A SETUP of a producer's session. True: the session has an image now."""
 
     def evicted(self, session: int) -> None:
         """The archiver was evicted from an image."""
@@ -56,7 +56,7 @@ def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]
 
 
 def _want_setup(image: Image, now_ns: int) -> None:
-    """In the receiver's thread: it asks for a SETUP for the conductor."""
+    """Let the receiver ask for a SETUP for the conductor. In the receiver's thread."""
     image.runtime.rx_state.images[image.slot]["want_setup_ns"] = max(now_ns, 1)
 
 
@@ -65,7 +65,7 @@ RECEIVER_DROPPED = ("silent", "stuck", "removed")
 
 
 class Seals(Protocol):
-    """The reports on packets at sealed transports."""
+    """Reports of packets at sealed transports."""
 
     def forgery(
         self, runtime: TransportRuntime, source: int, words: tuple[int, int], cause: int
@@ -80,7 +80,7 @@ class Seals(Protocol):
         epoch: int,
         outcome: int,
     ) -> None:
-        """The sender of a packet was not taken in."""
+        """The sender of a packet was not accepted."""
 
 
 class Sessions:
@@ -151,9 +151,9 @@ class Sessions:
         known.write()
 
     def try_refused(self, now_s: float) -> None:
-        """Give sessions that had no room another chance, at their next SETUP.
+        """Let sessions without room try again, at their next SETUP.
 
-        A session that has one image and misses another sends no SETUP: its last SETUP is used.
+        A session that has an image and lacks another sends no SETUP: its last SETUP is used.
         """
         for runtime, setup in self._images.refused.take_due(now_s):
             images = self._ctx.living_images(runtime, setup.session)
@@ -234,7 +234,7 @@ class Sessions:
             image.runtime.on_receiver(partial(_want_setup, image, self._ctx.clock_ns()))
 
     def _supersede_older(self, setup: Setup) -> None:
-        """A node runs in another incarnation now: its sessions are over, or continue there."""
+        """A node runs in another incarnation now: its sessions have ended, or continue there."""
         for image in self._ctx.images_by_id.of("node", setup.source):
             if image.incarnation == setup.incarnation:
                 continue
@@ -264,7 +264,7 @@ class Sessions:
         return True
 
     def _continue_at(self, image: Image, setup: Setup) -> None:
-        """A session continues at its node's next engine: from there it is believed now."""
+        """A session continues at its node's next engine: packets from that engine are valid now."""
         record = image.runtime.rx_state.images[image.slot]
 
         def put() -> None:
@@ -314,7 +314,7 @@ class Sessions:
         mode: str,
         readers: list[Subscription],
     ) -> None:
-        """One image for all of them; each begins in it where it should."""
+        """Create one image for all its subscriptions; each begins at its own position."""
         joins = {s.id: self._join_seq(setup, s) for s in readers}
         join = min(joins.values())
         wanted = max((s.options.receive_bytes or topic.receive_bytes) for s in readers)
@@ -343,7 +343,7 @@ class Sessions:
             self._images.end(image, reason)
 
     def _peer_timeout(self, runtime: TransportRuntime, session: int) -> None:
-        """Silent too long: its images go; if it comes back they resume where they were."""
+        """A peer was silent for too long: end its images; they resume if it comes back."""
         for image in self._ctx.living_images(runtime, session):
             heard_ns = int(runtime.rx_state.images[image.slot]["heard_ns"])
             clients = {self._ctx.subs[s].client for s in image.readers if s in self._ctx.subs}
@@ -364,13 +364,13 @@ class Sessions:
 
 
 def _may_be_repaired(image: Image) -> bool:
-    """Packets are missing, and the publisher did not report its end: it may come back."""
+    """Whether packets are missing that the publisher may still send: its end was not reported."""
     record = image.runtime.rx_state.images[image.slot]
     return bool(record["gaps"] and record["end_seq"] < 0 and image.mode != "durable")
 
 
 def _wait_on(image: Image) -> None:
-    """Wait once more as long: packets behind the missing ones would be given up, too."""
+    """Wait for the same time again: otherwise packets behind the missing packets would be lost."""
     record = image.runtime.rx_state.images[image.slot]
 
     def put() -> None:

@@ -1,7 +1,7 @@
-"""A durable topic as its storage sees it: logs to read from, and how far the storage has come.
+"""A durable topic for its storage: logs to read from, and the position of the storage.
 
 The logs are the spool: a record is appended and synced as on every durable topic, then the storage
-takes it from the log, and only then is it durable. Consumers read the logs.
+takes it from the log, and only then it is durable. Consumers read the logs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ WAIT_S = 0.5
 
 
 class Reports(Protocol):
-    """Where a spool reports to, from threads of the storage."""
+    """Receives the reports of a spool, from threads of the storage."""
 
     def progressed(self, topic: DurableTopic, queue: int) -> None:
-        """The storage has more of a queue."""
+        """The storage has stored more records of a queue."""
 
     def counted(self, topic: DurableTopic, queue: int, counts: tuple[int, int, int]) -> None:
-        """(records, bytes) more are stored, so many more attempts failed."""
+        """(records, bytes) more are stored, and so many more attempts have failed."""
 
     def waits(self, topic: DurableTopic, detail: str, *, final: bool) -> None:
-        """The storage takes nothing."""
+        """The storage accepts no records."""
 
     def back(self, topic: DurableTopic) -> None:
-        """It takes records again."""
+        """The storage accepts records again."""
 
     def lost(self, topic: DurableTopic, detail: str) -> None:
         """Another engine has taken a leased topic over."""
@@ -54,7 +54,7 @@ class Spool:
 
     @property
     def directory(self) -> Path:
-        """Of the topic's logs: files of the storage there are deleted with them."""
+        """The directory of the topic's logs: files of the storage there are deleted with them."""
         with self._changed:
             self._check_open()
             return self._topic.directory
@@ -70,7 +70,7 @@ class Spool:
     # --- reading ----------------------------------------------------------------------------------
 
     def reader(self, queue: int) -> LogReader:
-        """Reads synced records."""
+        """A reader of synced records."""
         with self._changed:
             return self._log(queue).reader(synced=True)
 
@@ -80,26 +80,26 @@ class Spool:
             return self._log(queue).earliest_token
 
     def synced(self, queue: int) -> int:
-        """The storage may take all below."""
+        """The storage may take all records below this token."""
         with self._changed:
             return self._log(queue).synced_token
 
     def wait(self, queue: int, token: int) -> int:
-        """Wait until more than all below ``token`` is synced, but not for long; the end then."""
+        """Wait a short time for a synced record at or behind ``token``. Returns the synced end."""
         with self._changed:
             if not self._closed and self._log(queue).synced_token <= token:
                 self._changed.wait(WAIT_S)
             return token if self._closed else self._log(queue).synced_token
 
     def wake(self) -> None:
-        """More is synced, or the storage stops: `wait` returns."""
+        """More records are synced, or the storage stops: `wait` returns."""
         with self._changed:
             self._changed.notify_all()
 
     # --- reports ----------------------------------------------------------------------------------
 
     def note_stored(self, queue: int, token: int) -> None:
-        """The storage has all below. Never less than before: acked records stay acked."""
+        """The storage has all records below a token. It never decreases: acked stays acked."""
         with self._changed:
             if self._closed or token <= self._log(queue).stored_token:
                 return
@@ -107,26 +107,26 @@ class Spool:
         self._reports.progressed(self._topic, queue)
 
     def count(self, queue: int, records: int, n_bytes: int, failures: int) -> None:
-        """So many records and bytes more are stored, so many more attempts failed."""
+        """So many records and bytes more are stored, and so many more attempts have failed."""
         self._report(
             lambda: self._reports.counted(self._topic, queue, (records, n_bytes, failures))
         )
 
     def waits(self, detail: str, *, final: bool = False) -> None:
-        """The storage takes nothing, and why. ``final``: it does not try again."""
+        """The storage accepts no records; report the reason. ``final``: it does not try again."""
         self._report(lambda: self._reports.waits(self._topic, detail, final=final))
 
     def back(self) -> None:
-        """It takes records again."""
+        """The storage accepts records again."""
         self._report(lambda: self._reports.back(self._topic))
 
     @property
     def leased(self) -> bool:
-        """Engines take turns: another one may have the topic next."""
+        """Whether engines take turns: another engine may own the topic next."""
         return self.owner == SHARED
 
     def lost(self, detail: str) -> None:
-        """Another engine has taken the topic over, by the storage: the lease is given up."""
+        """The storage shows that another engine has taken the topic over: give up the lease."""
         self._report(lambda: self._reports.lost(self._topic, detail))
 
     def _report(self, report: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ from tidecast.queues.subscription_store import LetterNumbers, SentLetter
 
 CAUSES = {DEAD_ATTEMPTS: "delivered too often", DEAD_TERM: "refused", DEAD_TIMEOUT: "not acked"}
 HISTORY_BYTES = 1 << 20
-"""Of a producer's ring; a longer letter has a longer ring."""
+"""Size of a producer's ring; a longer letter gets a longer ring."""
 META_BYTES_MAX = 64 * 1024
 PRODUCERS_OPEN_MAX = 64
 """Sessions that are kept open; an idle session gives way."""
@@ -47,11 +47,11 @@ class NumberedPublisher(Protocol):
 
     @property
     def durable_position(self) -> int:
-        """All up to this sequence is durable."""
+        """All messages up to this sequence are durable."""
 
     @property
     def closed(self) -> bool:
-        """No more can be published: for example, the topic was deleted."""
+        """Whether it accepts no more messages: for example, the topic was deleted."""
 
     @property
     def producer_session(self) -> Any:
@@ -81,7 +81,7 @@ class NumberedClient(Protocol):
     """A connection of the blocking client to this node."""
 
     def hear(self) -> None:
-        """Take the node's events."""
+        """Read the node's events."""
 
     def publisher(
         self,
@@ -92,14 +92,14 @@ class NumberedClient(Protocol):
         producer: str,
         first_seq: int | None,
     ) -> NumberedPublisher:
-        """A publisher of its own."""
+        """Open a publisher for a producer."""
 
 
 Record = dict[str, Any]
 Read = Callable[[CursorState, int], Record]
-"""A record, by its token. Raises NotFound: it is gone."""
+"""Reads a record by its token. Raises NotFound: it is deleted."""
 Encode = Callable[[NumberedPublisher, SubscriptionState, CursorState, SentLetter, Record], Any]
-"""The message of a letter."""
+"""Builds the message of a letter."""
 Say = Callable[[str, Letter, TidecastError], None]
 """Report why a letter of a topic cannot be stored."""
 
@@ -142,11 +142,11 @@ class NumberedLetters:
 
     @property
     def waiting(self) -> bool:
-        """Letters wait until they are durable."""
+        """Whether letters wait until they are durable."""
         return any(one.letters for one in self._producers.values())
 
     def add(self, dead_letter: str, letters: Iterable[Letter]) -> list[Letter]:
-        """More letters of a topic: number them, save that. Returns those already stored."""
+        """Number more letters of a topic, and save that. Returns letters already stored."""
         groups: dict[tuple[tuple[str, str], str], list[Letter]] = {}
         for one in letters:
             groups.setdefault((one[0].key, one[1].here.topic), []).append(one)
@@ -267,7 +267,7 @@ class NumberedLetters:
                 return
 
     def _opened(self, one: _Producer) -> NumberedPublisher:
-        """The session; a producer that is not remembered begins again."""
+        """The open session; a producer that the topic has forgotten begins again."""
         if one.publisher is not None:
             self._connect().hear()  # nothing else does: the topic may be deleted, and created again
             problem = one.publisher.producer_session.problem("block")
@@ -296,7 +296,7 @@ class NumberedLetters:
         return one.publisher
 
     def _begin_again(self, one: _Producer) -> None:
-        """The keeper of the letters has forgotten the producer, or its topic is another one."""
+        """The keeper of the letters has forgotten the producer, or the topic was recreated."""
         with self._state.lock:
             one.numbers.renumber(f"letters {self._state.ctx.random_id(62):x}")
             self._save(one.subscription)
@@ -319,7 +319,7 @@ class NumberedLetters:
             return [one.letters.pop(place) for place in list(one.letters) if place in places]
 
     def close(self) -> None:
-        """The engine stops."""
+        """Close all sessions: the engine stops."""
         for one in self._producers.values():
             one.close()
         self._producers.clear()
