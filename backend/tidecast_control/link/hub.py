@@ -80,6 +80,10 @@ class Engine:
         self.applied_version = 0
         """The newest topology that it reported as applied on this connection, once noted."""
         self.refused_samples = 0
+        self.interval_ms = 0
+        """How often it sends telemetry, as it was last asked."""
+        self.asking: asyncio.Task[None] | None = None
+        """Under way: the message about telemetry."""
         self.rotating = False
         """It gets a new credential now."""
         self.answers: dict[str, asyncio.Future[Json]] = {}
@@ -240,8 +244,7 @@ class Hub:
                 "lease_reasons": True,
             }
             await engine.send({"type": "welcome", **welcome})
-            if self.interval_ms:
-                await engine.send({"type": "watch", "interval_ms": self.interval_ms})
+            await self.watch(self.interval_ms)
             self.refresh()
             self.on_change()
             receiving = asyncio.create_task(self._receive_all(engine))
@@ -420,21 +423,29 @@ class Hub:
 
     async def watch(self, interval_ms: int) -> None:
         """Have every engine send telemetry each ``interval_ms``; 0 = none."""
-        if interval_ms == self.interval_ms:
-            return
         self.interval_ms = interval_ms
         for engine in self.engines:
-            if not interval_ms:
-                engine.rest()
-            await self._try_send(engine, {"type": "watch", "interval_ms": interval_ms})
+            if engine.interval_ms != interval_ms and (
+                engine.asking is None or engine.asking.done()
+            ):
+                engine.asking = asyncio.create_task(self._ask_telemetry(engine, interval_ms))
 
-    async def _try_send(self, engine: Engine, message: Json) -> None:
-        """Send, unless the engine is going away. One that reads nothing holds up no other."""
+    async def _ask_telemetry(self, engine: Engine, interval_ms: int) -> None:
+        """The next call of `watch` asks again if the engine does not take the message in time."""
+        if not interval_ms:
+            engine.rest()
+        if await self._try_send(engine, {"type": "watch", "interval_ms": interval_ms}):
+            engine.interval_ms = interval_ms
+
+    async def _try_send(self, engine: Engine, message: Json) -> bool:
+        """Send; False: the engine is going away, or reads nothing. It holds up no other."""
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await engine.send(message)
         except (WebSocketDisconnect, RuntimeError, TimeoutError):
             log.info("engine %s is going away", engine.name)
+            return False
+        return True
 
     def engine(self, node: str) -> Engine:
         """An engine by name; "" = the first. Raises `no_node`."""
@@ -487,7 +498,7 @@ class Hub:
         try:
             await self._ask(engine, stream_id, command, args, COMMAND_TIMEOUT_S)
         except BaseException as problem:
-            if isinstance(problem, ProblemError) and problem.problem == "node_timeout":
+            if not isinstance(problem, ProblemError) or problem.problem == "node_timeout":
                 await self.end_stream(node, stream_id)  # it may begin late
             engine.streams.pop(stream_id, None)
             raise

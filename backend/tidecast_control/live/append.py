@@ -19,7 +19,7 @@ from tidecast_control.db import Database
 from tidecast_control.kit.paging import PageQuery
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import moves
-from tidecast_control.link.hub import Hub
+from tidecast_control.link.hub import Engine, Hub
 from tidecast_control.live.rates import Json
 from tidecast_control.messages.decode import shown_message
 from tidecast_control.nodes.records import shown_record
@@ -69,21 +69,25 @@ class Tail:
         self._topic, self._hub, self._withheld = topic, hub, withheld
         self._found: deque[Json] = deque()
         self._skipped = 0
-        self._streams: dict[str, str] = {}
+        self._streams: dict[Engine, str] = {}
+        """By connection: an engine that connects again has none of the streams of before."""
 
     async def open(self) -> None:
         """Begin at every engine. Raises `no_node`, `not_found` when none can."""
         self._hub.engine("")
-        names = self._hub.connected()
+        engines = sorted(self._hub.engines, key=lambda engine: engine.name)
         problem: ProblemError | None = None
-        for i, name in enumerate(names):
-            others = [each for each in names if each != name]
+        for i, engine in enumerate(engines):
+            others = [each.name for each in engines if each is not engine]
             args = {"topic": self._topic, "except": others, "first": i == 0}
             try:
-                stream = await self._hub.stream(name, "tail", args, self._on_items)
+                stream = await self._hub.stream(engine.name, "tail", args, self._on_items)
             except ProblemError as refused:
                 problem, stream = refused, ""
-            self._streams[name] = stream
+            except BaseException:  # its viewer left
+                await self.close()
+                raise
+            self._streams[engine] = stream
         if problem is not None and not any(self._streams.values()):
             self._streams.clear()
             raise problem
@@ -97,7 +101,7 @@ class Tail:
 
     async def take(self, limit: int) -> Json | None:
         """See `AppendSource`."""
-        if sorted(self._streams) != self._hub.connected():  # engines came or went
+        if self._streams.keys() != set(self._hub.engines):  # connections came or went
             try:
                 await self.close()
                 await self.open()
@@ -116,10 +120,10 @@ class Tail:
 
     async def close(self) -> None:
         """See `AppendSource`."""
-        for name, stream in self._streams.items():
+        streams, self._streams = self._streams, {}
+        for engine, stream in streams.items():
             if stream:
-                await self._hub.end_stream(name, stream)
-        self._streams.clear()
+                await self._hub.end_stream(engine.name, stream)
 
 
 class _Polled:
