@@ -517,3 +517,58 @@ def test_rights_are_those_of_the_effect(service: Service) -> None:
     assert other.post("/api/v1/mirrors/m/pause").status_code == 404
     assert other.get("/api/v1/mirrors").json()["items"] == []
     assert other.get("/api/v1/operations").json()["items"] == []
+
+
+def test_text_that_postgres_does_not_take_keeps_no_other_figures_out(
+    service: Service, script: Script, eventually: Eventually
+) -> None:
+    """A server may answer with anything, and its words are in the error."""
+    script(
+        SAY
+        + """
+if job["name"] == "bad":
+    say("Odd", text="a\\0b")
+    say("failed", text="its server said \\0")
+    sys.exit(1)
+progress(7)
+sys.stdin.read()
+"""
+    )
+    _put(service.admin, "bad")
+    _put(service.admin, "good")
+    eventually(lambda: _status(service.admin, "good")["records"] == "7", "its figures")
+    eventually(lambda: "its server" in _status(service.admin, "bad")["error"], "its error")
+
+
+def test_a_mirror_whose_task_fails_begins_again(
+    service: Service, script: Script, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was shown as it was before, for ever."""
+    failures, once = [RuntimeError("a defect")], copying.Copy._once
+
+    async def fails_once(copy: copying.Copy) -> None:
+        if failures:
+            raise failures.pop()
+        await once(copy)
+
+    monkeypatch.setattr(copying.Copy, "_once", fails_once)
+    script(FOLLOW)
+    _put(service.admin)
+    eventually(lambda: _status(service.admin)["state"] == "running", "progress")
+
+
+def test_the_state_of_a_mirror_that_another_service_took_just_now_is_kept(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This service read the mirrors before that one was made."""
+    forget = repository.forget_others
+
+    def later(session: Any, *arguments: Any) -> None:
+        service.admin.put("/api/v1/mirrors/new", json={"spec": SPEC | {"paused": True}})
+        with service.ctx.db.begin() as other:
+            repository.take(other, ["new"], "another", 60)
+        forget(session, *arguments)
+
+    monkeypatch.setattr(repository, "forget_others", later)
+    service.ctx.mirrors._take()
+    assert _states(service)["new"].holder == "another"

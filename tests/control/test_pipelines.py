@@ -359,3 +359,34 @@ def test_jobs_import_nothing_from_the_folder_that_they_begin_in(tmp_path: Path) 
         )
         assert "imported" not in run.stdout
         assert run.returncode == problem, run.stderr
+
+
+@pytest.mark.parametrize("report", ['{"rows": 1180591620717411303424}', '"\\\\u0000"'])
+def test_a_result_that_cannot_be_stored_ends_the_run_as_failed(
+    service: Service, script: Any, report: str
+) -> None:
+    """It was tried again for ever: the pipeline ran no more."""
+    script(f"print('{{\"report\": {report}}}')")
+    _make(service.admin)
+    assert service.admin.post("/api/v1/pipelines/p/start").status_code == 201
+    run = _last(service.admin, "failed", "done")
+    assert (run["state"], run["rows"]) in (("failed", None), ("done", None)), run
+    assert service.admin.post("/api/v1/pipelines/p/start").status_code == 201
+
+
+def test_a_pipeline_that_cannot_be_read_ends_no_run(service: Service, script: Any) -> None:
+    """A row of another release, which lacks a field."""
+    api = service.admin
+    script("import sys; sys.stdin.close(); import time; time.sleep(600)")
+    _make(api)
+    api.post("/api/v1/pipelines/p/start")
+    run = _last(api, "running")
+    with service.ctx.db.begin() as session:
+        spec = PipelineSpec(job="capacity", enabled=True, schedule="every 1m").model_dump()
+        del spec["hours"]
+        old = utc_now() - timedelta(hours=1)
+        session.add(ResourceRow(uid="u", kind="pipeline", name="q", spec=spec, updated_at=old))
+    rows, problems = service.ctx.runner._take()
+    assert (rows, len(problems)) == ([], 1)
+    assert "pipeline q" in str(problems[0])
+    assert _last(api, "running")["id"] == run["id"]

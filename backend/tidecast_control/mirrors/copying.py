@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tidecast.api.connecting import Backoff
-from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.models import storable, utc_now
 from tidecast_control.kit.process import Tail, error_of, signal_group
 from tidecast_control.mirrors.models import MirrorStateRow
 from tidecast_control.mirrors.schemas import MirrorProgress
@@ -167,8 +167,8 @@ class Copy:
         if event == "failed":
             self._fail(str(said["text"]))
             return True
-        text = str(said["text"])[:TEXT_CHARS_MAX]
-        row = {"at": utc_now().isoformat(), "event": event[:50], "text": text}
+        text = storable(str(said["text"])[:TEXT_CHARS_MAX])
+        row = {"at": utc_now().isoformat(), "event": storable(event[:50]), "text": text}
         self.figures["events"] = [*self.figures["events"], row][-EVENTS_MAX:]
         if event in AWAY:
             self.figures |= {"error": text, "error_at": utc_now()}
@@ -203,4 +203,8 @@ class Copy:
         return round(max(0, records - first[3]) / past_s, 1) if past_s > 0 else 0.0
 
     def _fail(self, why: str) -> None:
-        self.figures |= {"error": why[:TEXT_CHARS_MAX], "error_at": utc_now(), "rate": 0.0}
+        self.figures |= {
+            "error": storable(why[:TEXT_CHARS_MAX]),
+            "error_at": utc_now(),
+            "rate": 0.0,
+        }

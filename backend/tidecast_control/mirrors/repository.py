@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import Session, col
 
 from tidecast_control.kit.lease import is_over, lease_end
+from tidecast_control.kit.models import ResourceRow
 from tidecast_control.mirrors.models import MirrorStateRow
 
 
@@ -61,10 +62,11 @@ def release(session: Session, holder: str, mirrors: Iterable[str]) -> None:
     session.execute(mine.values(holder="", held_until=func.now(), rate=0.0))
 
 
-def forget_others(session: Session, mirrors: Iterable[str]) -> None:
+def forget_others(session: Session) -> None:
     """Delete states of mirrors that were deleted while a service took them."""
-    others = delete(MirrorStateRow).where(col(MirrorStateRow.mirror).not_in(list(mirrors)))
-    session.execute(others)
+    mirrors = select(col(ResourceRow.name)).where(col(ResourceRow.kind) == "mirror")
+    others = delete(MirrorStateRow).where(col(MirrorStateRow.mirror).not_in(mirrors))
+    session.execute(others, execution_options={"synchronize_session": False})
 
 
 def forget(session: Session, mirror: str) -> None:

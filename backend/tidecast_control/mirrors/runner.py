@@ -81,7 +81,7 @@ class MirrorRunner:
                 self._wake.clear()
                 try:
                     wanted, problems = await run_in_threadpool(self._take)
-                    await self._settle(wanted)
+                    problems += await self._settle(wanted)
                     await run_in_threadpool(self._keep)
                     for problem in problems:
                         turn.failed(problem)
@@ -101,7 +101,7 @@ class MirrorRunner:
         with self._db.begin() as session:
             found = resources_repository.all_of(session, service.KIND.name)
             rows = {row.name: row for row in found if not row.spec.get("paused")}
-            repository.forget_others(session, [row.name for row in found])
+            repository.forget_others(session)
             held = repository.take(session, rows, self.holder, LEASE_S)
             states = repository.states(session) if held else {}
             first = sorted(held, key=lambda name: (name not in self.copies, name))
@@ -126,18 +126,20 @@ class MirrorRunner:
         values = {"state": "waiting", "error": error, "error_at": utc_now(), "rate": 0.0}
         repository.keep(session, self.holder, name, values)
 
-    async def _settle(self, wanted: Wanted) -> None:
-        """Start, restart and stop mirrors that changed."""
+    async def _settle(self, wanted: Wanted) -> list[Exception]:
+        """Start, restart and stop mirrors that changed; the failures of tasks that have ended."""
+        ended = {name: task.exception() for name, task in self._tasks.items() if task.done()}
         over = [
             name
             for name, copy in self.copies.items()
-            if name not in wanted or wanted[name][0] != copy.job
+            if name not in wanted or wanted[name][0] != copy.job or name in ended
         ]
         await self._stop(over)
         for name, (job, before) in wanted.items():
             if name not in self.copies:
                 self.copies[name] = Copy(job, before, command=self.command)
                 self._tasks[name] = asyncio.create_task(self.copies[name].run(), name=name)
+        return [RuntimeError(f"mirror {name}: {problem!r}") for name, problem in ended.items()]
 
     async def _stop(self, names: Sequence[str]) -> None:
         """End mirrors, store their figures, and release them to other services."""

@@ -78,4 +78,10 @@ def cli_of(spec: Mapping[str, Any], place: Place) -> str:
 def rows_of(report: Any) -> int | None:
     """How many rows a job's report speaks of."""
     value = report.get("rows") if isinstance(report, dict) else None
-    return value if isinstance(value, int) else None
+    return stored_count(value)
+
+
+def stored_count(value: Any) -> int | None:
+    """A count that a column of 64 bits holds; None: it is none."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and 0 <= value < 1 << 63 else None

@@ -12,12 +12,13 @@ import logging
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from fastapi.concurrency import run_in_threadpool
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlmodel import Session
 
 from tidecast_control.db import Database
@@ -26,7 +27,7 @@ from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.process import Tail, error_of, signal_group
 from tidecast_control.kit.wake import Wake
 from tidecast_control.pipelines import repository, service
-from tidecast_control.pipelines.jobs import Command, Place, command_of, rows_of
+from tidecast_control.pipelines.jobs import Command, Place, command_of, rows_of, stored_count
 from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
 from tidecast_control.pipelines.schemas import PipelineLog
 from tidecast_control.supervisor import Turn
@@ -132,10 +133,15 @@ class Runner:
         return [each for each in problems if isinstance(each, Exception)]
 
     async def _stored(self, work: Callable[[], Any]) -> Any:
-        """Do ``work`` in a thread, repeated while Postgres is unreachable."""
+        """Do ``work`` in a thread, repeated while Postgres is unreachable.
+
+        Raises DataError: a value that it does not take.
+        """
         while True:
             try:
                 return await run_in_threadpool(work)
+            except DataError:
+                raise
             except SQLAlchemyError as problem:
                 log.warning("pipelines: %s", str(problem).splitlines()[0])
                 await asyncio.sleep(RETRY_S)
@@ -165,11 +171,10 @@ class Runner:
                 last = newest.get(row.name)
                 try:
                     due = service.next_run(row, last)
+                    if due is not None and due <= now and (last is None or last.finished_at):
+                        service.queue(session, row, self.place, "schedule", "")
                 except (KeyError, TypeError, ValueError) as problem:
                     problems.append(ValueError(f"pipeline {row.name}: {problem!r}"))
-                    continue
-                if due is not None and due <= now and (last is None or last.finished_at):
-                    service.queue(session, row, self.place, "schedule", "")
             return repository.take_queued(session, room, self._lease_s), problems
 
     # --- one run ----------------------------------------------------------------------------------
@@ -249,7 +254,7 @@ class Runner:
         result = _result_of(active.output)
         report = result.get("report") if code == 0 else None
         values: dict[str, Any] = {"exit_code": code, "report": report}
-        values |= {"rows": rows_of(report), "errors": _count(result.get("errors"))}
+        values |= {"rows": rows_of(report), "errors": stored_count(result.get("errors"))}
         if active.why == "stopped":
             values["state"] = "stopped"
         elif active.why:
@@ -262,13 +267,18 @@ class Runner:
         await self._keep(active.run, active.errors, **values)
 
     async def _keep(self, run: PipelineRunRow, said: Tail, **values: Any) -> None:
-        def keep() -> None:
+        def keep(values: Mapping[str, Any] = values) -> None:
             with self._db.begin() as session:
                 repository.change(session, run.id, finished_at=utc_now(), **values)
                 session.merge(PipelineLogRow(run=run.id, text=said.text, bytes=said.total))
                 repository.forget(session, RUNS_KEPT)
 
-        await self._stored(keep)
+        try:
+            await self._stored(keep)
+        except DataError as problem:
+            why = f"its result cannot be stored: {problem.orig}"[:ERROR_CHARS_MAX]
+            failed = {"state": "failed", "error": why, "exit_code": values.get("exit_code")}
+            await self._stored(partial(keep, failed))
 
 
 def _result_of(output: Tail) -> dict[str, Any]:
@@ -278,10 +288,6 @@ def _result_of(output: Tail) -> dict[str, Any]:
     except msgspec.MsgspecError:
         return {}
     return result if isinstance(result, dict) else {}
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
 
 
 def start_of(pid: int) -> int | None:
