@@ -224,6 +224,7 @@ async def _forget(ctx: Context, turn: Turn) -> None:
     """Delete old rows."""
     del turn
     await run_in_threadpool(_forget_rows, ctx)
+    ctx.hub.refresh()  # secrets of transports may have been rotated
 
 
 def _forget_rows(ctx: Context) -> None:

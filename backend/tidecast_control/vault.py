@@ -8,6 +8,7 @@ line; the first seals, all open. So a new line on top and a restart replace a ke
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import secrets
 import stat
@@ -19,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlmodel import Session
 
-from tidecast.disk import write_atomically
+from tidecast.disk import sync_directory, write_atomically
 from tidecast.errors import ConfigError
 
 FILE_NAME = "secrets.key"
@@ -83,7 +84,7 @@ def load_vault(path: Path) -> Vault:
     """The vault with the keys of a file, which is made if it is not there. Raises ConfigError."""
     try:
         if not path.exists():
-            write_atomically(path, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+            _make(path)
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             raise ConfigError(
@@ -95,6 +96,18 @@ def load_vault(path: Path) -> Vault:
     if len(lines) > KEYS_MAX:
         raise ConfigError(f"{path}: {len(lines)} keys: allowed are 1 to {KEYS_MAX}")
     return Vault([_key(path, n, line) for n, line in enumerate(lines, 1)], path)
+
+
+def _make(path: Path) -> None:
+    """Make the file, unless another service is quicker: then its key is the key of both."""
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    write_atomically(fresh, secrets.token_hex(KEY_BYTES).encode() + b"\n")
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(fresh)
+    finally:
+        fresh.unlink()
+    sync_directory(path.parent)
 
 
 def _key(path: Path, number: int, line: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
@@ -14,14 +15,16 @@ from sqlalchemy.exc import OperationalError
 
 from tests.conftest import Eventually
 from tests.control.test_identities import HELLO, answer_of, linked, token, until
-from tests.support.control import ADMIN_PASSWORD, Service
+from tests.support.control import ADMIN_PASSWORD, Service, service_of
+from tidecast_control import lifespan
 from tidecast_control.auth import repository as accounts
 from tidecast_control.auth import service as auth
 from tidecast_control.link import hub as hubs
 from tidecast_control.nodes import identity
 from tidecast_control.nodes import service as nodes
+from tidecast_control.settings import Settings
 
-WAIT_S = 20.0
+WAIT_S = 10.0
 
 
 class Hold:
@@ -227,3 +230,44 @@ def test_a_refusal_with_a_zero_byte_is_in_the_audit(service: Service) -> None:
     service.ctx.denials.flush()
     found = service.admin.get("/api/v1/audit?outcome=denied").json()["items"]
     assert [each["status"] for each in found] == [421]
+
+
+@pytest.fixture
+def deaf(settings: Settings, template: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A service whose connection for notices of Postgres is away."""
+
+    async def listens(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(lifespan, "_listen", listens)
+    with service_of(settings) as made:
+        template.login.put_on(made.admin)
+        yield made
+
+
+SCOPES = [{"pattern": ">", "rights": ["publish"]}]
+CHANGES = {
+    "a key": ("POST", "/keys", {"name": "k", "scopes": SCOPES}, lambda m: m.get("keys")),
+    "a revoked key": ("DELETE", "/keys/before", None, lambda m: m.get("keys") == []),
+    "traffic": ("POST", "/traffic/t/start", None, lambda m: m["traffic"]),
+    "no traffic": ("POST", "/traffic/s/stop", None, lambda m: not m["traffic"]),
+}
+
+
+@pytest.mark.parametrize("what", list(CHANGES))
+def test_a_change_reaches_engines_without_a_notice_of_postgres(
+    deaf: Service, what: str, beside: Callable[[Callable[[], Any]], Future[Any]]
+) -> None:
+    """Engines are looked after once the change is committed, not before."""
+    api = deaf.admin
+    for name in ("t", "s"):
+        api.put(f"/api/v1/topics/{name}", json={"spec": {}})
+    if what == "no traffic":
+        api.post("/api/v1/traffic/s/start")
+    elif what == "a revoked key":
+        api.post("/api/v1/keys", json={"name": "before"})
+    method, path, body, seen = CHANGES[what]
+    with linked(deaf, token(deaf)) as (link, _):
+        until(link, "topology")
+        assert api.request(method, f"/api/v1{path}", json=body).is_success
+        assert seen(beside(lambda: until(link, "topology")).result(WAIT_S))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,20 @@ def test_a_changed_text_is_not_opened(at: int, sign: str) -> None:
         return
     # Without its mark it is a text of before; else base64 ignores bits behind the last byte.
     assert not changed.startswith("sealed1:") or opened == "secret of 32 bytes, say"
+
+
+def test_of_two_services_that_make_the_file_both_have_one_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the secrets of the first are lost with its next start."""
+    path, made, token = tmp_path / FILE_NAME, list[Vault](), secrets.token_hex
+
+    def between(count: int) -> str:
+        monkeypatch.setattr(secrets, "token_hex", token)
+        made.append(load_vault(path))
+        return token(count)
+
+    monkeypatch.setattr(secrets, "token_hex", between)
+    mine = load_vault(path)
+    assert mine.open(made[0].seal("secret", "here"), "here") == "secret"
+    assert [each.name for each in tmp_path.iterdir()] == [FILE_NAME]

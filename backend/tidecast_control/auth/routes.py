@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Path, Request, Response
 
 from tidecast_control.api.http import (
     AnyActor,
@@ -189,11 +189,14 @@ def list_keys(session: Db, query: Paged, actor: Annotated[Actor, needs("keys:rea
 )
 def create_key(
     session: Db,
+    ctx: Ctx,
     body: KeyInput,
     actor: Annotated[Actor, needs("keys:write")],
+    after: BackgroundTasks,
     dry_run: DryRun = False,
 ) -> Any:
     """A new API key; its secret is shown once."""
+    after.add_task(ctx.changed)  # once it is committed
     made = accounts.create_key(session, body, actor, dry_run=dry_run)
     return as_json(made) if isinstance(made, Plan) else made
 
@@ -208,9 +211,12 @@ def get_key(session: Db, name: AccountName, actor: Annotated[Actor, needs("keys:
 @router.delete("/keys/{name}", tags=["keys"], responses=problem_responses(404))
 def revoke_key(
     session: Db,
+    ctx: Ctx,
     name: AccountName,
     actor: Annotated[Actor, needs("keys:write")],
+    after: BackgroundTasks,
     dry_run: DryRun = False,
 ) -> Plan:
     """Revoke an API key. It stays listed with `revoked_at`, for the audit."""
+    after.add_task(ctx.changed)  # once it is committed
     return accounts.revoke_key(session, name, actor, dry_run=dry_run)

@@ -20,7 +20,7 @@ from tidecast_control.db import Database
 from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow, Row, utc_now
+from tidecast_control.kit.models import ResourceRow, Row, storable, utc_now
 from tidecast_control.kit.paging import PageQuery, by_name
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
 from tidecast_control.kit.schemas import Condition, Page, Plan, Status
@@ -211,8 +211,8 @@ def report(session: Session, name: str, since: datetime | None, said: dict[str, 
         return
     state.level = number({"level": state.level} | said, "level", 1, LEVEL_MAX)
     state.applied_version = number(said, "version", 0, VERSION_MAX)
-    state.errors = {str(k): str(v)[:1000] for k, v in said["errors"].items()}
-    state.restart_needed = [str(r) for r in said["restart_needed"]]
+    state.errors = {storable(str(k)): storable(str(v)[:1000]) for k, v in said["errors"].items()}
+    state.restart_needed = [storable(str(r)) for r in said["restart_needed"]]
     state.seen_at = utc_now()
     session.add(state)
 

@@ -104,11 +104,12 @@ def apply_capacity(
     session: Db,
     name: PipelineName,
     actor: Annotated[Actor, needs("topics:write")],
+    after: BackgroundTasks,
     dry_run: DryRun = False,
 ) -> Any:
     """Apply a recommendation of the report to its topic; `dry_run` reports the changes."""
     outcome = service.apply_advice(session, name, actor, dry_run=dry_run)
     if outcome.resource is None:
         return outcome.plan
-    ctx.changed()
+    after.add_task(ctx.changed)  # once it is committed
     return outcome.resource

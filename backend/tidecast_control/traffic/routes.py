@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, BackgroundTasks, Path
 
 from tidecast_control.api.http import Ctx, Db, DryRun, needs, problem_responses
 from tidecast_control.kit.actor import Actor
@@ -22,12 +22,12 @@ def start_traffic(
     ctx: Ctx,
     name: Generator,
     actor: Annotated[Actor, needs("traffic:write")],
+    after: BackgroundTasks,
     dry_run: DryRun = False,
 ) -> Traffic | Plan:
     """Switch example traffic on; made with its defaults when the topic has none yet."""
-    found = service.switch(session, name, actor, on=True, dry_run=dry_run)
-    ctx.changed()
-    return found
+    after.add_task(ctx.changed)  # once it is committed
+    return service.switch(session, name, actor, on=True, dry_run=dry_run)
 
 
 @router.post("/traffic/{name}/stop", responses=problem_responses(404, 409))
@@ -36,9 +36,9 @@ def stop_traffic(
     ctx: Ctx,
     name: Generator,
     actor: Annotated[Actor, needs("traffic:write")],
+    after: BackgroundTasks,
     dry_run: DryRun = False,
 ) -> Traffic | Plan:
     """Switch example traffic off."""
-    found = service.switch(session, name, actor, on=False, dry_run=dry_run)
-    ctx.changed()
-    return found
+    after.add_task(ctx.changed)  # once it is committed
+    return service.switch(session, name, actor, on=False, dry_run=dry_run)
