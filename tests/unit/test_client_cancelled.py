@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import Eventually
+from tests.support.clients import loop_client
+from tests.support.loop_link import ReconnectingLoopLink
 from tests.unit.test_consumer import BODIES, topology
 
 import tidecast
@@ -18,7 +22,8 @@ from tidecast.api.in_thread import made_in_thread
 from tidecast.api.link import Link
 from tidecast.config.internal import RESPONDERS
 from tidecast.embedded import EmbeddedLink
-from tidecast.errors import Conflict, Fenced
+from tidecast.errors import Conflict, ConnectionLost, Fenced, SharedMemoryError
+from tidecast.native.mapped import MappedFile
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -248,3 +253,76 @@ def test_a_wait_for_the_disk_survives_a_publisher_that_closes(tmp_path: Path) ->
         assert session is not None
         publisher.close()
         assert (session.arm(), session.durable_seq, session.state) == (1, 1, 0)
+
+
+class Refuses:
+    """The system maps no file whose name begins so, as when a process has too many open files."""
+
+    def __init__(self, begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begins, self.asked, real = begins, 0, MappedFile.open
+
+        def refuse(path: Path) -> MappedFile:
+            if self.begins and path.name.startswith(self.begins):
+                self.asked += 1
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return real(path)
+
+        monkeypatch.setattr(MappedFile, "open", refuse)
+
+    def end(self) -> None:
+        """There is room again."""
+        self.begins = ""
+
+
+def test_a_ring_that_cannot_be_mapped_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error was raised once, and then nothing more came of the publisher, which waited."""
+    with loop_client() as (client, _), client.subscribe("t") as subscription:
+        publisher = client.publisher("t")
+        publisher.publish(b"kept")
+        refuses = Refuses("ring", monkeypatch)
+        for _ in range(2):
+            with pytest.raises(SharedMemoryError, match="topic t: its ring cannot be mapped: Too"):
+                subscription.next(timeout=1.0)
+        refuses.end()
+        assert bytes(subscription.next(timeout=10.0).data) == b"kept"
+
+
+MAPPED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "publisher": ("pub", lambda client: client.publisher("orders")),
+    "ring of a consumer": ("member", lambda client: client.consumer("orders", "billing")),
+    "wakes of a consumer": ("wakes", lambda client: client.consumer("orders", "billing")),
+}
+
+
+@pytest.mark.parametrize("kind", MAPPED)
+def test_an_opening_without_a_mapping_leaves_nothing_open(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link: Any = EmbeddedLink.open(topology(), data_dir=tmp_path)
+    node, (file_name, open_one) = link.node, MAPPED[kind]
+    with tidecast.sync.connect(link=link) as client:
+        refuses = Refuses(file_name, monkeypatch)
+        with pytest.raises(SharedMemoryError, match="topic orders: its ring cannot be mapped"):
+            open_one(client)
+        assert refuses.asked == 1
+        refuses.end()
+        assert [each for each in node.pubs.values() if not each.closing] == []
+        assert not node.consumers.consumers
+        assert not client._publishers
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_keeper_that_fails_fails_what_it_keeps(eventually: Eventually) -> None:
+    """Else all of the connection would wait for an engine that nothing looks for."""
+    with loop_client(ReconnectingLoopLink) as (client, link), client.subscribe("t") as subscription:
+        publisher = client.publisher("t")
+
+        def fails() -> None:
+            raise RuntimeError("a defect")
+
+        link.reconnect = fails
+        link.lose()
+        with pytest.raises(ConnectionLost, match="the client failed: RuntimeError"):
+            publisher.publish_batch([bytes(1000)] * 1000, timeout=10.0).check()
+        with pytest.raises(ConnectionLost, match="the client failed: RuntimeError"):
+            subscription.next(timeout=10.0)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from tests.conftest import Eventually
 from tests.support.clients import loop_client, loop_link
 from tests.support.loop_link import LoopLink, ReconnectingLoopLink
+from tests.support.patience import wait_until
 
 import tidecast.sync
 from tidecast.api.link import Link
@@ -392,3 +394,102 @@ def test_the_engine_is_owed_one_answer_whoever_takes_the_last_event() -> None:
     taker.join()
     session.take_events()
     assert len(posted) == 1
+
+
+def test_a_session_that_is_closed_while_it_reconnects_ends() -> None:
+    """The engine kept it, with all that the keeper then opened there, as long as the process."""
+    ended: list[str] = []
+    wires = [SimpleNamespace(lost="gone", close=partial(ended.append, name)) for name in "ab"]
+    session: Any = EngineSession.__new__(EngineSession)
+    session._closed, session._reconnecting, session._pid = False, threading.Lock(), os.getpid()
+    session._wire = wires[0]
+
+    def connect() -> Any:
+        session.close()
+        return wires[1], None
+
+    session._connect = connect
+    with pytest.raises(Closed):
+        session.reconnect()
+    assert ended == ["a", "a", "b"]
+
+
+class Interrupted(ReconnectingLoopLink):
+    """The engine ends, and the next one is there, between the answer to ``kind`` and its reader."""
+
+    client: Any = None
+    kind = ""
+
+    def _open(self, kind: str, granted: Any) -> Any:
+        if self.kind == kind:
+            self.kind = ""
+            self.lose()
+            self.restart()
+            wait_until(lambda: self.incarnation == 2 and not self.client.reconnecting, 20.0, "next")
+        return granted
+
+    def open_publication(self, topic: str, options: Any) -> Any:
+        return self._open("publication", super().open_publication(topic, options))
+
+    def open_subscription(self, pattern: str, options: Any) -> Any:
+        return self._open("subscription", super().open_subscription(pattern, options))
+
+
+@pytest.mark.parametrize("kind", ["publication", "subscription"])
+def test_an_object_that_an_engine_granted_before_it_ended_is_opened_at_the_next(kind: str) -> None:
+    """A publisher wrote into a ring that no engine read; a subscriber waited for ever."""
+    with loop_client(Interrupted) as (client, link):
+        link.client = client
+        if kind == "publication":
+            with client.subscribe("t") as subscription:
+                link.kind = kind
+                publisher = client.publisher("t")
+                publisher.publish(b"x")
+                assert bytes(subscription.next(timeout=10.0).data) == b"x"
+            return
+        publisher = client.publisher("t")
+        link.kind = kind
+        with client.subscribe("t") as subscription:
+            publisher.publish(b"x")
+            assert bytes(subscription.next(timeout=10.0).data) == b"x"
+            assert list(link.subscriptions) == [subscription.subscription_id]
+
+
+class EndsAgain(ReconnectingLoopLink):
+    """The second engine ends when the second publication is opened there."""
+
+    def open_publication(self, topic: str, options: Any) -> Any:
+        if self.incarnation == 2 and self.publications:
+            self.lose()
+        return super().open_publication(topic, options)
+
+
+def test_rings_of_an_engine_that_ended_while_all_was_opened_there_end(
+    eventually: Eventually,
+) -> None:
+    """Their sessions continue in other rings, which are read behind them: so they never were."""
+    with loop_client(EndsAgain) as (client, link), client.subscribe("t") as subscription:
+        publishers = [client.publisher("t") for _ in range(2)]
+        publishers[0].publish(b"first")
+        assert bytes(subscription.next(timeout=10.0).data) == b"first"
+        link.lose()
+        link.restart()
+        eventually(lambda: link.incarnation == 2 and link.lost, "the second engine ends")
+        while subscription.poll():
+            pass
+        link.restart()
+        eventually(lambda: link.incarnation == 3 and not client.reconnecting, "the third engine")
+        for publisher in publishers:
+            publisher.publish(b"x")
+            assert bytes(subscription.next(timeout=10.0).data) == b"x"
+        eventually(lambda: len(subscription.poll() or subscription.images()) == 2, "two rings")
+
+
+def test_events_of_closed_subscriptions_are_not_kept() -> None:
+    """After 10,000 of them no event was kept that came before the answer of an opening."""
+    with loop_client() as (client, _):
+        client.publisher("t")
+        for _ in range(3):
+            client.subscribe("t").close()
+        client.pump()
+        assert client._early == {}

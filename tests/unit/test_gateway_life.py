@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.conftest import Eventually
-from tests.support.gateways import TIMEOUT_S, TOKEN, make_gateway
+from tests.support.gateways import TIMEOUT_S, TOKEN, make_gateway, remote
 from tests.support.state_tables import names_of, transitions_of
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as connect_websocket
@@ -16,8 +18,10 @@ from tidecast.api.frames.common import Goodbye
 from tidecast.client.remote import frames
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
+from tidecast.errors import Closed
 from tidecast.gateway.life import Event, State
 from tidecast.gateway.server import TRANSITIONS, Gateway
+from tidecast.gateway.session import RemoteSession
 
 
 @pytest.fixture
@@ -109,4 +113,43 @@ def test_an_ended_session_is_not_resumed(node: EmbeddedLink, eventually: Eventua
     again = Client(gateway, client.welcome)
     assert not again.welcome.resumed
     assert again.welcome.session != client.welcome.session
+    gateway.stop()
+
+
+def test_a_connection_that_waits_for_an_ended_session_is_refused() -> None:
+    """It was served for good, also where the session had ended because its key was revoked."""
+
+    async def main() -> None:
+        session: Any = RemoteSession.__new__(RemoteSession)
+        session._socket, session._free, session.state = None, asyncio.Lock(), State.SERVED
+        await session._free.acquire()  # the connection before is still ending
+        serving = asyncio.create_task(session.serve(None, resumed=True, level=1))
+        await asyncio.sleep(0)
+        session.enter(State.ENDED)
+        session._free.release()
+        with pytest.raises(Closed, match="the session has ended"):
+            await serving
+
+    asyncio.run(main())
+
+
+def test_a_client_that_is_closed_while_it_connects_again_leaves_no_session(
+    node: EmbeddedLink, eventually: Eventually
+) -> None:
+    gateway = make_gateway(node, resume_s=0.05)
+    client = remote(gateway.url)
+    link: Any = client.link
+    dial, closing = link._dial, threading.Thread(target=client.close)
+
+    def dialled(*given: str) -> Any:
+        answer = dial(*given)
+        closing.start()
+        assert link._closing.wait(TIMEOUT_S)
+        return answer
+
+    link._dial = dialled
+    link._hang_up()
+    eventually(lambda: closing.ident is not None, "it connects again")
+    closing.join()
+    eventually(lambda: not gateway.stats()["sessions"], "the session to end")
     gateway.stop()

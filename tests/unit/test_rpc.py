@@ -85,6 +85,24 @@ def test_what_a_late_answer_opened_is_closed() -> None:
     assert undone == [5]
 
 
+@pytest.mark.parametrize("comes", ["late", "just now"])
+def test_an_interrupted_question_leaves_nothing_open(comes: str) -> None:
+    calls = Calls("the peer")
+    sent: list[int] = []
+    undone: list[int] = []
+
+    def interrupted(number: int) -> None:
+        sent.append(number)
+        if comes == "just now":
+            calls.answer(reply(number, 5))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calls.ask(interrupted, int, 10.0, "Open", undone.append)
+    calls.answer(reply(sent[0], 5))
+    assert undone == [5]
+
+
 def test_a_lost_connection_ends_every_question() -> None:
     calls, asked = Calls("the peer"), threading.Event()
     found: list[Any] = []

@@ -104,6 +104,11 @@ class Calls:
                     return answer.result()  # it came this moment
                 said = f": {reason}" if heard_s >= asked_s else ""
                 raise Timeout(f"{self._peer} did not answer {name} within {timeout_s:g} s{said}")
+        except (KeyboardInterrupt, SystemExit):
+            if not self._give_up(number, undo) and undo is not None and answer.done():
+                with contextlib.suppress(TidecastError):
+                    undo(answer.result())
+            raise
         finally:
             with self._lock:
                 self._waiting.pop(number, None)

@@ -47,7 +47,7 @@ from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.waiting import Deadline
 from tidecast.config.internal import REPLIES, RESPONDERS, is_internal
-from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
+from tidecast.errors import AuthError, Closed, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.events import (
     AccessDenied,
     ConsumerExpelled,
@@ -439,6 +439,8 @@ class RemoteSession:
         if self._socket is not None:
             self._socket.transport.abort()
         async with self._free:
+            if self.state is State.ENDED:  # meanwhile, for example because its key was revoked
+                raise Closed("the session has ended")
             self._socket = socket
             self.counts["resumed"] += resumed
             helpers: list[asyncio.Task[None]] = []
@@ -589,8 +591,8 @@ class RemoteSession:
         if publication is None:
             if len(self._publications) >= PUBLICATIONS_MAX:
                 raise Conflict(f"a remote client has at most {PUBLICATIONS_MAX} publications")
-            core = await self._open_ring(frame)
-            self.connection.add_publisher(core)
+            losses, core = self.connection.losses, await self._open_ring(frame)
+            self.connection.add_publisher(core, losses)
             publication = RemotePublication(self, core, frame)
             self._publications[frame.number] = publication
         core = publication.core
@@ -687,7 +689,11 @@ class RemoteSession:
             grant = await asyncio.to_thread(
                 self.connection.link.open_consumer, frame.pattern, frame.name, options
             )
-            consumer = RemoteConsumer(self, frame.number, grant, options.ring_bytes)
+            try:
+                consumer = RemoteConsumer(self, frame.number, grant, options.ring_bytes)
+            except BaseException:  # it would keep its share, and take nothing
+                self.connection.link.close_consumer(grant.consumer_id)
+                raise
         except BaseException as problem:
             self._quotas.give(self.access, self.id, **held)
             if isinstance(problem, AuthError):

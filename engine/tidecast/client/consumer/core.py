@@ -31,7 +31,7 @@ from tidecast.client.consumer.message import (
     DurableMessage,
     check_seconds,
 )
-from tidecast.client.core.errors import with_near
+from tidecast.client.core.errors import mapping, with_near
 from tidecast.client.core.outgoing import reject
 from tidecast.client.kernels import objects
 from tidecast.client.links.open import load_kernels
@@ -149,8 +149,13 @@ class ConsumerCore:
         """The batch that is handed out by message: those from MEM_TAKEN_AT on are still to come."""
         self._current: tuple[int, frozenset[int]] = (-1, frozenset())
         """The value of `moved` when these were the subscription's cursors, as frames call them."""
-        self._attach(self._ask_first())
-        connection.add_consumer(self)
+        losses, grant = connection.losses, self._ask_first()
+        try:
+            self._attach(grant)
+        except BaseException:  # it would keep its share, and take nothing
+            self.leave()
+            raise
+        connection.add_consumer(self, losses)
 
     def codec_for(self, topic: str) -> codecs.Codec | None:
         """The codec for records of a topic: of this consumer, else of the connection."""
@@ -169,8 +174,9 @@ class ConsumerCore:
 
     def _attach(self, grant: ConsumerGrant) -> None:
         self._grant = grant
-        self._file = member_ring.MemberFile.open(Path(grant.ring_path))
-        self._wakes = MappedFile.open(Path(grant.wakes_path)).array
+        with mapping(self.pattern):
+            self._file = member_ring.MemberFile.open(Path(grant.ring_path))
+            self._wakes = MappedFile.open(Path(grant.wakes_path)).array
         self._ring = self._file.array
         self._words = self._ring.data[: member_layout.MEMBER_HEADER_BYTES].cast("q")
         self._state = self._file.client_state()

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -121,6 +121,13 @@ class ConnectionCore:
         self._requests: dict[str, Requests] = {}
         """By topic."""
         self._early: dict[int, list[ImageEvent]] = {}
+        """Events of subscriptions that are being opened, until their ids are known."""
+        self._subscribing = 0
+        """Subscriptions that are being opened."""
+        self.losses = 0
+        """How often the engine was lost: an object that was asked for before is of that engine."""
+        self._half_reopened = False
+        """An engine ended while all was opened there."""
         self._events: deque[Event] = deque()
         self._events_missed = 0
         self._engine_faults = 0
@@ -235,8 +242,8 @@ class ConnectionCore:
         subscription = self._subscriptions.get(event.subscription_id)
         if subscription is not None:
             subscription.notice(event)
-        elif len(self._early) < _EARLY_MAX:
-            # It may come before the grant's answer: kept until its subscription is known.
+        elif self._subscribing and len(self._early) < _EARLY_MAX:
+            # It may come before the grant's answer. Else its subscription is closed.
             self._early.setdefault(event.subscription_id, []).append(event)
 
     def _publishers_of(self, session: int) -> list[OpenPublisher]:
@@ -311,10 +318,14 @@ class ConnectionCore:
 
     # --- publishers and subscriptions -------------------------------------------------------------
 
-    def add_publisher(self, publisher: OpenPublisher) -> None:
-        """A publisher was opened."""
+    def add_publisher(self, publisher: OpenPublisher, losses: int) -> None:
+        """A publisher was opened. ``losses``: before the node was asked for it."""
         with self._lock:
             self._publishers.append(publisher)
+            if losses != self.losses:
+                publisher.lose()
+                if self.status != RECONNECTING:
+                    _retry(publisher.reopen, publisher.end)
 
     def remove_publisher(self, publisher: OpenPublisher, *, notify_node: bool) -> None:
         """A publisher was closed; ``notify_node``: a node that is gone needs no notice."""
@@ -334,11 +345,29 @@ class ConnectionCore:
                 if dropped is not None:
                     self.emit(dropped)
 
-    def add_subscription(self, subscription: OpenSubscription) -> None:
-        """A subscription was granted."""
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[int]:
+        """While a subscription is opened: keep events that come before its answer; `losses`."""
         with self._lock:
+            self._subscribing += 1
+        try:
+            yield self.losses
+        finally:
+            with self._lock:
+                self._subscribing -= 1
+                if not self._subscribing:
+                    self._early.clear()
+
+    def add_subscription(self, subscription: OpenSubscription, losses: int) -> None:
+        """A subscription was granted. ``losses``: before the node was asked for it."""
+        with self._lock:
+            early = self._early.pop(subscription.subscription_id, [])
+            if losses != self.losses:
+                early = []  # of the engine that is gone
+                if self.status != RECONNECTING:
+                    _retry(subscription.reopen, subscription.fail)
             self._subscriptions[subscription.subscription_id] = subscription
-            for event in self._early.pop(subscription.subscription_id, []):
+            for event in early:
                 subscription.notice(event)
 
     def remove_subscription(self, subscription: OpenSubscription) -> None:
@@ -355,10 +384,14 @@ class ConnectionCore:
             with contextlib.suppress(TidecastError):
                 publisher.attempt_flush(seal=False)
 
-    def add_consumer(self, consumer: OpenConsumer) -> None:
-        """A durable consumer was opened."""
+    def add_consumer(self, consumer: OpenConsumer, losses: int) -> None:
+        """A durable consumer was opened. ``losses``: before the node was asked for it."""
         with self._lock:
             self._consumers.append(consumer)
+            if losses != self.losses:
+                consumer.lose()
+                if self.status != RECONNECTING:
+                    _retry(consumer.reopen, consumer.fail)
 
     def remove_consumer(self, consumer: OpenConsumer) -> None:
         """A durable consumer was closed."""
@@ -380,6 +413,7 @@ class ConnectionCore:
         if self.status in (RECONNECTING, CLOSED):
             return
         self.status = RECONNECTING
+        self.losses += 1
         self._fail_requests(ConnectionLost(f"the engine is lost: {reason}"))
         for publisher in self._publishers:
             publisher.lose()
@@ -421,6 +455,10 @@ class ConnectionCore:
                     self._restore()
             except TidecastError:
                 continue  # the next round finds the cause
+            except Exception as problem:
+                with self._lock:  # no other thread brings the engine back
+                    self._refuse_all(ConnectionLost(f"the client failed: {problem!r}"))
+                raise
 
     def _restore(self) -> None:
         backoff = Backoff(_RECONNECT_MIN_S, _RECONNECT_MAX_S)
@@ -446,12 +484,17 @@ class ConnectionCore:
             self.bell = Bell(self.link)
             self._seen_word = self.bell.word - 1
             self._early.clear()
+            if self._half_reopened:  # its events have come: `pump` was called since
+                for subscription in self._subscriptions.values():
+                    subscription.lose("the engine ended again")
             try:
                 self._reopen_all()
             except ConnectionLost:
+                self._half_reopened = True
                 for publisher in self._publishers:
                     publisher.lose()  # publishers that were opened already lost this engine, too
                 raise
+            self._half_reopened = False
             self.status = CONNECTED
         self.pump()
         self.bell.ring()

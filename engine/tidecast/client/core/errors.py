@@ -1,8 +1,9 @@
-"""Errors of a publisher without room, and their remedies."""
+"""Errors of a publisher without room, and of a ring that cannot be mapped, and their remedies."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,32 @@ from tidecast.api.link import Link, PublicationOptions
 from tidecast.buffers.ring_file import describe
 from tidecast.client.kernels import ports
 from tidecast.config.suggestions import near
-from tidecast.errors import BackPressure, NotFound, PayloadTooLarge, RateLimited, TidecastError
+from tidecast.errors import (
+    BackPressure,
+    NotFound,
+    PayloadTooLarge,
+    RateLimited,
+    SharedMemoryError,
+    TidecastError,
+)
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as ring_layout
 
 LOOKED_AT_MAX = 10_000
 """Topics among which a near name is looked for."""
 Ring = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@contextlib.contextmanager
+def mapping(name: str) -> Iterator[None]:
+    """Raise SharedMemoryError where the system refuses to map a ring of topic ``name``."""
+    try:
+        yield
+    except OSError as problem:
+        raise SharedMemoryError(
+            f"topic {name}: its ring cannot be mapped: {problem.strerror}: raise the limits of "
+            "this process (ulimit -n, ulimit -v), or close objects that it does not need"
+        ) from problem
 
 
 def too_large(

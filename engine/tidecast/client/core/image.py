@@ -9,6 +9,7 @@ import numpy as np
 
 from tidecast.buffers import reader
 from tidecast.buffers.ring_file import describe
+from tidecast.client.core.errors import mapping
 from tidecast.client.core.message import Batch, torn
 from tidecast.client.kernels import batches, ports
 from tidecast.codecs import Codec
@@ -106,7 +107,8 @@ class Image:
 
     def __init__(self, event: ImageAvailable, subscriber: int, codec: Codec | None) -> None:
         """Map the ring that ``event`` names. Raises NotFound, SharedMemoryError."""
-        self._mapped = MappedFile.open(Path(event.ring_path))
+        with mapping(event.topic):
+            self._mapped = MappedFile.open(Path(event.ring_path))
         self._ring = self._mapped.array
         about = describe(self._ring)
         self.topic, self.node, self.session = event.topic, event.node, event.session

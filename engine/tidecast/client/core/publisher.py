@@ -29,6 +29,7 @@ from tidecast.client.columns.batch import Optional, Scheduling, batch_runs
 from tidecast.client.core import metadata, producer
 from tidecast.client.core.errors import (
     beyond_link,
+    mapping,
     rate_limited,
     ring_full,
     too_large,
@@ -134,7 +135,21 @@ class PublisherCore:
 
     def _open_ring(self, options: PublicationOptions) -> PublicationGrant:
         grant = self._connection.link.open_publication(self.topic, options)
-        mapped = MappedFile.open(Path(grant.ring_path))
+        try:
+            self._map_ring(grant, options)
+        except BaseException:
+            self._give_up(grant.publication_id)
+            raise
+        return grant
+
+    def _give_up(self, publication_id: int) -> None:
+        """The node has opened a publication that cannot be used here."""
+        with contextlib.suppress(TidecastError):
+            self._connection.link.close_publication(publication_id)
+
+    def _map_ring(self, grant: PublicationGrant, options: PublicationOptions) -> None:
+        with mapping(self.topic):
+            mapped = MappedFile.open(Path(grant.ring_path))
         ring = mapped.array
         about = describe(ring)
         bells = self._connection.link.bells
@@ -163,7 +178,6 @@ class PublisherCore:
         self.flush_after_s = flush_after_s(linger_us * 1000 if linger_us else linger_ns)
         if grant.continued:
             self._connection.link.begin_publication(grant.publication_id)
-        return grant
 
     def _await_session(self) -> None:
         if self.producer_session is None and not (self.options.producer or self.options.first_seq):
@@ -172,8 +186,8 @@ class PublisherCore:
             if self.producer_session is None:
                 raise producer.of_live_topic(self.topic, self.options)
             producer.await_session(self._connection, self.producer_session)
-        except TidecastError:
-            self._connection.link.close_publication(self.publication_id)
+        except BaseException:  # Ctrl-C, too
+            self._give_up(self.publication_id)
             self._unmap()
             raise
 
@@ -753,9 +767,8 @@ class PublisherCore:
         with self._lock:
             if not self._ring.size or isinstance(self._refusal, ForkedProcess):
                 return
-            lost = self._lost
             self._unmap()
-        self._connection.remove_publisher(self, notify_node=not lost)
+        self._connection.remove_publisher(self, notify_node=not self._lost)
 
     def detach(self) -> int:
         """Close the ring and refuse further messages. Returns how many found no room."""

@@ -38,7 +38,14 @@ from tidecast.client.kernels import ports
 from tidecast.client.kernels.ports import Port
 from tidecast.client.kernels.warm import compile_reading
 from tidecast.config.topology import is_pattern
-from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
+from tidecast.errors import (
+    Closed,
+    ForkedProcess,
+    GapError,
+    NotFound,
+    SharedMemoryError,
+    TidecastError,
+)
 from tidecast.events import Gap, ImageAvailable, ImageGone, SubscriptionEnded
 from tidecast.layout import ring as ring_layout
 from tidecast.native.memory import address
@@ -145,10 +152,11 @@ class SubscriptionCore:
             return
         compile_reading()  # now, not while the first messages wait
         self._since_s = self._connection.link.now_s()
-        grant = self._connection.link.open_subscription(self.pattern, self._options)
-        self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
-        self._opened = True
-        self._connection.add_subscription(self)
+        with self._connection.opening() as losses:
+            grant = self._connection.link.open_subscription(self.pattern, self._options)
+            self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
+            self._opened = True
+            self._connection.add_subscription(self, losses)
 
     def reopen(self) -> None:
         """Subscribe again at the engine that is back, from where this was. Raises as opening."""
@@ -208,7 +216,8 @@ class SubscriptionCore:
     def lose(self, reason: str) -> None:
         """The engine is gone: the rest of the rings can be read, and nothing follows."""
         # rings that were not looked at yet: the next engine removes their files
-        self._take_in_all()
+        with contextlib.suppress(SharedMemoryError):
+            self._take_in_all()
         for image in list(self._images):
             self._incoming.append(
                 ImageGone(
@@ -505,7 +514,8 @@ class SubscriptionCore:
     def _take_in_all(self) -> None:
         with self._taking_in:
             while self._incoming:
-                self._take_in(self._incoming.popleft())
+                self._take_in(self._incoming[0])  # where it raises, the next look tries again
+                self._incoming.popleft()
 
     def _take_in(self, event: ImageEvent) -> None:
         if isinstance(event, ImageAvailable):

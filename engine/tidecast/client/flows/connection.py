@@ -92,10 +92,11 @@ class ConnectionFlows(
             producer=producer,
             first_seq=first_seq,
         )
+        losses = self.losses
         publisher = self._kinds[0](
             self, topic, options, on_full=on_full, codec=codec, buffer=buffer
         )
-        self.add_publisher(publisher)
+        self.add_publisher(publisher, losses)
         return publisher
 
     def subscribe(

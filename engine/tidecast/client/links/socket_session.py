@@ -277,6 +277,9 @@ class EngineSession:
             self._wire.serves, self._owed = False, False
             self._wire, self.welcome = self._connect()
             self._wire.serves = True
+            if self._closed:  # meanwhile: the engine would keep this session
+                self._wire.close()
+                raise Closed("the connection is closed")
             self._reconnected()
             self._events.append(EngineBack(incarnation=self.welcome.incarnation))
         self._ring()

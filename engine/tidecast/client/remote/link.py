@@ -243,7 +243,12 @@ class RemoteLink(Link):
         while not self._closing.wait(backoff.next_s()):
             try:
                 welcome, socket = self._dial(self._welcome.session, self._welcome.key)
-                self._resume(welcome, socket)
+                try:
+                    self._resume(welcome, socket)
+                except BaseException:
+                    with contextlib.suppress(Exception):
+                        socket.close()
+                    raise
             except AuthError as problem:
                 self._give_up(problem)
                 return False
@@ -264,6 +269,8 @@ class RemoteLink(Link):
 
     def _resume(self, welcome: frames.Welcome, socket: ClientConnection) -> None:
         with self._lock:
+            if self._closing.is_set():  # meanwhile: the gateway would keep this session
+                raise Closed("the connection is closed")
             self._greeted(welcome)
             openings: list[Frame] = [
                 frames.ClosePublication(id=0, number=number)
@@ -647,7 +654,8 @@ class RemoteLink(Link):
             return
         ports.ring_line(self.bells, self._home.pump_line)
         self._send_last_acks(list(self.consumers.replicas.values()))
-        socket = self._socket
+        with self._lock:  # a resume that has begun may end
+            socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError):
                 socket.send(frames.encode(frames.Bye()))
