@@ -566,12 +566,12 @@ def test_acks_of_what_was_delivered_before_the_gateway_answered_count(
             resumed.add(frame.id)
         await answer(session, operation, frame)
 
-    def hold(session: RemoteSession, frame: Any) -> None:
+    def hold(session: RemoteSession, frame: Any, then: Callable[[], None] | None = None) -> None:
         if isinstance(frame, Reply) and frame.id in resumed:
             loop = asyncio.get_running_loop()
-            held.append(partial(loop.call_soon_threadsafe, post, session, frame))
+            held.append(partial(loop.call_soon_threadsafe, post, session, frame, then))
         else:
-            post(session, frame)
+            post(session, frame, then)
 
     monkeypatch.setattr(RemoteSession, "_answer", note)
     monkeypatch.setattr(RemoteSession, "post", hold)
