@@ -17,6 +17,8 @@ from typing import Protocol
 import psycopg
 from sqlalchemy.exc import SQLAlchemyError
 
+from tidecast.api.connecting import Backoff
+
 log = logging.getLogger("tidecast.control")
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.25, 10.0
@@ -55,7 +57,7 @@ class Task:
         self.problem = ""
         """Of the newest turn; "" when it succeeded."""
         self.failures = self.turns = 0
-        self.backoff_s = BACKOFF_S_MIN
+        self.backoff = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX)
         self._clock_s = clock_s
         self._at_s = clock_s()
         self._failed = False
@@ -69,7 +71,8 @@ class Task:
             return
         if self.problem:
             log.info("background task %s works again", self.name)
-        self.problem, self.backoff_s = "", BACKOFF_S_MIN
+        self.problem = ""
+        self.backoff.clear()
 
     def failed(self, problem: Exception) -> None:
         """See `Turn`. Logged once, until a turn succeeds or fails in another way."""
@@ -138,8 +141,7 @@ class Supervisor:
                 task.note(problem)
             if self._stopping:
                 return
-            await asyncio.sleep(task.backoff_s)
-            task.backoff_s = min(BACKOFF_S_MAX, task.backoff_s * 2)
+            await asyncio.sleep(task.backoff.next_s())
 
 
 def every(interval_s: float, step: Callable[[Turn], Awaitable[None]]) -> Run:

@@ -27,6 +27,7 @@ from tidecast.node.durable.leases import Leases
 from tidecast.queues.leases.keeper import LeaseKeeper
 from tidecast.queues.leases.scope import directory_id
 from tidecast.queues.leases.store import (
+    BATCH_MAX,
     Acquire,
     Answers,
     Batch,
@@ -110,7 +111,7 @@ def test_a_batch_answers_each_request_as_if_it_came_alone(service: Service) -> N
     stranger = Batch(1, [Renew(2, "q2", "n0", LONG_NS, 1), Release(3, "q1", "n1", 2)])
     with pytest.raises(ProblemError, match="in the name of n1"), db.begin() as session:
         leases.handle(session, "n0", msgspec.to_builtins(stranger))
-    many = Batch(1, [Release(i, "q", "n0", 1) for i in range(leases.BATCH_MAX + 1)])
+    many = Batch(1, [Release(i, "q", "n0", 1) for i in range(BATCH_MAX + 1)])
     with pytest.raises(ProblemError, match="at most 1000"), db.begin() as session:
         leases.handle(session, "n0", msgspec.to_builtins(many))
 
@@ -142,7 +143,7 @@ def _commits(service: Service) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("batch_max", [leases.BATCH_MAX, 1])
+@pytest.mark.parametrize("batch_max", [BATCH_MAX, 1])
 def test_postgres_sees_few_transactions_of_a_thousand_leases(
     service: Service, batch_max: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

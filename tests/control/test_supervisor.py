@@ -96,7 +96,7 @@ def test_a_task_backs_off_and_recovers() -> None:
         return task
 
     task = asyncio.run(asyncio.wait_for(main(), 20))
-    assert (begun, task.failures, task.backoff_s) == (3, 3, BACKOFF_S_MIN)
+    assert (begun, task.failures, task.backoff.failures) == (3, 3, 0)
     now_s[0] = 61.0
     assert task.check == "no turn for 61 s"
 

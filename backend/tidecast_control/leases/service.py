@@ -15,16 +15,13 @@ from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import Session, col
 
+from tidecast.queues.leases.store import BATCH_MAX, EPOCH_MAX, REASON_MAX
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.kit.schemas import Model
 from tidecast_control.leases.models import LeaseRow
 from tidecast_control.leases.moves import Moves
 
-EPOCH_MAX = (1 << 32) - 1
 LEASE_NS_MAX = 3_600_000_000_000
-BATCH_MAX = 1000
-"""Requests in one batch; engines hear of it in the welcome."""
-REASON_MAX = 200
 TEXT = r"^[^\x00]*$"
 
 

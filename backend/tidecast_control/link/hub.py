@@ -22,6 +22,7 @@ from sqlmodel import Session
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from tidecast.queues.leases.store import BATCH_MAX
 from tidecast_control.addresses import network_of
 from tidecast_control.api.applied import Reported
 from tidecast_control.audit.denials import Denial
@@ -240,7 +241,7 @@ class Hub:
         try:
             welcome = {
                 "credential": credential,
-                "lease_batch_max": leases.BATCH_MAX,
+                "lease_batch_max": BATCH_MAX,
                 "lease_reasons": True,
             }
             await engine.send({"type": "welcome", **welcome})
