@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
@@ -17,8 +18,12 @@ from tests.conftest import Eventually
 from tests.control.test_identities import HELLO, answer_of, linked, token, until
 from tests.support.control import ADMIN_PASSWORD, Service, service_of
 from tidecast_control import lifespan
+from tidecast_control.api.idempotent import once
 from tidecast_control.auth import repository as accounts
 from tidecast_control.auth import service as auth
+from tidecast_control.kit import repository as kit
+from tidecast_control.kit.actor import SERVICE
+from tidecast_control.kit.problems import ProblemError
 from tidecast_control.link import hub as hubs
 from tidecast_control.nodes import identity
 from tidecast_control.nodes import service as nodes
@@ -230,6 +235,56 @@ def test_a_refusal_with_a_zero_byte_is_in_the_audit(service: Service) -> None:
     service.ctx.denials.flush()
     found = service.admin.get("/api/v1/audit?outcome=denied").json()["items"]
     assert [each["status"] for each in found] == [421]
+
+
+class _Answer(BaseModel):
+    n: int
+
+
+def _gone(*_: Any) -> None:
+    raise OperationalError("gone", {}, Exception("gone"))
+
+
+def test_work_that_is_done_is_answered_so_without_postgres_and_is_not_done_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was 503, "try again"."""
+    done: list[int] = []
+
+    async def work() -> _Answer:
+        done.append(1)
+        return _Answer(n=len(done))
+
+    async def repeat() -> _Answer:
+        return await once(service.ctx.db, "key", SERVICE, {}, _Answer, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kit, "keep_answer", _gone)
+        assert asyncio.run(repeat()).n == 1
+    with pytest.raises(ProblemError, match="could not be stored"):
+        asyncio.run(repeat())
+    assert done == [1]
+
+
+def test_the_reason_of_a_failure_is_answered_without_postgres(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails() -> _Answer:
+        raise ProblemError("node_failed", "its disk is full")
+
+    monkeypatch.setattr(kit, "free_key", _gone)
+    with pytest.raises(ProblemError, match="its disk is full"):
+        asyncio.run(once(service.ctx.db, "key", SERVICE, {}, _Answer, fails))
+
+
+@pytest.mark.parametrize(
+    "body", ['{"value": "\\ud800"}', '{"text": "", "headers": {"\\ud800": ""}}']
+)
+def test_half_a_surrogate_pair_is_refused(service: Service, body: str) -> None:
+    service.admin.put("/api/v1/topics/t", json={"spec": {}})
+    url = "/api/v1/topics/t/messages?dry_run=true"
+    answer = service.admin.post(url, content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Header
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
+from sqlalchemy.exc import SQLAlchemyError
 
 from tidecast_control.api.http import digest
 from tidecast_control.db import Database
@@ -26,6 +28,11 @@ IdempotencyKey = Annotated[
         description="A repeat with the same key and body gets the first answer",
     ),
 ]
+UNDER_WAY = (
+    "the first request with this key is under way, or its outcome could not be stored: look at its "
+    "effect, and use another key for another request"
+)
+log = logging.getLogger("tidecast.control")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -39,7 +46,9 @@ async def once(
 ) -> ModelT:
     """Do the work, or give the answer of the first time. A failure frees the key.
 
-    Raises `idempotency_mismatch`, and `conflict` while the first request is under way.
+    Work that is done is answered so, also when Postgres does not take the answer: a repeat is then
+    refused, and does not do it again. Raises `idempotency_mismatch`, and `conflict` while the first
+    request is under way.
     """
     if key is None:
         return await work()
@@ -54,15 +63,18 @@ async def once(
             if before.digest != mark:
                 raise ProblemError("idempotency_mismatch")
             if before.status == 0:
-                raise ProblemError("conflict", "the first request with this key is under way")
+                raise ProblemError("conflict", UNDER_WAY)
             return before.body
 
     def keep(body: dict[str, Any] | None) -> None:
-        with db.begin() as session:
-            if body is None:
-                repository.free_key(session, row.key, row.actor)
-            else:
-                repository.keep_answer(session, row.key, row.actor, 200, body)
+        try:
+            with db.begin() as session:
+                if body is None:
+                    repository.free_key(session, row.key, row.actor)
+                else:
+                    repository.keep_answer(session, row.key, row.actor, 200, body)
+        except SQLAlchemyError as problem:
+            log.warning("Idempotency-Key: the outcome is not stored: %s", problem)
 
     known = await run_in_threadpool(claim)
     if known is not None:

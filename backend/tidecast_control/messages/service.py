@@ -157,6 +157,8 @@ async def publish(
 
 
 def _check_headers(body: PublishInput) -> None:
+    for name in body.headers:
+        _encoded("/headers", name)
     for name in filter(is_reserved, body.headers):
         why = f"names that begin with {' or '.join(RESERVED)} are the engine's own"
         raise invalid(f"/headers/{name}", why, name)
@@ -171,4 +173,12 @@ def _payload(body: PublishInput) -> bytes:
             return (body.text or "").encode()
         case "hex":
             return bytes.fromhex(body.hex or "")
-    return json.dumps(body.value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encoded("/value", json.dumps(body.value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _encoded(place: str, text: str) -> bytes:
+    """Text as UTF-8. Raises `invalid_request`: JSON can name half of a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise invalid(place, "half of a surrogate pair", "Unicode text") from None
