@@ -55,6 +55,7 @@ REVIEWS = {
 """How many findings each part of a review has."""
 KEYS = {
     "power-A", "power-B", "power-C", "power-D", "user-B0", "control-low", "page-generated",
+    "suite-misspelt", "suite-pauses", "suite-moves", "suite-plans",
     "suite-lag", "suite-memory", "suite-load", "suite-down", "suite-stop", "suite-starting",
     "archive-jobs",
     "suite-nodes", "races-secrets", "races-login", "races-rotation", "races-report", "races-locks",

@@ -109,6 +109,9 @@ def test_moves_come_in_pages_by_topic_and_node(service: Service) -> None:
     assert [each["topic"] for each in listed(service, "?node=n1")] == ["t3", "t1"]
     assert [each["topic"] for each in listed(service, "?topic=t2")] == ["t2"]
     assert listed(service, "?topic=t2&node=n1") == []
+    assert listed(service, "?node=n0&topic=none") == []
+    unknown = service.admin.get("/api/v1/cluster/moves?node=n7")
+    assert (unknown.status_code, unknown.json()["detail"]) == (404, "no node 'n7'")
     for query in ("?limit=0", "?cursor=abc", "?nodes=n1", "?topic=a%00"):
         assert service.admin.get(f"/api/v1/cluster/moves{query}").status_code == 422, query
 

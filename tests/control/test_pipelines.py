@@ -60,6 +60,25 @@ def _make(api: TestClient, **spec: Any) -> None:
     assert api.put("/api/v1/pipelines/p", json=body).status_code in (200, 201)
 
 
+def test_a_plan_warns_of_a_topic_without_which_runs_fail(service: Service) -> None:
+    api = service.admin
+
+    def warnings(**spec: Any) -> Any:
+        return api.put("/api/v1/pipelines/p?dry_run=true", json={"spec": spec}).json()["warnings"]
+
+    replay = {"job": "replay", "topic": "orders", "source": "old"}
+    ends = "'orders': runs fail, unless an engine here has one"
+    assert warnings(**ARCHIVE["spec"]) == [f"the service has no topic {ends}"]
+    assert warnings(**replay) == [f"the service has no topic {ends}"]
+    api.put("/api/v1/topics/orders", json={"spec": {"mode": "live"}})
+    live = f"the service has a live topic, and no durable topic, {ends}"
+    assert warnings(**ARCHIVE["spec"]) == [live]
+    api.delete("/api/v1/topics/orders")
+    api.put("/api/v1/topics/orders", json={"spec": {"mode": "durable"}})
+    assert warnings(**ARCHIVE["spec"]) == []
+    assert warnings(job="archive", topic="o.>") == warnings(job="capacity") == []
+
+
 def test_a_run_is_started_noted_and_its_log_kept(service: Service, script: Any) -> None:
     api = service.admin
     script(

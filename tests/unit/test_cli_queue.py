@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from tests.support.logs import SEGMENT_BYTES, opened, put
 
 from tidecast.cli import main
 from tidecast.layout import segment as lay
-from tidecast.log.files import queue_directory, segment_name
+from tidecast.log.files import queue_directory, seal_json, segment_name
+from tidecast.log.inspect import PAUSED_NAME, PausedTopic
 
 
 @pytest.fixture
@@ -45,6 +47,22 @@ def test_list(data_dir: Path) -> None:
     result = tidecast(data_dir, "list", "nobody")
     assert result.exit_code == 1
     assert "there are orders" in result.output
+
+
+def test_list_shows_pauses(data_dir: Path) -> None:
+    """Of the topic and of single queues; a file that cannot be read pauses the topic."""
+    path = queue_directory(data_dir, "orders", 0).parent / PAUSED_NAME
+    path.write_bytes(seal_json(msgspec.json.encode(PausedTopic(topic=True, queues=[1]))))
+
+    def paused() -> list[list[str]]:
+        return [row["paused_by"] for row in json.loads(tidecast(data_dir, "list", "--json").output)]
+
+    assert paused() == [["topic"], ["topic", "queue"]]
+    assert "topic and queue" in tidecast(data_dir, "list").output
+    path.write_bytes(b"damaged")
+    assert paused() == [["topic"], ["topic"]]
+    path.unlink()
+    assert paused() == [[], []]
 
 
 def test_inspect(data_dir: Path) -> None:

@@ -72,6 +72,20 @@ def test_topics(client: tidecast.sync.Connection) -> None:
     assert [each.name for each in client.topics.list()] == ["orders.failed"]
 
 
+def test_a_misspelt_topic_names_the_near_one(client: tidecast.sync.Connection) -> None:
+    client.topics.create("orders", mode="durable", queues=2)
+    for act in (
+        lambda: client.topics.edit("order", retention_s=60.0),
+        lambda: client.topics.delete("oders"),
+        lambda: client.topics.pause("Orders"),
+        lambda: client.topics.pause("ordrs", queue=0),
+    ):
+        with pytest.raises(NotFound, match="did you mean orders"):
+            act()
+    with pytest.raises(NotFound, match=r"no queue 7 of topic orders: it has 0\.\.1"):
+        client.topics.pause("orders", queue=7)
+
+
 def test_settings_that_are_wrong_change_nothing(client: tidecast.sync.Connection) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"mode": "Durable"}, "mode: Durable: allowed durable, live"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from tidecast.config.check import shown
+from tidecast.config.suggestions import near
 from tidecast.errors import TidecastError
 from tidecast_control.kit.schemas import ProblemItem
 
@@ -189,6 +190,6 @@ def invalid(pointer: str, detail: str, allowed: str | None = None) -> ProblemErr
     return ProblemError("invalid_request", f"{pointer}: {detail}", [item])
 
 
-def not_found(kind: str, name: str) -> ProblemError:
-    """No such resource."""
-    return ProblemError("not_found", f"no {kind.replace('_', ' ')} {name!r}")
+def not_found(kind: str, name: str, known: Iterable[str] = ()) -> ProblemError:
+    """No such resource. ``known``: names that the caller may see, of which the nearest is named."""
+    return ProblemError("not_found", f"no {kind.replace('_', ' ')} {name!r}{near(name, known)}")

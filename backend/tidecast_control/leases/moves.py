@@ -16,7 +16,8 @@ from sqlmodel import Session, col
 from tidecast_control.kit import cursor as cursors
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.paging import PageQuery
-from tidecast_control.kit.problems import invalid
+from tidecast_control.kit.problems import invalid, not_found
+from tidecast_control.kit.repository import find, names
 from tidecast_control.kit.schemas import Page
 from tidecast_control.leases.models import LeaseMoveRow, LeaseRow
 from tidecast_control.leases.schemas import LeaseMove
@@ -99,8 +100,13 @@ def _topic_of(queue: str) -> str:
 
 
 def page(session: Session, query: MovesQuery) -> Page[LeaseMove]:
-    """Newest first. Raises `invalid_request`: the cursor."""
+    """Newest first. Raises `invalid_request`: the cursor; `not_found`: no such node.
+
+    A node that was deleted is known as long as one of its moves is kept.
+    """
     filters = _filters(query)
+    if query.node:
+        _check_node(session, query.node)
     total = None
     if query.page.count:
         counting = select(func.count()).select_from(LeaseMoveRow).where(*filters)
@@ -120,14 +126,25 @@ def page(session: Session, query: MovesQuery) -> Page[LeaseMove]:
     return Page(items=items, next_cursor=following, total=total)
 
 
+def _check_node(session: Session, node: str) -> None:
+    if find(session, "node", node) is not None:
+        return
+    moved = select(col(LeaseMoveRow.id)).where(_of_node(node))
+    if session.execute(moved.limit(1)).first() is None:
+        raise not_found("node", node, names(session, "node"))
+
+
 def _filters(query: MovesQuery) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if query.topic:
         found.append(col(LeaseMoveRow.topic) == query.topic)
     if query.node:
-        row = LeaseMoveRow
-        found.append(or_(col(row.from_node) == query.node, col(row.to_node) == query.node))
+        found.append(_of_node(query.node))
     return found
+
+
+def _of_node(node: str) -> ColumnElement[bool]:
+    return or_(col(LeaseMoveRow.from_node) == node, col(LeaseMoveRow.to_node) == node)
 
 
 def _shown(row: LeaseMoveRow) -> LeaseMove:

@@ -17,7 +17,7 @@ router = APIRouter()
 Word = Annotated[str, Query(max_length=210, pattern=r"^[^\x00]*$")]
 
 
-@router.get("/cluster/moves", tags=["nodes"], responses=problem_responses())
+@router.get("/cluster/moves", tags=["nodes"], responses=problem_responses(404))
 def list_moves(
     session: Db,
     query: Paged,

@@ -59,6 +59,18 @@ def _check(
     return found
 
 
+def _warn(session: Session, name: str, spec: PipelineSpec, row: ResourceRow | None) -> list[str]:
+    """Warn of a topic without which each run fails: it may be created before the first run."""
+    del name, row
+    if spec.job not in ("archive", "replay") or is_pattern(spec.topic):
+        return []
+    topic = resources_repository.find(session, "topic", spec.topic)
+    if topic is not None and topic.spec["mode"] == "durable":
+        return []
+    found = "no topic" if topic is None else "a live topic, and no durable topic,"
+    return [f"the service has {found} {spec.topic!r}: runs fail, unless an engine here has one"]
+
+
 def run_view(row: PipelineRunRow) -> PipelineRun:
     """A run as the API shows it."""
     began, ended = row.started_at, row.finished_at
@@ -110,6 +122,7 @@ KIND = Kind(
     default_impact="none",
     delete_impact="none",
     check=_check,
+    warn=_warn,
     uses=_uses,
     learn=repository.newest,
     keeps=False,

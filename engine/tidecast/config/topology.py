@@ -35,6 +35,7 @@ from tidecast.config.kafka import KafkaConfig, kafka_problems
 from tidecast.config.leases import LeaseConfig
 from tidecast.config.sources.adapters import AdapterConfig, adapter_problems
 from tidecast.config.sources.storage import LOCAL, storage_name, storage_problems
+from tidecast.config.suggestions import near
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
 from tidecast.disk import write_atomically
@@ -662,9 +663,7 @@ def add_topic(topology: Topology, topic: TopicConfig) -> Topology:
 
 def change_topic(topology: Topology, name: str, changes: dict[str, Any]) -> Topology:
     """The topology with some settings of a topic changed. Raises ConfigError, NotFound."""
-    topic = topology.topic(name)
-    if topic is None:
-        raise NotFound(f"no topic {shown(name)}")
+    topic = _topic_of(topology, name)
     if "name" in changes and changes["name"] != name:
         raise ConfigError("name: a topic cannot be renamed: delete it and create another")
     queues = changes.get("queues", topic.queues)
@@ -685,6 +684,14 @@ def change_topic(topology: Topology, name: str, changes: dict[str, Any]) -> Topo
     return changed
 
 
+def _topic_of(topology: Topology, name: str) -> TopicConfig:
+    topic = topology.topic(name)
+    if topic is None:
+        known = near(name, (each.name for each in topology.topics))
+        raise NotFound(f"no topic {shown(name)}{known}")
+    return topic
+
+
 def _with_one(raw: Any, index: int, name: str) -> Topology:
     """`topology_from` for a change of one topic: errors name its fields, not where it stands."""
     try:
@@ -697,8 +704,7 @@ def _with_one(raw: Any, index: int, name: str) -> Topology:
 
 def remove_topic(topology: Topology, name: str) -> Topology:
     """The topology without a topic. Raises NotFound."""
-    if topology.topic(name) is None:
-        raise NotFound(f"no topic {shown(name)}")
+    _topic_of(topology, name)
     return msgspec.structs.replace(topology, topics=[t for t in topology.topics if t.name != name])
 
 

@@ -9,7 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tidecast.log.files import index_name, queue_directory, read_index, segment_name
+import msgspec
+
+from tidecast.log.files import (
+    index_name,
+    open_json,
+    queue_directory,
+    read_index,
+    segment_name,
+)
 from tidecast.log.reading import scan
 from tidecast.log.repair.damage import sound_rows
 from tidecast.log.repair.recovery import segments_in
@@ -77,8 +85,39 @@ def _plain(row: list[int], base: int) -> dict[str, int]:
     }
 
 
+PAUSED_NAME = "paused.json"
+
+
+class PausedTopic(msgspec.Struct):
+    """The parts of a topic that are paused for all. It lies, and moves, with the queues."""
+
+    topic: bool = False
+    queues: list[int] = []
+
+
+def read_paused(directory: Path) -> PausedTopic:
+    """The paused parts of the topic in this directory. Raises OSError, ValueError, MsgspecError."""
+    try:
+        raw = (directory / PAUSED_NAME).read_bytes()
+    except FileNotFoundError:
+        return PausedTopic()
+    return msgspec.json.decode(open_json(raw), type=PausedTopic)
+
+
+def _paused_by(directory: Path, queue: int) -> list[str]:
+    """The pauses that hold a queue back: of the topic, of the queue."""
+    try:
+        found = read_paused(directory)
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return ["topic"]  # an engine that starts pauses the topic, too
+    return ["topic"] * found.topic + ["queue"] * (queue in found.queues)
+
+
 def queue_row(data_dir: Path, topic: str, queue: int) -> dict[str, Any]:
-    """One queue on disk: segments, bytes, oldest token, torn files, owner."""
+    """One queue on disk: segments, bytes, oldest token, torn files, owner, pauses for all.
+
+    Pauses of single subscriptions are not among ``paused_by``: ``topic``, ``queue``.
+    """
     directory = queue_directory(data_dir, topic, queue)
     bases, owner = segments_in(directory), owner_of(directory)
     return {
@@ -93,4 +132,5 @@ def queue_row(data_dir: Path, topic: str, queue: int) -> dict[str, Any]:
         "owner": owner.name,
         "owner_epoch": owner.epoch,
         "owner_since_ns": owner.since_ns,
+        "paused_by": _paused_by(directory.parent, queue),
     }

@@ -152,7 +152,7 @@ def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: b
     from rich.table import Table
 
     shared = any(row["owner_epoch"] for row in rows)
-    heads = ("topic", "queue", "segments", "size", "earliest", "torn")
+    heads = ("topic", "queue", "segments", "size", "earliest", "torn", "paused")
     table = Table(*heads, *(("owner", "epoch", "since") if shared else ()), box=None)
     for row in rows:
         owned = (row["owner"] or "-", str(row["owner_epoch"] or "-"), _when(row["owner_since_ns"]))
@@ -163,11 +163,12 @@ def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: b
             human_bytes(row["bytes"]),
             str(row["earliest_token"]),
             str(row["torn_files"] or "-"),
+            " and ".join(row.get("paused_by") or []) or "-",
             *(owned if shared else ()),
         )
     for row in kept:
         name = f"{row['topic']} (adapter {row['adapter']})"
-        table.add_row(name, str(row["queue"]), "-", "-", str(row["earliest_token"]), "-")
+        table.add_row(name, str(row["queue"]), "-", "-", str(row["earliest_token"]), "-", "-")
     console().print(table)
 
 

@@ -16,6 +16,7 @@ from tidecast import events
 from tidecast.agents.puller import entries
 from tidecast.api.link import ConsumerOptions
 from tidecast.api.renamed import OLD_CURSORS, both_names
+from tidecast.config.suggestions import near
 from tidecast.errors import ConfigError, NotFound, StorageError
 from tidecast.node.consumers import lists
 from tidecast.node.consumers import redrive as redriving
@@ -271,13 +272,19 @@ def _set_paused(subs: DurableSubscriptions, pattern: str, name: str, paused: boo
     report_paused(subs.state, pattern, -1, name, paused=paused)
 
 
+def _no_topic(subs: DurableSubscriptions, topic: str) -> NotFound:
+    return NotFound(f"no durable topic {topic}{near(topic, subs.topics)}")
+
+
 def pause_queue(subs: DurableSubscriptions, topic: str, queue: int, paused: bool = True) -> None:
     """Pause or resume one queue for all subscriptions; remembered over restarts."""
     with subs.lock:
         subs.state.check_open(topic)
         here = subs.topics.get(topic)
-        if here is None or not 0 <= queue < len(here.queues):
-            raise NotFound(f"no queue {queue} of a durable topic {topic}")
+        if here is None:
+            raise _no_topic(subs, topic)
+        if not 0 <= queue < len(here.queues):
+            raise NotFound(f"no queue {queue} of topic {topic}: it has 0..{len(here.queues) - 1}")
         _pause(subs, here, here.queues[queue], paused)
     report_paused(subs.state, topic, queue, "", paused=paused)
 
@@ -288,7 +295,7 @@ def pause_topic(subs: DurableSubscriptions, topic: str, paused: bool = True) -> 
         subs.state.check_open(topic)
         here = subs.topics.get(topic)
         if here is None:
-            raise NotFound(f"no durable topic {topic}")
+            raise _no_topic(subs, topic)
         _pause(subs, here, here, paused)
     report_paused(subs.state, topic, -1, "", paused=paused)
 

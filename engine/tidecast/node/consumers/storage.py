@@ -22,7 +22,8 @@ from tidecast.config.topology import is_pattern, matches
 from tidecast.disk import sync_directory, write_atomically
 from tidecast.errors import ConfigError, CorruptLog, NotFound, StorageError
 from tidecast.layout import recorder as rec
-from tidecast.log.files import open_json, seal_json
+from tidecast.log.files import seal_json
+from tidecast.log.inspect import PAUSED_NAME, PausedTopic, read_paused
 from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
 from tidecast.node.consumers.checks import check_may_create, check_tokens, or_default
@@ -40,16 +41,8 @@ from tidecast.queues.subscription_store import (
 
 _log = logging.getLogger("tidecast.node")
 ACK_WAIT_S, MAX_DELIVER = 30.0, 5
-PAUSED_NAME = "paused.json"
 MARK_OF_PAUSE = "paused "
 """Begins the mark of a pause among the reports that stand, see `SourceRegistry.stand`."""
-
-
-class PausedTopic(msgspec.Struct):
-    """The parts of a topic that are paused for all. It lies, and moves, with the queues."""
-
-    topic: bool = False
-    queues: list[int] = []
 
 
 def save_paused(here: TopicState) -> None:
@@ -75,9 +68,7 @@ def restore_paused(state: ConsumersState, here: TopicState) -> None:
         return
     path = here.directory / PAUSED_NAME
     try:
-        found = msgspec.json.decode(open_json(path.read_bytes()), type=PausedTopic)
-    except FileNotFoundError:
-        return
+        found = read_paused(here.directory)
     except (OSError, ValueError, msgspec.MsgspecError) as problem:
         found = PausedTopic(topic=True)  # the paused queues are not known: nothing is delivered
         state.ctx.note(rec.ALERT, rec.Code.FILE_DAMAGED, here.config.wire_id, -1)

@@ -10,6 +10,7 @@ import msgspec
 from tidecast import events
 from tidecast.agents.warmup import DURABLE, warm_up
 from tidecast.config.internal import PREFIXES, internal_topics, is_internal, served_topic
+from tidecast.config.suggestions import near
 from tidecast.config.topology import TopicConfig, check_topic_name
 from tidecast.errors import Closed, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.layout import recorder as rec
@@ -175,7 +176,7 @@ class Topics:
         """Change a topic; rates and linger hold at once, also for publications that run."""
         with self._ctx.lock:
             if name not in self._ctx.topic_by_name:
-                raise NotFound(f"no topic {name}")
+                raise self._unknown(name)
             topic = msgspec.structs.replace(self._ctx.topic_by_name[name], **changes)
             if topic.mode == "durable":
                 self._durable.edit_topic(topic)
@@ -195,6 +196,9 @@ class Topics:
                 topic.rate_packets_per_s,
                 topic.rate_bytes_per_s,
             )
+
+    def _unknown(self, name: str) -> NotFound:
+        return NotFound(f"no topic {name}{near(name, self._ctx.topic_by_name)}")
 
     def delete(self, name: str, *, keep_data: bool) -> None:
         """Remove a topic; its publications and subscriptions by that exact name end.
@@ -228,7 +232,7 @@ class Topics:
 
     def _remove(self, name: str, *, keep_data: bool, keep_readers: bool) -> None:
         if name not in self._ctx.topic_by_name:
-            raise NotFound(f"no topic {name}")
+            raise self._unknown(name)
         for internal in internal_topics(name):
             if internal in self._ctx.topic_by_name:
                 self._remove(internal, keep_data=False, keep_readers=False)

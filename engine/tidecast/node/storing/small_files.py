@@ -15,9 +15,9 @@ from pathlib import Path
 from tidecast.errors import StorageError
 from tidecast.log.files import MAP_NAME
 from tidecast.log.grants import GRANTS_NAME
+from tidecast.log.inspect import PAUSED_NAME
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
 
-PAUSED_NAME = "paused.json"
 _NAME = re.compile(r"paused\.json|map\.json|grants\.log|subscriptions/[^/.][^/]*\.sub")
 
 
