@@ -199,8 +199,8 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
         found.add(frame)
         return frame
 
-    def make(answer: Any, loop: asyncio.AbstractEventLoop) -> None:
-        make_answer(answer, loop)
+    def make(answer: Any, call: Any) -> None:
+        make_answer(answer, call)
         found.add(answer)
 
     monkeypatch.setattr(asyncio.StreamReader, "readexactly", read)

@@ -55,6 +55,8 @@ def _archiver() -> None:
     _compile(archiver_cycle.topic_unread, state.words, 0)
     _compile(archiver_cycle.wait_for_sync, state.words, 0, raw)
     _compile(archiver_cycle.sync_done, state.words)
+    _compile(archiver_cycle.borrow_archiver, state.words)
+    _compile(archiver_cycle.give_back, state.words, True)
     _compile(archiver_cycle.notify_ring, raw, raw, 0)
 
 

@@ -41,10 +41,11 @@ _CODES = {
 class _Answer:
     """The answer of one request: filled from any thread, complete when nothing is pending."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
+        """``call`` calls back in the loop, from any thread."""
         self.rows: list[Struct] = []
-        self._loop, self._lock, self._pending = loop, threading.Lock(), 1
-        self._whole = loop.create_future()
+        self._call, self._lock, self._pending = call, threading.Lock(), 1
+        self._whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def row(self, index: int) -> Struct:
         """The place of one partition's verdict; until there is one it has timed out."""
@@ -69,8 +70,7 @@ class _Answer:
             self._pending -= 1
             last = self._pending == 0
         if last:
-            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
-                self._loop.call_soon_threadsafe(self._done)
+            self._call(self._done)
 
     def _done(self) -> None:
         if not self._whole.done():
@@ -92,15 +92,17 @@ class Producing:
         appends: PlacedAppends,
         cache: BlockCache,
         wrote: Callable[[str], None],
+        call: Callable[[Callable[[], None]], None],
         count: Callable[[str, int], None],
         room: Callable[[], Awaitable[None]],
     ) -> None:
         """``wrote(topic)``: called from any thread when something was appended.
 
-        ``room()`` waits until the archiver has taken most of ``waiting_bytes``.
+        ``call`` calls back in the loop, from any thread. ``room()`` waits until the archiver has
+        taken most of ``waiting_bytes``.
         """
         self._node, self._appends, self._cache = node, appends, cache
-        self._wrote, self._count = wrote, count
+        self._wrote, self._call, self._count = wrote, call, count
         self._decoder, self._decoder_of_pool = Decoder(), Decoder()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-decode")
         self._room, self._large = room, asyncio.Lock()
@@ -115,7 +117,7 @@ class Producing:
         self, connection: Client, body: Struct
     ) -> Callable[[], Coroutine[Any, Any, Struct | None]]:
         """Hand all batches of a request over, in order; a call that waits for their verdicts."""
-        answer = _Answer(asyncio.get_running_loop())
+        answer = _Answer(self._call)
         acks = body["acks"]
         timeout_s = min(max(body["timeout_ms"], 1) / 1000, TIMEOUT_S_MAX)
         room, responses = PLAIN_BYTES_MAX, []

@@ -98,8 +98,10 @@ class KafkaEndpoint:
         self.count, self._report = self.counters.count, self.counters.report
         self._appends = PlacedAppends(node.durable.registry)
         self.cache = BlockCache(config.cache_bytes)
+        self._server = ServerThread(self._main, "tidecast-kafka")
+        room = self.room_to_decode
         self.producing = Producing(
-            node, self._appends, self.cache, self._wake, self.count, self.room_to_decode
+            node, self._appends, self.cache, self._wake, self._server.call, self.count, room
         )
         self.fetching = Fetching(self)
         self.groups = GroupService(self, self.fetching, node.data_dir / "kafka" / "groups", config)
@@ -110,7 +112,6 @@ class KafkaEndpoint:
         self._lock = threading.Lock()
         self._woken: set[str] = set()
         self._warned_s = self._told_s = 0.0
-        self._server = ServerThread(self._main, "tidecast-kafka")
         self.administration = GroupAdministration(
             node, self.groups, lambda: list(self._connections), lambda: self._server.loop
         )

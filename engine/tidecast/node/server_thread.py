@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,10 +18,13 @@ class ServerThread:
     def __init__(self, main: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         self._main = main
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The loop, once ``main`` runs."""
+        """The loop, while ``main`` runs."""
         self._stopping: asyncio.Event | None = None
         self._ready = threading.Event()
         self._problem: Exception | None = None
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._called = False
+        """The loop was woken and has not looked at the calls since."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, place: str, mend: str, *, timeout_s: float) -> None:
@@ -46,10 +50,24 @@ class ServerThread:
             self._thread.join(timeout_s)
 
     def call(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Call back in the loop, from any thread; do nothing before its start and after its end."""
-        if self.loop is not None:
+        """Call back in the loop, from any thread; do nothing before its start and after its end.
+
+        Calls that follow each other closely wake the loop once.
+        """
+        loop = self.loop
+        if loop is None:
+            return
+        self._calls.append((callback, arguments))
+        if not self._called:
+            self._called = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(callback, *arguments)
+                loop.call_soon_threadsafe(self._call_all, loop)
+
+    def _call_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._called = False  # first: a later call wakes the loop again
+        while self._calls:
+            callback, arguments = self._calls.popleft()
+            loop.call_soon(callback, *arguments)
 
     async def serve(self) -> None:
         """Report that ``main`` listens; return when `stop` is called."""
@@ -67,4 +85,6 @@ class ServerThread:
         except Exception as problem:  # noqa: BLE001 - `start` raises it
             self._problem = problem
         finally:
+            self.loop = None
+            self._calls.clear()
             self._ready.set()

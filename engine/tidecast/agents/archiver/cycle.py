@@ -16,6 +16,9 @@ from __future__ import annotations
 from tidecast.agents.archiver.reading import read_source, ring_of_source
 from tidecast.agents.archiver.state import (
     ARCHIVER,
+    AWAITED,
+    AWAKE,
+    BORROWED,
     E_DISK,
     E_DISK_OK,
     E_DRAINED,
@@ -26,9 +29,11 @@ from tidecast.agents.archiver.state import (
     HELD_NOT,
     HELD_ROLL,
     M_CYCLES,
+    M_PARKED,
     M_SYNC,
     M_SYNCS,
     M_TOPICS,
+    PARKED,
     STORING,
     SYNC_ASKED,
     SYNC_BATCH,
@@ -56,6 +61,7 @@ from tidecast.layout.member import WAKE_QUEUES_AT
 from tidecast.log.append import ROLL, SUSPECT, append_run, words_of
 from tidecast.log.state import L_BATCHES, L_DURABLE_TOKEN, L_NEXT_TOKEN, L_STORED_TOKEN, LOG
 from tidecast.native.atomics import (
+    compare_and_swap,
     exchange,
     fence_seq_cst,
     fetch_or,
@@ -435,6 +441,43 @@ def _wait_ns(A, now_ns):
     return max(wait, 0)
 
 
+@inlined
+def _park(A, seen, wait_ns, scratch):
+    """Sleep. Meanwhile a thread can borrow the state: then wait until it has given it back."""
+    at, bell = M_PARKED * _MISC_WORD, lay.DOORBELL_ARCHIVER
+    store_release(_misc(A), at, PARKED)
+    park_at_bell(A.bells, bell, seen, wait_ns, A.attention, scratch)
+    while not compare_and_swap(_misc(A), at, PARKED, AWAKE):
+        seen = bell_of(A.bells, bell)
+        if load_acquire(_misc(A), at) == AWAKE:
+            break
+        compare_and_swap(_misc(A), at, BORROWED, AWAITED)
+        if load_acquire(_misc(A), at) == AWAITED:
+            word = address_of(A.bells) + bell * lay.DOORBELL_BYTES
+            sys.futex_wait(word, seen, PARK_NS_MAX, scratch)
+
+
+@held_kernel
+def borrow_archiver(words):
+    """Have the state of an archiver that is parked, until `give_back`. False: it is awake."""
+    A = archiver_of(words)
+    return compare_and_swap(_misc(A), M_PARKED * _MISC_WORD, PARKED, BORROWED)
+
+
+@held_kernel
+def give_back(words, wake):
+    """The archiver has its state again. ``wake``: it looks for work that the change brought.
+
+    An archiver that waits gets it before the next thread that would borrow it.
+    """
+    A = archiver_of(words)
+    if not compare_and_swap(_misc(A), M_PARKED * _MISC_WORD, BORROWED, PARKED):
+        store_release(_misc(A), M_PARKED * _MISC_WORD, AWAKE)
+    elif not wake:
+        return
+    ring_bell(A.bells, lay.DOORBELL_ARCHIVER)
+
+
 @kernel
 def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
     """Run until asked to stop (0) or there are events (1).
@@ -457,7 +500,8 @@ def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
         if time_to_park(idle, quiet):
             seen = bell_of(A.bells, lay.DOORBELL_ARCHIVER)
             wait = _wait_ns(A, now)
-            park_at_bell(A.bells, lay.DOORBELL_ARCHIVER, seen, wait, A.attention, scratch)
+            if wait > 0:
+                _park(A, seen, wait, scratch)
 
 
 @kernel

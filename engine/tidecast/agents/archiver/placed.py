@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from tidecast.agents.archiver.state import ARCHIVER, HELD_NOT, SYNC_BATCH, SYNC_NONE
 from tidecast.buffers.member_ring import wake
+from tidecast.buffers.slots import ring_bell
+from tidecast.layout import ring as lay
 from tidecast.layout import segment as seg
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.layout.member import WAKE_QUEUES_AT
@@ -79,6 +81,7 @@ def append_placed(words, number, buffer, n, producer, epoch, base_seq, now_ns, w
     queue.dirty = 1
     if topic.policy != SYNC_NONE and topic.dirty_ns == 0:
         topic.dirty_ns = now_ns
+        ring_bell(A.bells, lay.DOORBELL_ARCHIVER)
     if queue.puller > 0 and topic.policy != SYNC_BATCH:  # else readers see it once it is synced
         wake(A.wakes, A.bells, WAKE_QUEUES_AT, queue.puller - 1)
     return first

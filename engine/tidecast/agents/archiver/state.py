@@ -106,10 +106,14 @@ logs lacks some of the synced messages. In both states no other sync of the topi
 HELD_NOT, HELD_ROLL, HELD_DISK = 0, 1, 2
 """Why a topic's buffers wait: not at all, for a new segment, for the disk."""
 
-M_TOPICS, M_SYNC, M_SYNCS, M_CYCLES = 0, 8, 16, 17
-"""Topics in use; state of the sync under way (a word of its own line); syncs; cycles."""
+M_TOPICS, M_SYNC, M_SYNCS, M_CYCLES, M_PARKED = 0, 8, 16, 17, 24
+"""Topics in use; state of the sync under way (a word of its own line); syncs; cycles; whether the
+archiver is parked (a word of its own line)."""
 MISC_FIELDS = 32
 SYNC_IDLE, SYNC_ASKED, SYNC_DONE = 0, 1, 2
+AWAKE, PARKED, BORROWED, AWAITED = 0, 1, 2, 3
+"""The archiver works; it sleeps, and a thread may borrow its state; a thread has borrowed it; and
+the archiver waits for that thread."""
 
 E_ROLL, E_GROW, E_DRAINED, E_DISK, E_DISK_OK, E_GAP, E_SYNC_FAILED, E_WROTE = range(40, 48)
 """Events: (queue), (queue, bytes), (source), (topic, queue, errno), (topic), (source, first,

@@ -1,7 +1,8 @@
 """The archiver at run time: its state, its thread, and the thread that syncs. Inline: neither.
 
 To change the archiver's state, pass a command (`on_archiver`): it runs between two duty cycles, or
-at once when the agents are inline.
+at once when the agents are inline. While the archiver is parked the command runs in the thread that
+passes it, which borrows the state: no thread has to wake up.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class ArchiverRuntime:
         self._agent: AgentRunner | None = None
         self._syncer: threading.Thread | None = None
         self._stop = threading.Event()
+        self._borrower = 0
+        """The thread that has borrowed the archiver's state; 0: none has."""
         self.syncs_inline = True
         """Inline, `work` syncs by itself; else its owner calls `sync_all`."""
 
@@ -80,9 +83,21 @@ class ArchiverRuntime:
         fields, scratch = self._fields, self._scratch
         return int(archiver_cycle.run_archiver(self._words, idle, fields, scratch, now_ns, wall_ns))
 
-    def on_archiver(self, command: Callable[[], T]) -> T:
-        """Run a command between two duty cycles."""
-        return command() if self._agent is None else self._agent.call(command)
+    def on_archiver(self, command: Callable[[], T], *, wake: bool = True) -> T:
+        """Run a command between two duty cycles: in this thread while the archiver is parked.
+
+        ``wake``: there may be something for the archiver to do then. Raises Timeout.
+        """
+        if self._agent is None or self._borrower == threading.get_ident():
+            return command()
+        if not archiver_cycle.borrow_archiver(self._words):
+            return self._agent.call(command)
+        self._borrower = threading.get_ident()
+        try:
+            return command()
+        finally:
+            self._borrower = 0
+            archiver_cycle.give_back(self._words, wake)
 
     def drain_events(self) -> None:
         """Hand on the reports of the archiver."""

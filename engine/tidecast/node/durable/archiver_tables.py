@@ -124,7 +124,7 @@ class ArchiverTables:
         self.state.topics[topic.slot]["awaited"] = 1
 
     def take_awaited(self, topic: DurableTopic) -> bool:
-        """Is a write to the topic awaited? It was just written to, in the archiver's thread."""
+        """Is a write to the topic awaited? It was just written to, between two duty cycles."""
         record = self.state.topics[topic.slot]
         found = bool(record["awaited"]) and int(record["policy"]) == ast.SYNC_NONE
         record["awaited"] = 0

@@ -93,8 +93,8 @@ class Run:
     deadline_s: float = 0.0
     """On the monotonic clock: how long it may wait for the disk."""
     written: Callable[[QueueLog, int, int, int], None] | None = None
-    """Gets log, owner, first token and number of the records, in the archiver's thread, once they
-    are written, which need not be durable."""
+    """Gets log, owner, first token and number of the records, between two cycles of the archiver,
+    once they are written, which need not be durable."""
 
 
 class _Written(NamedTuple):
@@ -202,7 +202,9 @@ class PlacedAppends:
         if runs:
             try:
                 with self._registry.ctx.lock:
-                    verdicts = self._registry.runtime.on_archiver(lambda: self._append_all(runs))
+                    verdicts = self._registry.runtime.on_archiver(
+                        lambda: self._append_all(runs), wake=False
+                    )
             except TidecastError as problem:  # the archiver does not answer: nothing was appended
                 verdicts = [Verdict(Outcome.REFUSED, error=problem) for _ in runs]
             for run, verdict in zip(runs, verdicts, strict=True):
@@ -228,7 +230,7 @@ class PlacedAppends:
         with self._lock:
             self._written.append(_Written(topic, run.queue, end, verdict, run.done))
 
-    # --- in the archiver's thread -----------------------------------------------------------------
+    # --- between two cycles of the archiver -------------------------------------------------------
 
     def _append_all(self, runs: list[Run]) -> list[Verdict | None]:
         """Between two cycles: a verdict a run; None: the topic's disk holds it back."""
@@ -361,7 +363,7 @@ def sequence_before(mark: int, sequence: int) -> int:
 
 
 def write_run(durable: SourceRegistry, topic: DurableTopic, run: Run, seq: int) -> int | None:
-    """Write a run, in the archiver's thread: its first token; None: the disk holds it back.
+    """Write a run between two cycles of the archiver: first token, None: the disk holds it back.
 
     ``seq``: of its first record; below 0: its batches have sequences. Raises StorageError.
     """
@@ -399,13 +401,11 @@ def write_run(durable: SourceRegistry, topic: DurableTopic, run: Run, seq: int) 
         return None
     if token < 0:
         raise StorageError(f"{run.topic}/{run.queue}: the disk refuses", -token)
-    if durable.tables.take_awaited(topic):
-        durable.written(topic)
     return token
 
 
 def warm_up() -> None:
-    """Compile or load the kernel, before the archiver's thread needs it."""
+    """Compile or load the kernel, before the archiver needs it."""
     from numba import typeof
 
     words, raw = np.zeros(8, dtype=np.int64), np.zeros(8, dtype=np.uint8)

@@ -74,8 +74,8 @@ class SourceRegistry:
         self.on_synced: list[Callable[[DurableTopic], None]] = []
         """Called in the thread that syncs, when a queue of a topic is durable to a later token."""
         self.on_written: list[Callable[[DurableTopic], None]] = []
-        """Called in the archiver's thread when a topic that is never synced, and whose next write
-        is awaited (`ArchiverTables.await_write`), was written to."""
+        """Called between two duty cycles of the archiver when a topic that is never synced, and
+        whose next write is awaited (`ArchiverTables.await_write`), was written to."""
         self.standing: dict[tuple[str, str], events.Event] = {}
         """Damages and pauses, by topic and mark: clients that connect later get them, too."""
         self.notified: list[events.Event] = []
@@ -92,7 +92,7 @@ class SourceRegistry:
         self._tables: archiver_tables.ArchiverTables | None = None
 
     def written(self, topic: DurableTopic) -> None:
-        """An awaited write was made. In the archiver's thread."""
+        """An awaited write was made. Between two duty cycles."""
         for callback in self.on_written:
             callback(topic)
 

@@ -116,6 +116,8 @@ def _append(subs: DurableSubscriptions, run: Run, after: int, last: int) -> dict
             mark, appended = last, True
             producer.marks[run.queue] = last
             producer.note_placed(run.epoch + 1, registry.ctx.wall_ns())
+            if registry.tables.take_awaited(here):
+                registry.written(here)
     log = here.logs[run.queue]
     return {
         "appended": appended,
