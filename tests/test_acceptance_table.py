@@ -60,7 +60,7 @@ KEYS = {
     "archive-jobs",
     "suite-nodes", "races-secrets", "races-login", "races-rotation", "races-report", "races-locks",
     "races-audit", "races-tail", "races-watch", "races-stored", "races-notice", "races-services",
-    "link-late", "link-disk", "races-answer",
+    "link-late", "link-disk", "races-answer", "kafka-offsets",
     "docs-readers", "docs-answers", "docs-waits",
     *(f"tests-M{n}" for n in
       ("05", "06", "07", 10, 13, 15, 16, 17, 18, 25, 27, 28, 30, 31, 32, 33, 34, 43, 44, 45, 47)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,13 @@ from tests.conftest import Eventually
 from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batch_of
 
 from tidecast.config.kafka import KafkaConfig
+from tidecast.disk import write_atomically
 from tidecast.kafka.codes import Code
 from tidecast.kafka.groups import service
 from tidecast.kafka.groups.service import Offset, Offsets
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.server import KafkaEndpoint
+from tidecast.node.durable.topic import DurableTopic
 
 TOPICS = [
     {"name": f"t{i}", "mode": "durable", "queues": 4, "fsync_interval_ms": 2} for i in range(6)
@@ -241,24 +244,164 @@ def test_a_disk_that_refuses_commits_nothing(
     asyncio.run(main())
 
 
+class HeldWrites:
+    """The first write of offsets waits for `release`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self._released = threading.Event(), threading.Event()
+        self._write = write_atomically
+        monkeypatch.setattr(service, "write_atomically", self._held)
+
+    def _held(self, path: Path, content: bytes) -> None:
+        self.begun.set()
+        assert self._released.wait(TIMEOUT_S)
+        self._write(path, content)
+
+    async def wait(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, TIMEOUT_S)
+
+    def release(self) -> None:
+        self._released.set()
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("all_topics", [False, True])
+def test_offsets_that_are_being_written_are_deleted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, all_topics: bool
+) -> None:
+    async def main() -> None:
+        made = Offsets(tmp_path)
+        made.load()
+        if known:
+            await made.commit("g", {("kept", 0): Offset(7)})
+        held = HeldWrites(monkeypatch)
+        committed = asyncio.create_task(made.commit("g", {("t", 0): Offset(1)}))
+        await held.wait()
+        forgotten = asyncio.create_task(made.forget("g") if all_topics else made.forget_topic("t"))
+        await asyncio.sleep(0)
+        held.release()
+        await asyncio.gather(committed, forgotten)
+        assert made.get("g", "t", 0) is None
+        assert (made.get("g", "kept", 0) is None) == (all_topics or not known)
+        made.stop()
+        again = Offsets(tmp_path)
+        again.load()
+        assert again.get("g", "t", 0) is None
+        assert again.groups.keys() == made.groups.keys()
+        again.stop()
+
+    asyncio.run(main())
+
+
+def test_a_group_that_commits_just_now_does_not_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+
+    async def main() -> None:
+        made = Offsets(tmp_path, wall_s=lambda: now_s[0])
+        made.load()
+        await made.commit("g", {("t", 0): Offset(1)})
+        now_s[0] += 1000
+        held = HeldWrites(monkeypatch)
+        committed = asyncio.create_task(made.commit("g", {("t", 1): Offset(2)}))
+        await held.wait()
+        assert made.sweep(set(), 100.0) == {}
+        held.release()
+        await committed
+        made.stop()
+        again = Offsets(tmp_path)
+        again.load()
+        assert again.get("g", "t", 0) == Offset(1)
+        assert again.get("g", "t", 1) == Offset(2)
+        again.stop()
+
+    asyncio.run(main())
+
+
+def test_offsets_are_kept_as_long_after_the_last_member_as_after_a_commit(tmp_path: Path) -> None:
+    now_s = [1000.0]
+    retention_s = 100.0
+
+    async def main() -> None:
+        made = Offsets(tmp_path, wall_s=lambda: now_s[0])
+        made.load()
+        await made.commit("g", {("t", 0): Offset(1)})
+        for _ in range(5):  # its members commit nothing: there is nothing to read
+            now_s[0] += 60
+            assert made.sweep({"g"}, retention_s) == {}
+        now_s[0] += 90
+        assert made.sweep(set(), retention_s) == {}
+        await made.commit("other", {("t", 0): Offset(1)})  # and what was staged is written
+        made.stop()
+        again = Offsets(tmp_path, wall_s=lambda: now_s[0])
+        again.load()
+        assert again.groups["g"].at == 1000.0
+        assert again.sweep(set(), retention_s + every_s) == {}, "a start knows it, too"
+        now_s[0] += 11
+        assert made.sweep(set(), retention_s) == {"g": 1}
+        assert not made._seen.keys() - made.groups.keys()
+        again.stop()
+
+    every_s = retention_s / 2
+    asyncio.run(main())
+
+
+def test_groups_with_members_need_no_room_of_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        made = Offsets(tmp_path, groups_max=2, wall_s=lambda: now_s[0])
+        made.load()
+        await made.commit("g", {("t", 0): Offset(1)})
+        now_s[0] += 1000
+        made.sweep({"g"}, 1e6)
+        assert made.room("h", {("t", 0): Offset(1)})
+        await made.commit("h", {("t", 0): Offset(1)})
+        assert not made.room("i", {("t", 0): Offset(1)})
+        made.stop()
+
+    now_s = [100.0]
+    asyncio.run(main())
+
+
+def test_a_commit_while_a_topic_is_deleted_leaves_no_offset(
+    short_dir: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(short_dir, [TOPICS[0] | {"name": "gone"}])
+    bare, codes = served.bare(), list[int]()
+    delete = DurableTopic.delete
+
+    def slow(topic: DurableTopic) -> None:
+        delete(topic)
+        codes.append(commit(bare, "g", "gone", 0, 7))
+
+    monkeypatch.setattr(DurableTopic, "delete", slow)
+    served.link.node.delete_topic("gone")
+    assert len(codes) == 1
+    eventually(lambda: "g" not in served.endpoint.groups.offsets.groups, "no offset of it")
+    assert commit(bare, "g", "gone", 0, 7) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert not served.endpoint.groups.offsets._staged
+    assert offsets(bare, "g") == {}
+    bare.close()
+    served.close()
+
+
 def test_groups_without_members_expire(tmp_path: Path) -> None:
     now_s = [100.0]
 
-    async def fill() -> Offsets:
+    async def main() -> None:
         made = Offsets(tmp_path, wall_s=lambda: now_s[0])
         made.load()
         for group in ("old", "alive"):
             await made.commit(group, {("t", 0): Offset(1)})
         now_s[0] += 50
         await made.commit("young", {("t", 0): Offset(1)})
-        return made
+        now_s[0] += 60
+        assert made.sweep({"alive"}, 100.0) == {"old": 1}
+        assert set(made.groups) == {"alive", "young"}
+        made.stop()
 
-    made = asyncio.run(fill())
-    now_s[0] += 60
-    assert made.sweep({"alive"}, 100.0) == {"old": 1}
-    assert set(made.groups) == {"alive", "young"}
+    asyncio.run(main())
     assert len(list(tmp_path.glob("*.json"))) == 2
-    made.stop()
 
 
 def fill(bare: Bare, topic: str) -> set[bytes]:

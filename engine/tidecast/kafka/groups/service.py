@@ -41,6 +41,8 @@ METADATA_BYTES_MAX = 4096
 ALL_BYTES_MAX, OFFSET_BYTES = 128 << 20, 256
 """Of all offsets of all groups in memory, texts included; and of an offset without its text."""
 TICK_S, SWEEP_S = 0.05, 60.0
+SEEN_S = 600.0
+"""The file of a group with members reports them at least so often."""
 NOT_STORED_S = 1.0
 """The same event is reported again only after this time."""
 Place = tuple[str, int]
@@ -59,10 +61,14 @@ class Offset(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct, kw_only=True):
-    """The contents of a group's file. ``at``: seconds since 1970 of the last commit."""
+    """The contents of a group's file.
+
+    ``at``: seconds since 1970 of the last commit; ``seen``: when the group had members, at least.
+    """
 
     group: str
     at: float
+    seen: float = 0.0
     offsets: dict[str, dict[int, Offset]]
 
 
@@ -81,7 +87,11 @@ class Offsets:
         self._bytes: dict[str, int] = {}
         """Of the offsets of each group."""
         self._staged: dict[str, dict[Place, Offset | None]] = {}
-        """The offsets to be written; None: the offset is deleted."""
+        """The offsets to be written; None: the offset is deleted. No offsets: `Stored.seen`."""
+        self._flying: dict[str, dict[Place, Offset | None]] = {}
+        """Those of the write under way."""
+        self._seen: dict[str, float] = {}
+        """When groups had members, at least; their files can be older."""
         self._written: asyncio.Future[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -101,6 +111,7 @@ class Offsets:
                 continue
             self.groups[found.group] = found
             self._bytes[found.group] = _bytes_of(found)
+            self._seen[found.group] = found.seen
 
     def stop(self) -> None:
         """End the thread."""
@@ -114,7 +125,8 @@ class Offsets:
     def room(self, group: str, rows: dict[Place, Offset]) -> bool:
         """Whether a group may commit these offsets. Offsets committed before need no room."""
         found = self.groups.get(group)
-        if found is None and len(self.groups) + len(self._staged) >= self._groups_max:
+        coming = (self._staged.keys() | self._flying.keys()) - self.groups.keys()
+        if found is None and len(self.groups) + len(coming) >= self._groups_max:
             return False
         kept = {} if found is None else found.offsets
         fresh = n_bytes = 0
@@ -133,37 +145,41 @@ class Offsets:
 
     async def forget(self, group: str, places: Iterable[Place] | None = None) -> None:
         """Delete offsets of a group, all with None; on disk when this returns. Raises OSError."""
-        staged = self._staged.setdefault(group, {})
-        staged.update(dict.fromkeys([*staged, *self._places(group)] if places is None else places))
+        places = self._places(group) if places is None else places
+        self._staged.setdefault(group, {}).update(dict.fromkeys(places))
         await self._flushed()
 
     async def forget_topic(self, topic: str) -> None:
         """Delete the offsets of a topic in all groups, as `forget` does."""
-        for group in self.groups.keys() | self._staged.keys():
-            staged = self._staged.setdefault(group, {})
-            places = [each for each in [*staged, *self._places(group)] if each[0] == topic]
-            staged.update(dict.fromkeys(places))
+        for group in self.groups.keys() | self._staged.keys() | self._flying.keys():
+            places = [each for each in self._places(group) if each[0] == topic]
+            if places:
+                self._staged.setdefault(group, {}).update(dict.fromkeys(places))
         await self._flushed()
 
     def _places(self, group: str) -> list[Place]:
+        """Places of which a group has offsets, or will have once they are written."""
         found = self.groups.get(group)
         rows = {} if found is None else found.offsets
-        return [(topic, partition) for topic, each in rows.items() for partition in each]
+        stored = [(topic, partition) for topic, each in rows.items() for partition in each]
+        return [*stored, *self._flying.get(group, ()), *self._staged.get(group, ())]
 
     async def _flushed(self) -> None:
         """Wait until all staged offsets are on disk."""
+        await asyncio.shield(self._begin_to_write())
+
+    def _begin_to_write(self) -> asyncio.Future[None]:
         if self._written is None:
             self._written = asyncio.get_running_loop().create_future()
-        written = self._written
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
-        await asyncio.shield(written)
+        return self._written
 
     async def _write(self) -> None:
         while self._written is not None:
-            staged, self._staged = self._staged, {}
+            self._flying, self._staged = self._staged, {}
             written, self._written = self._written, None
-            fresh = [self._merged(group, rows) for group, rows in staged.items() if rows]
+            fresh = [self._merged(group, rows) for group, rows in self._flying.items()]
             loop = asyncio.get_running_loop()
             try:
                 await loop.run_in_executor(self._pool, self._store, fresh)
@@ -171,14 +187,17 @@ class Offsets:
                 written.set_exception(problem)
                 written.exception()  # perhaps no call waits any more
                 continue
+            finally:
+                self._flying = {}
             for each in fresh:
                 self.groups[each.group], self._bytes[each.group] = each, _bytes_of(each)
                 if not each.offsets:
-                    del self.groups[each.group], self._bytes[each.group]
+                    self._drop(each.group)
             written.set_result(None)
 
     def _merged(self, group: str, rows: dict[Place, Offset | None]) -> Stored:
         before = self.groups.get(group)
+        at = self._wall_s() if before is None or rows else before.at
         offsets = {} if before is None else {t: dict(p) for t, p in before.offsets.items()}
         for (topic, partition), offset in rows.items():
             found = offsets.setdefault(topic, {})
@@ -188,7 +207,7 @@ class Offsets:
                 found[partition] = offset
             if not found:
                 del offsets[topic]
-        return Stored(group=group, at=self._wall_s(), offsets=offsets)
+        return Stored(group=group, at=at, seen=self._seen.get(group, 0.0), offsets=offsets)
 
     def _path(self, group: str) -> Path:
         digest = hashlib.blake2b(group.encode(), digest_size=16).hexdigest()
@@ -203,18 +222,36 @@ class Offsets:
                 sync_directory(self._directory)
 
     def sweep(self, alive: set[str], retention_s: float) -> dict[str, int]:
-        """Delete groups without members and commits for long. Returns their numbers of offsets."""
+        """Delete groups without members and commits for long. Returns their numbers of offsets.
+
+        In the loop. A group that is being written stays.
+        """
         now_s = self._wall_s()
+        self._note_seen(alive & self.groups.keys(), now_s, min(SEEN_S, retention_s / 2))
+        kept = alive | self._staged.keys() | self._flying.keys()
         gone = {
             each.group: sum(len(rows) for rows in each.offsets.values())
             for each in self.groups.values()
-            if each.group not in alive and now_s - each.at > retention_s
+            if each.group not in kept
+            and now_s - max(each.at, self._seen.get(each.group, 0.0)) > retention_s
         }
         for group in gone:
-            del self.groups[group], self._bytes[group]
+            self._drop(group)
             with contextlib.suppress(OSError):
                 self._path(group).unlink(missing_ok=True)
         return gone
+
+    def _note_seen(self, alive: set[str], now_s: float, every_s: float) -> None:
+        """These groups have members: their offsets are kept, also after a crash."""
+        for group in alive:
+            self._seen[group], stored = now_s, self.groups[group]
+            if now_s - max(stored.at, stored.seen) >= every_s:
+                self._staged.setdefault(group, {})
+                self._begin_to_write()
+
+    def _drop(self, group: str) -> None:
+        del self.groups[group], self._bytes[group]
+        self._seen.pop(group, None)
 
 
 def _weight(offset: Offset) -> int:

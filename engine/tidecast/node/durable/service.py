@@ -290,8 +290,6 @@ class Durable:
         for callback in self.registry.on_closed:
             callback(name)
         if not keep_data:
-            for callback in self.registry.on_deleted:
-                callback(name)
             for place in [place for place in list(self.registry.standing) if place[0] == name]:
                 self.registry.standing.pop(place, None)
             self.publisher_side.drop_left(name)
@@ -320,6 +318,11 @@ class Durable:
             topic.close()
         else:
             topic.delete()
+
+    def note_deleted(self, name: str) -> None:
+        """The topic is gone, with its records: requests for it fail from now on."""
+        for callback in self.registry.on_deleted:
+            callback(name)
 
     def _free_rows(self, name: str) -> None:
         for key in [key for key in self.rows if key[0] == name]:

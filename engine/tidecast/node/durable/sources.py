@@ -70,7 +70,7 @@ class SourceRegistry:
         self.on_closed: list[Callable[[str], None]] = []
         """Called with a durable topic's name before its logs are closed."""
         self.on_deleted: list[Callable[[str], None]] = []
-        """Called with a durable topic's name when its logs are deleted."""
+        """Called with a durable topic's name when it is gone, with its logs."""
         self.on_synced: list[Callable[[DurableTopic], None]] = []
         """Called in the thread that syncs, when a queue of a topic is durable to a later token."""
         self.on_written: list[Callable[[DurableTopic], None]] = []

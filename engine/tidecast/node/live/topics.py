@@ -41,6 +41,9 @@ class DurableTopics(Protocol):
     def close_topic(self, name: str, *, keep_data: bool) -> None:
         """Close a topic's logs; delete them unless ``keep_data``."""
 
+    def note_deleted(self, name: str) -> None:
+        """A topic is gone, with its records."""
+
 
 class AttachedTopics(Protocol):
     """Topics whose queues an adapter keeps."""
@@ -242,9 +245,12 @@ class Topics:
             self._publications.end_with_topic(publication, _ended(publication))
         for subscription in () if keep_readers else self._ctx.subs.of("pattern", name):
             self._subscriptions.end_with_topic(subscription)
-        if self._ctx.topic_by_name[name].mode == "durable":
+        durable = self._ctx.topic_by_name[name].mode == "durable"
+        if durable:
             self._durable.close_topic(name, keep_data=keep_data)
         del self._ctx.topic_by_name[name]
+        if durable and not keep_data:
+            self._durable.note_deleted(name)
 
 
 def _ended(publication: Publication) -> events.PublicationEnded:
