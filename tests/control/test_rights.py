@@ -185,7 +185,9 @@ class World:
         patch.setattr(service.ctx.feed, "fresh", samples)
         patch.setattr(service.ctx.feed, "hz", 1_000)  # nothing comes that a look waits for
         patch.setattr(service.ctx.hub, "connected", lambda: ["n1"])
-        patch.setattr(service.ctx.hub, "engine", lambda _node: SimpleNamespace(name="n1"))
+        patch.setattr(
+            service.ctx.hub, "engine", lambda _node: SimpleNamespace(name="n1", rotating=False)
+        )
         patch.setattr(service.ctx.runner, "_take", lambda: (None, []))
         patch.setattr(service.ctx.mirrors, "_take", lambda: ({}, []))
         self.keys = {}
