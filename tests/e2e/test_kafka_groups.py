@@ -106,7 +106,7 @@ def test_groups_and_clients_are_shown_live_reset_and_deleted(
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("menuitem", name="tidecast").click()
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == "tidecast kafka delete till --yes"
+    assert copied == f"tidecast kafka delete till --yes --data-dir {platform.data_dir}"
     question.get_by_label("Type till to confirm").fill("till")
     question.get_by_role("button", name="Delete group").click()
     expect(page.get_by_text("Group till is deleted")).to_be_visible()
