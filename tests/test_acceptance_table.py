@@ -56,6 +56,7 @@ REVIEWS = {
 KEYS = {
     "power-A", "power-B", "power-C", "power-D", "user-B0", "control-low", "page-generated",
     "suite-misspelt", "suite-pauses", "suite-moves", "suite-plans",
+    "suite-even",
     "suite-lag", "suite-memory", "suite-load", "suite-down", "suite-stop", "suite-starting",
     "archive-jobs",
     "suite-nodes", "races-secrets", "races-login", "races-rotation", "races-report", "races-locks",

@@ -193,3 +193,32 @@ def test_only_a_mirror_over_a_gateway_has_a_larger_limit_elsewhere() -> None:
         with pytest.raises(PayloadTooLarge) as caught:
             copy_all(one)
         assert ("without --server" in str(caught.value)) == has_more
+
+
+# --- a rate ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["queue", "key"])
+def test_a_mirror_with_a_rate_copies_few_records_at_once(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One large run comes in parts of a fifth of a second, and the position follows each part."""
+    topic = SmallTopic(REMOTE_BYTES_MAX)
+    queue, events, taken = sized(*[1] * 500), list[Event](), list[tuple[int, int]]()
+    progress = Progress(150.0, events.append, patience_s=1.0)
+    route = Route(source=0, position=0, began=0, marks=[0, 0])
+    one = Copier(
+        route,
+        Placing(place, 1 if place == "queue" else 2),
+        PunchedReceiver(queue),
+        topic,  # type: ignore[arg-type]
+        progress,
+        on_gap="report",
+        until=queue.end,
+    )
+    monkeypatch.setattr(progress, "take", lambda records: taken.append((records, one.position)))
+    copy_all(one)
+    assert taken == [(min(30, 500 - first), first) for first in range(0, 500, 30)]
+    assert (one.position, progress.counts.records, sum(map(len, topic.sizes))) == (500, 500, 500)
+    one.note_durable([500, 500])
+    assert one.durable == 500

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.durable import Platform
 from tests.support.fake_broker import FakeBroker
-from tests.support.kafka_storage import stored
+from tests.support.kafka_storage import payloads, stored
 
 from tidecast.config.sources.kafka import kafka_source
 from tidecast.errors import PayloadTooLarge, StorageError, TidecastError
@@ -57,9 +57,13 @@ def fake() -> Iterator[FakeBroker]:
 
 
 def mirror(
-    engine: Engine, fake: FakeBroker, events: list[Event], on_gap: str
+    engine: Engine,
+    fake: FakeBroker,
+    events: list[Event],
+    on_gap: str,
+    rate: float | None = None,
 ) -> tuple[Progress, TidecastError | None]:
-    progress = Progress(None, events.append, patience_s=5.0)
+    progress = Progress(rate, events.append, patience_s=5.0)
     kafka = kafka_source({"servers": f"127.0.0.1:{fake.port}", "topic": "copy"})
     target: Any = engine
     with StateFile(engine.data_dir, "out", FOLDER) as state:
@@ -172,3 +176,11 @@ def test_a_record_that_is_refused_makes_no_later_batch_smaller(fake: FakeBroker)
     assert (writer.refused, writer.batches) == (None, 1)
     writer.close()
     cluster.close()
+
+
+def test_a_mirror_with_a_rate_sends_small_batches(tmp_path: Path, fake: FakeBroker) -> None:
+    """Batches have the records of a fifth of a second, however small the records are."""
+    engine = Engine(tmp_path, [b"%d" % n for n in range(1_000)])
+    progress, problem = mirror(engine, fake, [], "report", rate=1_000.0)
+    assert (problem, progress.counts.records) == (None, 1_000)
+    assert [len(payloads(raw)) for raw in fake.partitions[0].records()] == [200] * 5

@@ -143,21 +143,31 @@ class Copier:
     def _place(self, run: Run) -> None:
         source = self.route.source
         fixed = self._placing.fixed(source)
-        whole = runs.first_offset(run) >= self.position and run.size <= self._target.bytes_max
+        limit, at_once = self._target.bytes_max, self._progress.records_at_once
+        whole = runs.first_offset(run) >= self.position and run.size <= limit
         if fixed is not None and whole:
-            made, last = runs.numbered(run)
-            self._append(fixed, runs.records_in(made), last, made.tobytes())
-            return
-        queue_of = partial(self._placing.queue_of, source)
-        limit = self._target.bytes_max
+            made, last = runs.numbered(run)  # it is sound
+            count = runs.records_in(made)
+            if count <= at_once:
+                self._append(fixed, count, last, made.tobytes())
+                return
         for fitting, large in runs.parted(run, self.position, limit):
-            for queue, placed in runs.split(fitting, queue_of).items():
-                fresh = [one for one in placed if one[0] >= self.route.marks[queue]]
-                self._progress.count(repeated=len(placed) - len(fresh))
-                for count, last, part in runs.packed(fresh, limit):
-                    self._append(queue, count, last, part)
+            for first in range(0, len(fitting), at_once):
+                self._place_some(fitting[first : first + at_once])
             if large is not None:
                 self._pass_large(large)
+
+    def _place_some(self, records: list[runs.Placed]) -> None:
+        """Append records, and continue behind them."""
+        queue_of = partial(self._placing.queue_of, self.route.source)
+        for queue, placed in runs.split(records, queue_of).items():
+            fresh = [one for one in placed if one[0] >= self.route.marks[queue]]
+            self._progress.count(repeated=len(placed) - len(fresh))
+            for count, last, part in runs.packed(fresh, self._target.bytes_max):
+                self._append(queue, count, last, part)
+        behind = records[-1][0] + 1
+        self._pending.append((behind, dict(self._ends)))  # before the position: see `note_durable`
+        self.position = behind
 
     def _pass_large(self, about: LeftOut) -> None:
         """Leave out a record that the topic cannot get; before it all is appended."""

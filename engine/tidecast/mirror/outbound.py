@@ -31,13 +31,13 @@ from tidecast.kafka.brokers.cluster import Cluster
 from tidecast.kafka.storing.batches import NO_NOTES, Identity, warm_up
 from tidecast.kafka.storing.fencing import count_stored, end_offset, fence
 from tidecast.kafka.storing.notes import Mark
-from tidecast.kafka.storing.writer import BATCH_BYTES, PartitionWriter
+from tidecast.kafka.storing.writer import PartitionWriter
 from tidecast.layout import segment as lay
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles
 from tidecast.log.reading.range_scan import LOST, RangeScan, Wanted
 from tidecast.log.reading.select import W_AT
-from tidecast.mirror.progress import BYTES, Place, Progress, Stopped
+from tidecast.mirror.progress import Place, Progress, Stopped
 from tidecast.mirror.retries import Retries
 from tidecast.mirror.state import StateFile, Stored
 from tidecast.mirror.target import Target
@@ -47,8 +47,6 @@ from tidecast.queues.adapter import Run
 LOOK_S, WAIT_S = 0.2, 0.5
 RENEW_S = 86_400.0
 """A coordinator forgets a transactional id after a week of silence: it is renewed long before."""
-BATCH_BYTES_SLOW = 16 << 10
-"""Of a batch with a rate, so that it is even."""
 FOLDER = "mirrors/kafka"
 """Of the data directory, for state files."""
 _NOBODY = -1
@@ -244,7 +242,6 @@ class OutboundMirror:
         self._source, self.data_dir, self.topic = source, data_dir, source.topic
         self._kafka, self._state, self.progress = kafka, state, progress
         self.on_gap, self._start, self._follow = on_gap, start, follow
-        self._batch_bytes = BATCH_BYTES if progress.bytes_at_once == BYTES else BATCH_BYTES_SLOW
         self._cluster: Cluster | None = None
         self._who = Identity(_NOBODY, 0)
         self._writing: list[Writing] = []
@@ -385,7 +382,7 @@ class OutboundMirror:
                         self.cluster,
                         queue,
                         self._who,
-                        batch_bytes=self._batch_bytes,
+                        batch_records=self.progress.records_at_once,
                         pace=self.progress.take,
                         log=NO_NOTES,
                     ),

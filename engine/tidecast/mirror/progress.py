@@ -10,7 +10,11 @@ from typing import Any
 import msgspec
 
 BYTES, BYTES_SLOW = 1 << 20, 1 << 16
-"""Of a run that is copied at once; with a rate, so that it is even."""
+"""Of a run that is read at once; with a rate less, because it waits in memory."""
+EVEN_S = 0.2
+"""A mirror with a rate copies the records of so many seconds at once, so that the rate is even."""
+RECORDS_MAX = 1 << 30
+"""Records that are copied at once without a rate: as many as a run has."""
 
 
 class Stopped(Exception):
@@ -63,6 +67,7 @@ class Progress:
         self.stopping, self._lock = threading.Event(), threading.Lock()
         self._rate, self._free_s = rate, time.monotonic()
         self.bytes_at_once = BYTES if rate is None else BYTES_SLOW
+        self.records_at_once = RECORDS_MAX if rate is None else max(1, int(rate * EVEN_S))
 
     def count(self, **more: int) -> None:
         """Add to the counts."""

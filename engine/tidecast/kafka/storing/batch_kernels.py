@@ -53,6 +53,8 @@ ones are refused by brokers, so they become it; id, epoch and next sequence of t
 the log."""
 P_COUNT, P_BEHIND, P_NEED = 7, 8, 9
 """Out: records in the batch; the token behind the last; bytes that it needs."""
+P_RECORDS_MAX = 10
+"""In: records of a batch."""
 PRODUCE_WORDS = 12
 
 R_LOG, R_TOKEN, R_AT, R_BYTES = range(4)
@@ -151,6 +153,7 @@ def plan_batch(data, n, w, rows, notes, h):
             size = body + varint_bytes(body) + 10
             if count > 0:
                 full = total + size + _notes_header(need) > w[P_BYTES_MAX] or need > NOTES_BYTES
+                full = full or count >= w[P_RECORDS_MAX]
                 if full:
                     break
             here = _put_notes(data, row, seq, time_ns, notes, here)

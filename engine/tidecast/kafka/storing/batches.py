@@ -48,11 +48,14 @@ class Batch(NamedTuple):
 class Encoder:
     """Writes batches. Not for several threads at once. ``bytes_max``: of one of several records."""
 
-    def __init__(self, bytes_max: int, log: int = 0) -> None:
-        """``log``: id of the log that the records are of, or `NO_NOTES`. Raises ConfigError."""
+    def __init__(self, bytes_max: int, log: int = 0, records_max: int = SEQUENCES) -> None:
+        """``log``: id of the log that the records are of, or `NO_NOTES`. Raises ConfigError.
+
+        ``records_max``: of a batch.
+        """
         if not BYTES_MIN <= bytes_max <= BYTES_MAX:
             raise ConfigError(f"batch_bytes: {bytes_max}: allowed {BYTES_MIN}..{BYTES_MAX}")
-        self.bytes_max, self._log = bytes_max, log
+        self.bytes_max, self._log, self._records_max = bytes_max, log, records_max
         self._words = np.zeros(kernels.PRODUCE_WORDS, dtype=np.int64)
         self._rows = np.zeros((seg.BATCH_RECORDS_MAX, RECORD_FIELDS), dtype=np.int64)
         self._scratch = np.zeros(16, dtype=np.int64)
@@ -68,8 +71,9 @@ class Encoder:
         Raises CorruptLog for bytes that are no run, PayloadTooLarge for a record above all limits.
         """
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        most = 1 if token < self._alone_below else self.bytes_max
-        self._words[: kernels.P_COUNT] = (token, most, now_ms, *identity, self._log)
+        self._words[: kernels.P_COUNT] = (token, self.bytes_max, now_ms, *identity, self._log)
+        alone = token < self._alone_below
+        self._words[kernels.P_RECORDS_MAX] = 1 if alone else self._records_max
         source = (run, run.size, self._words, self._rows)
         size = notes = int(kernels.plan_batch(*source, self._notes, self._scratch))
         while size > 0:

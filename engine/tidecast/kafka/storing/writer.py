@@ -25,7 +25,7 @@ from tidecast.kafka.brokers.cluster import MOVES, Cluster, error_of
 from tidecast.kafka.brokers.connection import Link, code_name
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
-from tidecast.kafka.storing.batches import Batch, Encoder, Identity
+from tidecast.kafka.storing.batches import SEQUENCES, Batch, Encoder, Identity
 from tidecast.kafka.storing.notes import Mark
 from tidecast.kafka.wire import Struct
 from tidecast.queues.adapter import LeftOut, Run
@@ -82,6 +82,7 @@ class PartitionWriter:
         identity: Identity,
         *,
         batch_bytes: int = BATCH_BYTES,
+        batch_records: int = SEQUENCES,
         patience_s: float = PATIENCE_S,
         log: int = 0,
         pace: Callable[[int], None] | None = None,
@@ -92,7 +93,8 @@ class PartitionWriter:
         """
         self._cluster, self.partition, self.identity = cluster, partition, identity
         self._where = f"{cluster.topic}/{partition}"
-        self._encoder, self._patience_s = Encoder(batch_bytes, log), patience_s
+        self._encoder = Encoder(batch_bytes, log, batch_records)
+        self._patience_s = patience_s
         self._doubtful: Batch | None = None
         self._pace = pace
         self._link: Link | None = None
