@@ -12,7 +12,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -39,6 +39,7 @@ from tidecast_control.kinds import KINDS
 from tidecast_control.kit import rights
 from tidecast_control.kit.actor import ROLES
 from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.link.hub import Engine
 from tidecast_control.live.channels import PLAIN
 from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.operations.models import OperationRow
@@ -537,9 +538,12 @@ def test_a_live_tail_withholds_payloads(service: Service, monkeypatch: pytest.Mo
 
     async def end_stream(name: str, stream: str) -> None: ...
 
+    async def send_text(text: str) -> None: ...
+
+    connected = Engine("n1", cast("Any", SimpleNamespace(send_text=send_text)), 0)
+    monkeypatch.setitem(service.ctx.hub._engines, "n1", connected)
     for name, stands_in in (
         ("engine", lambda name: None),
-        ("connected", lambda: ["n1"]),
         ("stream", stream),
         ("end_stream", end_stream),
     ):

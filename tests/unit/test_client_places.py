@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -226,6 +227,7 @@ class Reading:
             rung=False,
             reconnecting=False,
             topic_codecs=SimpleNamespace(of=lambda *_: None),
+            opening=lambda: nullcontext(0),
             **dict.fromkeys(("check", "pump", "add_subscription", "release_image"), _nothing),
         )
         self.core = SubscriptionCore(connection, "t", start="latest")

@@ -428,7 +428,7 @@ def test_an_entry_of_a_tail_begins_without_its_last_owners_state(long_ring: Ring
     assert _rung(long_ring) == []
 
 
-@pytest.mark.parametrize("used", [-1, 41, 297, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("used", [-1, -(1 << 63), 41, 297, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("tail", [False, True])
 def test_no_count_in_open_memory_makes_a_writer_leave_the_file(
     tmp_path: Path, tail: bool, used: int

@@ -66,7 +66,8 @@ def ring_bell(bells, line):
 @inlined
 def entries_used(ring):
     """How many consumer entries of a ring to look at: behind the last one that was ever used."""
-    used = load_acquire(ring, lay.CONSUMERS_USED_AT)
+    # Not below 0: the length of range(40, -2^63) overflows, and is no longer below 0.
+    used = max(load_acquire(ring, lay.CONSUMERS_USED_AT), 0)
     # The header is open memory: whatever it says, the entries lie within the file.
     if load_i64(ring, lay.MAGIC_AT) != lay.MAGIC_WITH_TAIL or ring.size < _WITH_TAIL_MIN:
         return min(used, lay.HEADER_CONSUMERS)
