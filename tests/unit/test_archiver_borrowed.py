@@ -60,11 +60,9 @@ def test_a_state_is_borrowed_once_and_given_back() -> None:
     assert misc[M_PARKED] == BORROWED
     assert not borrow_archiver(words)
     before = bell(still)
-    give_back(words, False)
+    give_back(words)
     assert (misc[M_PARKED], bell(still)) == (PARKED, before)
     assert borrow_archiver(words)
-    give_back(words, True)
-    assert (misc[M_PARKED], bell(still)) == (PARKED, before + 1)
 
 
 def test_an_archiver_that_waits_is_served_before_the_next_borrower() -> None:
@@ -73,7 +71,7 @@ def test_an_archiver_that_waits_is_served_before_the_next_borrower() -> None:
     misc[M_PARKED] = AWAITED
     before = bell(still)
     assert not borrow_archiver(words)
-    give_back(words, False)
+    give_back(words)
     assert (misc[M_PARKED], bell(still)) == (AWAKE, before + 1)
     assert not borrow_archiver(words)
 
@@ -81,11 +79,20 @@ def test_an_archiver_that_waits_is_served_before_the_next_borrower() -> None:
 def test_a_command_runs_in_the_thread_that_has_it(made: ArchiverRuntime) -> None:
     patience = Patience(PATIENCE_S)
     me = threading.current_thread()
-    while made.on_archiver(threading.current_thread) is not me:  # while it is awake: in its own
+    while (
+        made.on_parked_archiver(threading.current_thread) is not me
+    ):  # while it is awake: in its own
         assert not patience.over()
     with pytest.raises(ZeroDivisionError):
-        made.on_archiver(lambda: 1 // 0)
-    assert made.on_archiver(lambda: made.on_archiver(lambda: 7)) == 7
+        made.on_parked_archiver(lambda: 1 // 0)
+    assert made.on_parked_archiver(lambda: made.on_archiver(lambda: 7)) == 7
+
+
+def test_a_cycle_is_between_two_commands_in_the_archivers_thread(made: ArchiverRuntime) -> None:
+    """Whatever rings held at the first command is in the log at the second."""
+    for _ in range(20):
+        first = made.on_archiver(lambda: int(made.state.misc[M_CYCLES]))
+        assert made.on_archiver(lambda: int(made.state.misc[M_CYCLES])) > first
 
 
 def test_the_archiver_waits_for_the_borrower_and_continues(made: ArchiverRuntime) -> None:
@@ -101,7 +108,7 @@ def test_the_archiver_waits_for_the_borrower_and_continues(made: ArchiverRuntime
         made._agent._ask()  # type: ignore[union-attr]
         return int(made.state.misc[M_CYCLES]) == cycles
 
-    while not made.on_archiver(held):
+    while not made.on_parked_archiver(held):
         assert not patience.over()
     cycles = int(made.state.misc[M_CYCLES])
     while int(made.state.misc[M_CYCLES]) == cycles:
@@ -120,7 +127,7 @@ def test_commands_of_several_threads_never_run_at_once(made: ArchiverRuntime) ->
 
     def work() -> None:
         for i in range(COMMANDS):
-            made.on_archiver(command, wake=bool(i % 2))
+            (made.on_parked_archiver if i % 2 else made.on_archiver)(command)
 
     threads = [threading.Thread(target=work) for _ in range(THREADS)]
     for each in threads:

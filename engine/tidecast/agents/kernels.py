@@ -56,7 +56,7 @@ def _archiver() -> None:
     _compile(archiver_cycle.wait_for_sync, state.words, 0, raw)
     _compile(archiver_cycle.sync_done, state.words)
     _compile(archiver_cycle.borrow_archiver, state.words)
-    _compile(archiver_cycle.give_back, state.words, True)
+    _compile(archiver_cycle.give_back, state.words)
     _compile(archiver_cycle.notify_ring, raw, raw, 0)
 
 

@@ -465,17 +465,15 @@ def borrow_archiver(words):
 
 
 @held_kernel
-def give_back(words, wake):
-    """The archiver has its state again. ``wake``: it looks for work that the change brought.
+def give_back(words):
+    """The archiver has its state again.
 
     An archiver that waits gets it before the next thread that would borrow it.
     """
     A = archiver_of(words)
     if not compare_and_swap(_misc(A), M_PARKED * _MISC_WORD, BORROWED, PARKED):
         store_release(_misc(A), M_PARKED * _MISC_WORD, AWAKE)
-    elif not wake:
-        return
-    ring_bell(A.bells, lay.DOORBELL_ARCHIVER)
+        ring_bell(A.bells, lay.DOORBELL_ARCHIVER)
 
 
 @kernel

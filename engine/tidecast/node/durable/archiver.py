@@ -1,8 +1,8 @@
 """The archiver at run time: its state, its thread, and the thread that syncs. Inline: neither.
 
 To change the archiver's state, pass a command (`on_archiver`): it runs between two duty cycles, or
-at once when the agents are inline. While the archiver is parked the command runs in the thread that
-passes it, which borrows the state: no thread has to wake up.
+at once when the agents are inline. A thread that needs no cycle before its command can borrow the
+state of an archiver that is parked (`on_parked_archiver`): no thread has to wake up.
 """
 
 from __future__ import annotations
@@ -83,21 +83,29 @@ class ArchiverRuntime:
         fields, scratch = self._fields, self._scratch
         return int(archiver_cycle.run_archiver(self._words, idle, fields, scratch, now_ns, wall_ns))
 
-    def on_archiver(self, command: Callable[[], T], *, wake: bool = True) -> T:
-        """Run a command between two duty cycles: in this thread while the archiver is parked.
+    def on_archiver(self, command: Callable[[], T]) -> T:
+        """Run a command in the archiver's thread, between two duty cycles. Raises Timeout.
 
-        ``wake``: there may be something for the archiver to do then. Raises Timeout.
+        A cycle is between two commands of a caller: the messages that rings held at the first
+        command are in the log at the second, unless a cycle cannot take them all or a disk refuses.
         """
         if self._agent is None or self._borrower == threading.get_ident():
             return command()
-        if not archiver_cycle.borrow_archiver(self._words):
-            return self._agent.call(command)
+        return self._agent.call(command)
+
+    def on_parked_archiver(self, command: Callable[[], T]) -> T:
+        """Run a command between two duty cycles: in this thread while the archiver is parked.
+
+        No thread wakes up for it, and no cycle need be between two commands. Raises Timeout.
+        """
+        if self._agent is None or not archiver_cycle.borrow_archiver(self._words):
+            return self.on_archiver(command)
         self._borrower = threading.get_ident()
         try:
             return command()
         finally:
             self._borrower = 0
-            archiver_cycle.give_back(self._words, wake)
+            archiver_cycle.give_back(self._words)
 
     def drain_events(self) -> None:
         """Hand on the reports of the archiver."""

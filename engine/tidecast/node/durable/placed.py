@@ -202,8 +202,8 @@ class PlacedAppends:
         if runs:
             try:
                 with self._registry.ctx.lock:
-                    verdicts = self._registry.runtime.on_archiver(
-                        lambda: self._append_all(runs), wake=False
+                    verdicts = self._registry.runtime.on_parked_archiver(
+                        lambda: self._append_all(runs)
                     )
             except TidecastError as problem:  # the archiver does not answer: nothing was appended
                 verdicts = [Verdict(Outcome.REFUSED, error=problem) for _ in runs]
