@@ -280,7 +280,8 @@ class LoopLink(Link):
 
     def lose(self, reason: str = "killed") -> None:
         """The engine dies; `restart` lets a new one answer."""
-        self.lost = self.refuses = True
+        self.refuses = True  # first: a test that sees the loss may call `restart`
+        self.lost = True
         self.push(EngineLost(reason=reason))
 
     def restart(self) -> None:
