@@ -458,9 +458,14 @@ def test_an_object_that_an_engine_granted_before_it_ended_is_opened_at_the_next(
 class EndsAgain(ReconnectingLoopLink):
     """The second engine ends when the second publication is opened there."""
 
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.ended_again = threading.Event()
+
     def open_publication(self, topic: str, options: Any) -> Any:
         if self.incarnation == 2 and self.publications:
             self.lose()
+            self.ended_again.set()
         return super().open_publication(topic, options)
 
 
@@ -474,7 +479,7 @@ def test_rings_of_an_engine_that_ended_while_all_was_opened_there_end(
         assert bytes(subscription.next(timeout=10.0).data) == b"first"
         link.lose()
         link.restart()
-        eventually(lambda: link.incarnation == 2 and link.lost, "the second engine ends")
+        assert link.ended_again.wait(60.0)
         while subscription.poll():
             pass
         link.restart()
