@@ -399,7 +399,7 @@ def test_each_reader_of_a_tail_holds_the_writer_back(long_ring: Ring) -> None:
 
 
 def test_a_commit_wakes_the_readers_of_a_tail_that_sleep(long_ring: Ring) -> None:
-    """Each commit rings the bells of the sleepers alone; whoever does not sleep is left alone."""
+    """A commit rings the bells of the consumers that sleep, and no other bell."""
     readers = [long_ring.reader(doorbell=64 + n) for n in range(100)]
     first, before, behind, last = (readers[n] for n in (0, 37, 38, 99))
     assert [each.consumer for each in (before, behind)] == [37, 40]
@@ -433,13 +433,14 @@ def test_an_entry_of_a_tail_begins_without_its_last_owners_state(long_ring: Ring
 def test_no_count_in_open_memory_makes_a_writer_leave_the_file(
     tmp_path: Path, tail: bool, used: int
 ) -> None:
-    """Also where the header says that there is a tail, and there is none."""
+    """Also where the header says that there is a tail, and there is none. No entry is in use."""
     ring = Ring(tmp_path, tail=tail)
     ring.word(lay.MAGIC_AT)[0] = lay.MAGIC_WITH_TAIL
     ring.word(lay.CONSUMERS_USED_AT)[0] = used
     ring.word(lay.ARMED_AT)[0] = -1
-    while ring.append(bytes(ROOM)) == 0 and int(ring.word(lay.HEAD_AT)[0]) < 3 * SLOTS:
-        pass
+    for _ in range(3 * SLOTS):
+        assert ring.append(bytes(ROOM)) == 0
+    assert _rung(ring) == [0] * (1 + lay.HEADER_CONSUMERS), "the sender, and those of the header"
 
 
 def test_a_ring_without_a_tail_has_no_entry_behind_those_of_its_header(ring: Ring) -> None:

@@ -191,14 +191,15 @@ class HadoopStore:
 
     def files(self, folder: str) -> dict[str, int]:
         """See `Store`."""
-        found: dict[str, int] = {}
+        return dict(sorted((name, status.getLen()) for name, status in self._listed(folder)))
+
+    def _listed(self, folder: str) -> Iterator[tuple[str, Any]]:
+        """The name and the status of each file below a folder."""
         with self._errors("cannot be listed"):
             every = self._unless_missing(lambda: self._fs.listFiles(self._path(folder), True))
             while every is not None and every.hasNext():
                 status = every.next()
-                name = status.getPath().toString().removeprefix(self._base).lstrip("/")
-                found[name] = status.getLen()
-        return dict(sorted(found.items()))
+                yield status.getPath().toString().removeprefix(self._base).lstrip("/"), status
 
     def read(self, name: str) -> str:
         """See `Store`."""
@@ -269,14 +270,10 @@ class HadoopStore:
     def untouched(self, folder: str, since_s: float) -> list[str]:
         """See `Store`. A folder without a file is none."""
         newest: dict[str, float] = {}
-        with self._errors("cannot be listed"):
-            every = self._unless_missing(lambda: self._fs.listFiles(self._path(folder), True))
-            while every is not None and every.hasNext():
-                status = every.next()
-                name = status.getPath().toString().removeprefix(self._base).lstrip("/")
-                child = "/".join(name.split("/")[: folder.count("/") + 2])
-                written_s = status.getModificationTime() / 1000
-                newest[child] = max(newest.get(child, 0.0), written_s)
+        for name, status in self._listed(folder):
+            child = "/".join(name.split("/")[: folder.count("/") + 2])
+            written_s = status.getModificationTime() / 1000
+            newest[child] = max(newest.get(child, 0.0), written_s)
         return sorted(name for name, written_s in newest.items() if written_s < since_s)
 
 
